@@ -1,0 +1,31 @@
+"""The dialects of DistIR. Importing this package never imports torch."""
+
+from collections.abc import Callable
+
+from xdsl.ir import Dialect
+
+
+def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
+    """Every dialect of this package by name, loaded on demand."""
+
+    def collective() -> Dialect:
+        from distir.dialects.collective import Collective
+
+        return Collective
+
+    def device() -> Dialect:
+        from distir.dialects.device import Device
+
+        return Device
+
+    def dist() -> Dialect:
+        from distir.dialects.dist import Dist
+
+        return Dist
+
+    def onnx() -> Dialect:
+        from distir.dialects.onnx import Onnx
+
+        return Onnx
+
+    return {"collective": collective, "device": device, "dist": dist, "onnx": onnx}

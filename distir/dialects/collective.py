@@ -1,0 +1,448 @@
+"""
+The `collective` dialect: communication among the devices of a mesh.
+
+The same ops serve two forms of a program. In the *distributed* form an op names the
+mesh axes it runs `over`; what has to happen follows from the layouts of its operand and
+result, and the verifier rejects everything else. In the *per-rank* form the shapes are
+local and an op additionally lists its `group`, the global ranks that take part, in the
+order of their position along the axes; `dim`, `run` and `reduction` say what the types
+no longer show.
+
+```mlir
+%1 = collective.all_reduce %0 over ["t"] : tensor<8x4xf32, #partial> -> tensor<8x4xf32, #whole>
+%1 = collective.all_reduce %0 over ["t"] {group = array<i64: 0, 1>, reduction = "sum"} : ...
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    i64,
+)
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.dist import Layout, Shard, layout_of
+
+I64 = IntegerAttr.constr(i64)
+
+
+class CollectiveOp(IRDLOperation):
+    """
+    Base of all collectives over mesh axes.
+
+    - `axes`: the mesh axes, major to minor.
+    - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
+      gathered, scattered or sliced; for `all_to_all` the one that is gathered),
+      `split_dim` (`all_to_all`: the dimension that is split), `run` / `split_run` (run
+      lengths on these dimensions; absent for contiguous splits), `reduction` (monoid).
+    """
+
+    source = operand_def(TensorType)
+    result = result_def(TensorType)
+    axes = prop_def(ArrayAttr[StringAttr])
+    group = opt_prop_def(DenseArrayBase)
+    reduction = opt_prop_def(StringAttr)
+    dim = opt_prop_def(I64)
+    run = opt_prop_def(I64)
+    split_dim = opt_prop_def(I64)
+    split_run = opt_prop_def(I64)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$source `over` $axes attr-dict `:` type($source) `->` type($result)"
+    )
+
+    NEEDED: ClassVar[tuple[str, ...]] = ()
+    """Properties that the per-rank form of this op must have."""
+
+    def __init__(
+        self,
+        source: SSAValue,
+        axes: Sequence[str],
+        result_type: Attribute,
+        *,
+        group: Sequence[int] | None = None,
+        reduction: str | None = None,
+        dim: int | None = None,
+        run: int | None = None,
+        split_dim: int | None = None,
+        split_run: int | None = None,
+    ):
+        properties: dict[str, Attribute] = {
+            "axes": ArrayAttr([StringAttr(a) for a in axes])
+        }
+        if group is not None:
+            properties["group"] = DenseArrayBase.from_list(i64, list(group))
+        if reduction is not None:
+            properties["reduction"] = StringAttr(reduction)
+        numbers = {"dim": dim, "run": run, "split_dim": split_dim, "split_run": split_run}
+        for name, number in numbers.items():
+            if number is not None:
+                properties[name] = IntegerAttr(number, i64)
+        super().__init__(
+            operands=[source], result_types=[result_type], properties=properties
+        )
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """The mesh axes this op runs over, major to minor."""
+        return tuple(a.data for a in self.axes.data)
+
+    @property
+    def ranks(self) -> tuple[int, ...] | None:
+        """Per-rank form: the global ranks that take part."""
+        if self.group is None:
+            return None
+        return tuple(int(r) for r in self.group.get_values())
+
+    @property
+    def is_per_rank(self) -> bool:
+        return self.group is not None
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        """
+        The result layouts this op can produce from an operand with layout `before`,
+        for a tensor of that rank (distributed form). Raises VerifyException when the
+        operand's layout does not allow the op at all.
+        """
+        raise NotImplementedError
+
+    def verify_(self) -> None:
+        if not self.axis_names:
+            raise VerifyException(f"{self.name} runs over no axis")
+        if len(set(self.axis_names)) != len(self.axis_names):
+            raise VerifyException(f"{self.name} names an axis twice")
+        if self.is_per_rank:
+            for name in self.NEEDED:
+                if name not in self.properties:
+                    raise VerifyException(
+                        f"{self.name} in per-rank form needs `{name}`"
+                    )
+            return
+        before, after = layout_of(self.source), layout_of(self.result)
+        if before is None or after is None:
+            raise VerifyException(
+                f"{self.name} needs a #dist.layout on both sides, or a `group`"
+            )
+        source, result = self.source.type, self.result.type
+        assert isinstance(source, TensorType) and isinstance(result, TensorType)
+        if source.shape != result.shape or source.element_type != result.element_type:
+            raise VerifyException(
+                f"{self.name} keeps the global shape and element type, but turns "
+                f"{source} into {result}"
+            )
+        expected = self.expect(before, source.get_num_dims())
+        if after not in expected:
+            choices = " or ".join(str(layout) for layout in expected)
+            raise VerifyException(
+                f"{self.name} over {_names(self.axis_names)}: expected result layout "
+                f"{choices}, got {after}"
+            )
+
+    def _require_partial(self, before: Layout) -> str:
+        """The one monoid that the operand is partial with over all of the axes."""
+        monoids = {dict(before.partial).get(axis) for axis in self.axis_names}
+        if len(monoids) != 1 or None in monoids:
+            raise VerifyException(
+                f"{self.name}: expected an operand that is partial over "
+                f"{_names(self.axis_names)} with one reduction, got {before}"
+            )
+        (monoid,) = monoids
+        assert monoid is not None
+        return monoid
+
+    def _ending_dims(self, before: Layout, rank: int) -> list[int]:
+        """Dimensions whose minor axes are exactly the axes of this op."""
+        n = len(self.axis_names)
+        dims = [
+            i
+            for i, dim in enumerate(before.full_dims(rank))
+            if tuple(s.axis for s in dim[-n:]) == self.axis_names
+        ]
+        if not dims:
+            raise VerifyException(
+                f"{self.name}: expected an operand with a dimension whose innermost "
+                f"axes are {_names(self.axis_names)}, got {before}"
+            )
+        return dims
+
+    def _require_free(self, before: Layout) -> None:
+        """The operand must be replicated over the axes of this op."""
+        used = {*before.split_axes, *before.partial_axes} & set(self.axis_names)
+        if used:
+            raise VerifyException(
+                f"{self.name}: expected an operand that is replicated over "
+                f"{_names(self.axis_names)}, got {before}"
+            )
+
+    def _splits(self, layout: Layout, rank: int) -> list[Layout]:
+        """
+        `layout` with the axes of this op appended to a dimension, for each dimension;
+        the run lengths are those of the declared result.
+        """
+        after = layout_of(self.result)
+        if after is None:
+            return []
+        n = len(self.axis_names)
+        found: list[Layout] = []
+        for i in range(rank):
+            tail = after.full_dims(rank)[i][-n:] if len(after.dims) in (0, rank) else ()
+            if tuple(s.axis for s in tail) != self.axis_names:
+                tail = tuple(Shard(axis) for axis in self.axis_names)
+            found.append(layout.with_dim(i, (*layout.dim(i), *tail), rank))
+        return found
+
+
+def _names(axes: Sequence[str]) -> str:
+    return "{" + ", ".join(axes) + "}"
+
+
+@irdl_op_definition
+class AllReduceOp(CollectiveOp):
+    """Reduces partial values over the axes; every device gets the whole result."""
+
+    name = "collective.all_reduce"
+    NEEDED: ClassVar[tuple[str, ...]] = ("reduction",)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        self._require_partial(before)
+        return [before.without_partial(self.axis_names)]
+
+
+@irdl_op_definition
+class AllGatherOp(CollectiveOp):
+    """Collects the shards of one dimension; every device gets all of them."""
+
+    name = "collective.all_gather"
+    NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        n = len(self.axis_names)
+        return [
+            before.with_dim(i, before.dim(i)[:-n], rank)
+            for i in self._ending_dims(before, rank)
+        ]
+
+
+@irdl_op_definition
+class ReduceScatterOp(CollectiveOp):
+    """Reduces partial values; each device keeps its shard of one dimension."""
+
+    name = "collective.reduce_scatter"
+    NEEDED: ClassVar[tuple[str, ...]] = ("reduction", "dim")
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        self._require_partial(before)
+        return self._splits(before.without_partial(self.axis_names), rank)
+
+
+@irdl_op_definition
+class AllToAllOp(CollectiveOp):
+    """Moves the split from one dimension (gathered) to another (split)."""
+
+    name = "collective.all_to_all"
+    NEEDED: ClassVar[tuple[str, ...]] = ("dim", "split_dim")
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        n = len(self.axis_names)
+        found: list[Layout] = []
+        for i in self._ending_dims(before, rank):
+            gathered = before.with_dim(i, before.dim(i)[:-n], rank)
+            found += [
+                layout
+                for j, layout in enumerate(self._splits(gathered, rank))
+                if j != i
+            ]
+        return found
+
+
+@irdl_op_definition
+class SliceOp(CollectiveOp):
+    """Each device keeps its shard of a value that it holds whole. No traffic."""
+
+    name = "collective.slice"
+    NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        self._require_free(before)
+        return self._splits(before, rank)
+
+
+@irdl_op_definition
+class PermuteOp(CollectiveOp):
+    """
+    Ring shift: each device passes its shard to the next one along the axis, `shift`
+    positions further. The layout stays; the global value is rolled by whole shards.
+    """
+
+    name = "collective.permute"
+
+    shift = opt_prop_def(I64)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        if len(self.axis_names) != 1 or self.axis_names[0] not in before.split_axes:
+            raise VerifyException(
+                f"{self.name}: expected one axis that splits the operand, got {before}"
+            )
+        return [before]
+
+
+class RootedOp(CollectiveOp):
+    """
+    Base of the collectives with a root: the root is a mesh without axes (one device),
+    the other side a mesh that contains it. In per-rank form the root is the first rank
+    of the group.
+    """
+
+
+@irdl_op_definition
+class BroadcastOp(RootedOp):
+    """Copies a value from one device to every device of a mesh."""
+
+    name = "collective.broadcast"
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        return [replace(_on_root(self, before), mesh=_other_mesh(self.result, before))]
+
+
+@irdl_op_definition
+class ScatterOp(RootedOp):
+    """Sends each device of a mesh its shard of a value that one device holds."""
+
+    name = "collective.scatter"
+    NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        mesh = _other_mesh(self.result, before)
+        return self._splits(replace(_on_root(self, before), mesh=mesh), rank)
+
+
+@irdl_op_definition
+class ReduceOp(RootedOp):
+    """Reduces partial values of a mesh onto one device."""
+
+    name = "collective.reduce"
+    NEEDED: ClassVar[tuple[str, ...]] = ("reduction",)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        self._require_partial(before)
+        reduced = before.without_partial(self.axis_names)
+        return [replace(reduced, mesh=_other_mesh(self.result, before))]
+
+
+@irdl_op_definition
+class GatherOp(RootedOp):
+    """Collects the shards of one dimension of a mesh on one device."""
+
+    name = "collective.gather"
+    NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
+
+    def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
+        n = len(self.axis_names)
+        mesh = _other_mesh(self.result, before)
+        return [
+            replace(before.with_dim(i, before.dim(i)[:-n], rank), mesh=mesh)
+            for i in self._ending_dims(before, rank)
+        ]
+
+
+def _on_root(op: CollectiveOp, before: Layout) -> Layout:
+    if before.dims or before.partial:
+        raise VerifyException(
+            f"{op.name}: expected a whole value on one device, got {before}"
+        )
+    return before
+
+
+def _other_mesh(result: SSAValue, before: Layout) -> str:
+    after = layout_of(result)
+    if after is None or after.mesh == before.mesh:
+        raise VerifyException(
+            f"a collective with a root must change the mesh from @{before.mesh}"
+        )
+    return after.mesh
+
+
+class _Transfer(IRDLOperation):
+    """What `send` and `recv` share (per-rank form only)."""
+
+    def verify_(self) -> None:
+        for value in (*self.operands, *self.results):
+            if layout_of(value) is not None:
+                raise VerifyException(
+                    f"{self.name} belongs to the per-rank form; use dist.send"
+                )
+
+
+@irdl_op_definition
+class SendOp(_Transfer):
+    """Per-rank form: sends a local tensor to the global rank `peer`."""
+
+    name = "collective.send"
+
+    source = operand_def(TensorType)
+    peer = prop_def(I64)
+    assembly_format = "$source `to` $peer attr-dict `:` type($source)"
+
+    def __init__(self, source: SSAValue, peer: int):
+        super().__init__(
+            operands=[source], properties={"peer": IntegerAttr(peer, i64)}
+        )
+
+
+@irdl_op_definition
+class RecvOp(_Transfer):
+    """Per-rank form: receives a local tensor from the global rank `peer`."""
+
+    name = "collective.recv"
+
+    result = result_def(TensorType)
+    peer = prop_def(I64)
+    assembly_format = "`from` $peer attr-dict `:` type($result)"
+
+    def __init__(self, result_type: Attribute, peer: int):
+        super().__init__(
+            result_types=[result_type], properties={"peer": IntegerAttr(peer, i64)}
+        )
+
+
+Collective = Dialect(
+    "collective",
+    [
+        AllReduceOp,
+        AllGatherOp,
+        ReduceScatterOp,
+        AllToAllOp,
+        SliceOp,
+        PermuteOp,
+        BroadcastOp,
+        ScatterOp,
+        ReduceOp,
+        GatherOp,
+        SendOp,
+        RecvOp,
+    ],
+    [],
+)

@@ -1,0 +1,395 @@
+"""
+The `device` dialect: hardware and the meshes laid over it.
+
+Units everywhere: bytes, bytes per second, seconds, floating-point operations per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import (
+    BoolAttr,
+    DictionaryAttr,
+    FlatSymbolRefAttrConstr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+    i64,
+)
+from xdsl.ir import Attribute, Block, Data, Dialect, Region
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_attr_definition,
+    irdl_op_definition,
+    lazy_traits_def,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+)
+from xdsl.parser import AttrParser, Parser
+from xdsl.printer import Printer
+from xdsl.traits import HasParent, NoTerminator, SymbolOpInterface, SymbolTable
+from xdsl.utils.exceptions import VerifyException
+
+
+@irdl_attr_definition
+class AxesAttr(Data[tuple[tuple[str, int], ...]]):
+    """
+    The named axes of a mesh with their sizes, outermost (slowest varying) first:
+    `<"d" = 2, "t" = 4>`.
+    """
+
+    name = "device.axes"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[tuple[str, int], ...]:
+        def axis() -> tuple[str, int]:
+            axis_name = parser.parse_str_literal()
+            parser.parse_punctuation("=")
+            return axis_name, parser.parse_integer(allow_negative=False)
+
+        return tuple(parser.parse_comma_separated_list(parser.Delimiter.ANGLE, axis))
+
+    def print_parameter(self, printer: Printer) -> None:
+        def axis(item: tuple[str, int]) -> None:
+            printer.print_string_literal(item[0])
+            printer.print_string(f" = {item[1]}")
+
+        with printer.in_angle_brackets():
+            printer.print_list(self.data, axis)
+
+
+@irdl_attr_definition
+class DeviceIdsAttr(Data[tuple[int, ...]]):
+    """
+    An ordered list of device ids. Ranges are written `first to past_the_end` with an
+    optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`.
+    """
+
+    name = "device.ids"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> tuple[int, ...]:
+        def ids() -> Sequence[int]:
+            first = parser.parse_integer(allow_negative=False)
+            if parser.parse_optional_keyword("to") is None:
+                return (first,)
+            end = parser.parse_integer(allow_negative=False)
+            step = 1
+            if parser.parse_optional_keyword("step") is not None:
+                step = parser.parse_integer(allow_negative=False)
+            if step == 0 or end <= first:
+                parser.raise_error("a range of devices must contain a device")
+            return range(first, end, step)
+
+        parts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, ids)
+        return tuple(i for part in parts for i in part)
+
+    def print_parameter(self, printer: Printer) -> None:
+        printer.print_string("[")
+        printer.print_string(", ".join(_ranges(self.data)))
+        printer.print_string("]")
+
+
+def _ranges(ids: Sequence[int]) -> list[str]:
+    """Compresses runs of at least three equally spaced ids into range notation."""
+    parts: list[str] = []
+    start = 0
+    while start < len(ids):
+        end = start + 1
+        if end < len(ids) and ids[end] > ids[start]:
+            step = ids[end] - ids[start]
+            while end < len(ids) and ids[end] - ids[end - 1] == step:
+                end += 1
+            if end - start >= 3 or (step == 1 and end - start == 2):
+                stride = "" if step == 1 else f" step {step}"
+                parts.append(f"{ids[start]} to {ids[end - 1] + 1}{stride}")
+                start = end
+                continue
+        parts.append(str(ids[start]))
+        start += 1
+    return parts
+
+
+def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
+    if value.value.data <= 0:
+        raise VerifyException(f"{owner}: {what} must be positive")
+
+
+@irdl_op_definition
+class KindOp(IRDLOperation):
+    """
+    A kind of device and the devices of the cluster that are of this kind.
+
+    - `memory`: usable bytes; `memory_bandwidth`: bytes/s.
+    - `peak_flops`: FLOP/s per element type, e.g. `{f16 = 1.25e14 : f64}`. The entry
+      `default` serves types that are not listed.
+    - `launch_latency`: seconds from issuing an op to its start.
+    - `profile`: name of a calibration profile, if one exists.
+    """
+
+    name = "device.kind"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    devices = prop_def(DeviceIdsAttr)
+    memory = prop_def(IntegerAttr)
+    memory_bandwidth = prop_def(FloatAttr)
+    peak_flops = prop_def(DictionaryAttr)
+    launch_latency = prop_def(FloatAttr)
+    profile = opt_prop_def(StringAttr)
+
+    traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
+    assembly_format = "$sym_name `on` $devices attr-dict"
+    irdl_options = (ParsePropInAttrDict(),)
+
+    def __init__(
+        self,
+        name: str,
+        devices: Sequence[int],
+        *,
+        memory: int,
+        memory_bandwidth: float,
+        peak_flops: dict[str, float],
+        launch_latency: float = 0.0,
+        profile: str | None = None,
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "devices": DeviceIdsAttr(tuple(devices)),
+                "memory": IntegerAttr(memory, 64),
+                "memory_bandwidth": FloatAttr(memory_bandwidth, 64),
+                "peak_flops": DictionaryAttr(
+                    {k: FloatAttr(v, 64) for k, v in peak_flops.items()}
+                ),
+                "launch_latency": FloatAttr(launch_latency, 64),
+                **({} if profile is None else {"profile": StringAttr(profile)}),
+            }
+        )
+
+    def verify_(self) -> None:
+        owner = f"device kind @{self.sym_name.data}"
+        _positive(self.memory, "memory", owner)
+        _positive(self.memory_bandwidth, "memory_bandwidth", owner)
+        if self.launch_latency.value.data < 0:
+            raise VerifyException(f"{owner}: launch_latency must not be negative")
+        if not self.peak_flops.data:
+            raise VerifyException(f"{owner}: peak_flops names no element type")
+        for dtype, flops in self.peak_flops.data.items():
+            if not isinstance(flops, FloatAttr):
+                raise VerifyException(f"{owner}: peak_flops of {dtype} must be a float")
+            _positive(flops, f"peak_flops of {dtype}", owner)
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s for an element type such as `f16`, or the `default` entry."""
+        rates = self.peak_flops.data
+        rate = rates.get(dtype, rates.get("default"))
+        if not isinstance(rate, FloatAttr):
+            raise VerifyException(
+                f"device kind @{self.sym_name.data} gives no peak_flops for {dtype}; "
+                f"add it, or a `default`"
+            )
+        return rate.value.data
+
+
+@irdl_op_definition
+class LinkOp(IRDLOperation):
+    """
+    One level of links, innermost first in the cluster: consecutive groups of `spans`
+    devices reach each other through it. A wider level is a multiple of a narrower one.
+
+    - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
+    - `in_fabric_reduction`: the switch can add while it forwards.
+    """
+
+    name = "device.link"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    spans = prop_def(IntegerAttr.constr(i64))
+    bandwidth = prop_def(FloatAttr)
+    latency = prop_def(FloatAttr)
+    in_fabric_reduction = opt_prop_def(BoolAttr)
+
+    traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
+    assembly_format = "$sym_name `spans` $spans attr-dict"
+    irdl_options = (ParsePropInAttrDict(),)
+
+    def __init__(
+        self,
+        name: str,
+        spans: int,
+        *,
+        bandwidth: float,
+        latency: float,
+        in_fabric_reduction: bool = False,
+    ):
+        properties: dict[str, Attribute] = {
+            "sym_name": StringAttr(name),
+            "spans": IntegerAttr(spans, 64),
+            "bandwidth": FloatAttr(bandwidth, 64),
+            "latency": FloatAttr(latency, 64),
+        }
+        if in_fabric_reduction:
+            properties["in_fabric_reduction"] = BoolAttr.from_bool(True)
+        super().__init__(properties=properties)
+
+    def verify_(self) -> None:
+        owner = f"device link @{self.sym_name.data}"
+        _positive(self.spans, "the number of devices it spans", owner)
+        _positive(self.bandwidth, "bandwidth", owner)
+        if self.latency.value.data < 0:
+            raise VerifyException(f"{owner}: latency must not be negative")
+
+
+@irdl_op_definition
+class ClusterOp(IRDLOperation):
+    """
+    A cluster: its kinds of devices, then its levels of links, innermost first. Devices
+    are numbered from 0; every device belongs to exactly one kind.
+
+    ```mlir
+    device.cluster @pair {
+      device.kind @V100 on [0 to 2] {memory = 32000000000 : i64, ...}
+      device.link @nvlink spans 2 {bandwidth = 1.5e11 : f64, latency = 3.0e-6 : f64}
+    }
+    ```
+    """
+
+    name = "device.cluster"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    body = region_def("single_block")
+
+    traits = traits_def(SymbolOpInterface(), SymbolTable(), NoTerminator())
+    assembly_format = "$sym_name $body attr-dict"
+
+    def __init__(self, name: str, kinds: Sequence[KindOp], links: Sequence[LinkOp]):
+        super().__init__(
+            properties={"sym_name": StringAttr(name)},
+            regions=[Region(Block([*kinds, *links]))],
+        )
+
+    @property
+    def kinds(self) -> list[KindOp]:
+        return [op for op in self.body.block.ops if isinstance(op, KindOp)]
+
+    @property
+    def links(self) -> list[LinkOp]:
+        """The levels of links, innermost first."""
+        return [op for op in self.body.block.ops if isinstance(op, LinkOp)]
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return sum(len(kind.devices.data) for kind in self.kinds)
+
+    def verify_(self) -> None:
+        owner = f"cluster @{self.sym_name.data}"
+        for op in self.body.block.ops:
+            if not isinstance(op, KindOp | LinkOp):
+                raise VerifyException(
+                    f"{owner} may hold only device.kind and device.link, not {op.name}"
+                )
+        if not self.kinds:
+            raise VerifyException(f"{owner} has no device.kind")
+        ids = sorted(i for kind in self.kinds for i in kind.devices.data)
+        if ids != list(range(len(ids))):
+            raise VerifyException(
+                f"{owner}: its kinds must name each of the devices 0 to "
+                f"{len(ids) - 1} exactly once"
+            )
+        spans = 1
+        for link in self.links:
+            if link.spans.value.data % spans:
+                raise VerifyException(
+                    f"{owner}: link @{link.sym_name.data} spans "
+                    f"{link.spans.value.data} devices, not a multiple of the "
+                    f"{spans} of the level inside it"
+                )
+            spans = link.spans.value.data
+        if len(ids) > 1 and spans < len(ids):
+            raise VerifyException(
+                f"{owner}: no link connects all of its {len(ids)} devices"
+            )
+
+
+@irdl_op_definition
+class MeshOp(IRDLOperation):
+    """
+    Named axes over an ordered list of devices of a cluster. The last axis varies
+    fastest; a single device is a mesh without axes.
+
+    ```mlir
+    device.mesh @stage0 on @pair <"d" = 2, "t" = 4> [0 to 8]
+    device.mesh @D1 on @pair <> [0]
+    ```
+    """
+
+    name = "device.mesh"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    cluster = prop_def(FlatSymbolRefAttrConstr)
+    axes = prop_def(AxesAttr)
+    devices = prop_def(DeviceIdsAttr)
+
+    traits = traits_def(SymbolOpInterface())
+    assembly_format = "$sym_name `on` $cluster $axes $devices attr-dict"
+
+    def __init__(
+        self,
+        name: str,
+        cluster: str,
+        axes: Sequence[tuple[str, int]],
+        devices: Sequence[int],
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "cluster": SymbolRefAttr(cluster),
+                "axes": AxesAttr(tuple(axes)),
+                "devices": DeviceIdsAttr(tuple(devices)),
+            }
+        )
+
+    def verify_(self) -> None:
+        owner = f"mesh @{self.sym_name.data}"
+        names = [name for name, _ in self.axes.data]
+        if len(set(names)) != len(names):
+            raise VerifyException(f"{owner}: an axis is named twice")
+        for name, size in self.axes.data:
+            if size < 1 or not name.isidentifier():
+                raise VerifyException(
+                    f"{owner}: axis {name!r} of size {size} is not an identifier with "
+                    f"a positive size"
+                )
+        devices = self.devices.data
+        if len(set(devices)) != len(devices):
+            raise VerifyException(f"{owner}: a device is listed twice")
+        if prod(size for _, size in self.axes.data) != len(devices):
+            axes = " x ".join(f"{n}={s}" for n, s in self.axes.data) or "no axes"
+            raise VerifyException(
+                f"{owner}: its axes ({axes}) do not cover its {len(devices)} devices"
+            )
+        cluster = SymbolTable.lookup_symbol(self, self.cluster)
+        if cluster is None:
+            return  # a mesh may be written down before its cluster is known
+        if not isinstance(cluster, ClusterOp):
+            raise VerifyException(
+                f"{owner}: @{self.cluster.string_value()} is not a cluster"
+            )
+        if devices and max(devices) >= cluster.size:
+            raise VerifyException(
+                f"{owner}: device {max(devices)} does not exist; cluster "
+                f"@{cluster.sym_name.data} has {cluster.size} devices"
+            )
+
+
+Device = Dialect(
+    "device", [KindOp, LinkOp, ClusterOp, MeshOp], [AxesAttr, DeviceIdsAttr]
+)

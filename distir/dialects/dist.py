@@ -1,0 +1,310 @@
+"""
+The `dist` dialect: where the tensors of a distributed program live.
+
+A distributed value is an ordinary ranked tensor type whose shape is the *global* shape
+and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
+
+- on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
+  `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
+  and, in a sequential program, `dist.layout` (a requested layout);
+- on results: `dist.name`;
+- on any op: `scope`, the dotted path of the source module it came from, and, in an
+  annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Data, Dialect, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+ROLE = "dist.role"
+NAME = "dist.name"
+LAYOUT = "dist.layout"
+SCOPE = "scope"
+OPERAND_LAYOUTS = "dist.operand_layouts"
+RESULT_LAYOUTS = "dist.result_layouts"
+WEIGHTS = "dist.weights"
+
+ROLES = ("parameter", "state", "constant", "input", "label")
+MONOIDS = ("sum", "max", "min")
+
+
+class Shard(NamedTuple):
+    """
+    One mesh axis that a dimension is split over.
+
+    With run length r over an axis of size n, element i of the dimension belongs to the
+    shard with coordinate `(i // r) % n`; `run=None` is the contiguous split, r = size/n.
+    """
+
+    axis: str
+    run: int | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """
+    Where a tensor lives (DESIGN section 3).
+
+    - `mesh`: symbol of the `device.mesh`.
+    - `dims`: per dimension the axes it is split over, major to minor; each axis splits
+      what the axes before it left on a device. The empty tuple stands for a tensor that
+      no axis splits, whatever its rank, so that one layout has one spelling.
+    - `partial`: axes over which the values on the devices are still terms of a
+      reduction, with the monoid (`sum`, `max`, `min`), sorted by axis.
+
+    An axis in neither place replicates the tensor.
+    """
+
+    mesh: str
+    dims: tuple[tuple[Shard, ...], ...] = ()
+    partial: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dims and not any(self.dims):
+            object.__setattr__(self, "dims", ())
+        object.__setattr__(self, "partial", tuple(sorted(self.partial)))
+
+    def dim(self, index: int) -> tuple[Shard, ...]:
+        """The axes that dimension `index` is split over."""
+        return self.dims[index] if self.dims else ()
+
+    def full_dims(self, rank: int) -> tuple[tuple[Shard, ...], ...]:
+        """`dims` with one entry for each of `rank` dimensions."""
+        return self.dims or ((),) * rank
+
+    @property
+    def split_axes(self) -> tuple[str, ...]:
+        """Every axis that splits some dimension."""
+        return tuple(shard.axis for dim in self.dims for shard in dim)
+
+    @property
+    def partial_axes(self) -> tuple[str, ...]:
+        """Every axis over which values are partial."""
+        return tuple(axis for axis, _ in self.partial)
+
+    def with_dim(self, index: int, shards: Sequence[Shard], rank: int) -> Layout:
+        """This layout with other axes on one dimension of a tensor of that rank."""
+        dims = list(self.full_dims(rank))
+        dims[index] = tuple(shards)
+        return replace(self, dims=tuple(dims))
+
+    def without_partial(self, axes: Sequence[str]) -> Layout:
+        """This layout once the partial values over `axes` have been reduced."""
+        return replace(
+            self, partial=tuple(p for p in self.partial if p[0] not in axes)
+        )
+
+    def __str__(self) -> str:
+        text = f"<@{self.mesh}"
+        if self.dims:
+            dims = (
+                "{" + ", ".join(_shard_text(s) for s in dim) + "}" for dim in self.dims
+            )
+            text += f", [{', '.join(dims)}]"
+        by_monoid: dict[str, list[str]] = {}
+        for axis, monoid in self.partial:
+            by_monoid.setdefault(monoid, []).append(axis)
+        for monoid in MONOIDS:
+            if monoid in by_monoid:
+                text += f", partial {monoid} {{{', '.join(by_monoid[monoid])}}}"
+        return text + ">"
+
+
+def _shard_text(shard: Shard) -> str:
+    return shard.axis if shard.run is None else f"{shard.axis}:{shard.run}"
+
+
+@irdl_attr_definition
+class LayoutAttr(Data[Layout]):
+    """
+    The encoding of a distributed tensor type:
+    `#dist.layout<@mesh, [{d}, {t:64}, {}], partial sum {c}>`. See `Layout`.
+    """
+
+    name = "dist.layout"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> Layout:
+        def shard() -> Shard:
+            axis = parser.parse_identifier(" for a mesh axis")
+            if parser.parse_optional_punctuation(":") is None:
+                return Shard(axis)
+            run = parser.parse_integer(allow_negative=False)
+            if run == 0:
+                parser.raise_error("a run length must be positive")
+            return Shard(axis, run)
+
+        def dim() -> tuple[Shard, ...]:
+            return tuple(
+                parser.parse_comma_separated_list(parser.Delimiter.BRACES, shard)
+            )
+
+        with parser.in_angle_brackets():
+            mesh = parser.parse_symbol_name().data
+            dims: tuple[tuple[Shard, ...], ...] = ()
+            partial: list[tuple[str, str]] = []
+            while parser.parse_optional_punctuation(",") is not None:
+                if parser.parse_optional_keyword("partial") is not None:
+                    monoid = parser.parse_keyword_in(MONOIDS)
+                    partial += [
+                        (axis, monoid)
+                        for axis in parser.parse_comma_separated_list(
+                            parser.Delimiter.BRACES, parser.parse_identifier
+                        )
+                    ]
+                else:
+                    dims = tuple(
+                        parser.parse_comma_separated_list(parser.Delimiter.SQUARE, dim)
+                    )
+            layout = Layout(mesh, dims, tuple(partial))
+        axes = [*layout.split_axes, *layout.partial_axes]
+        if len(set(axes)) != len(axes):
+            parser.raise_error(f"layout {layout} uses an axis twice")
+        return layout
+
+    def print_parameter(self, printer: Printer) -> None:
+        text = str(self.data)
+        symbol = f"@{self.data.mesh}"
+        printer.print_string("<")
+        printer.print_symbol_name(self.data.mesh)
+        printer.print_string(text[1 + len(symbol) :])
+
+    def verify(self) -> None:
+        axes = [*self.data.split_axes, *self.data.partial_axes]
+        if len(set(axes)) != len(axes):
+            raise VerifyException(f"layout {self.data} uses an axis twice")
+
+
+def layout_of(value: SSAValue | Attribute) -> Layout | None:
+    """The layout of a distributed value or type; None for a sequential one."""
+    type_ = value.type if isinstance(value, SSAValue) else value
+    if isinstance(type_, TensorType):
+        encoding = type_.encoding
+        if isinstance(encoding, LayoutAttr):
+            return encoding.data
+    return None
+
+
+def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
+    """The same tensor type with another layout."""
+    return TensorType(type_.element_type, type_.shape.data, LayoutAttr(layout))
+
+
+def _verify_same_tensor(op: IRDLOperation, source: Attribute, target: Attribute) -> None:
+    if not isinstance(source, TensorType) or not isinstance(target, TensorType):
+        raise VerifyException(f"{op.name} works on ranked tensors")
+    if source.shape != target.shape or source.element_type != target.element_type:
+        raise VerifyException(
+            f"{op.name} keeps the global shape and element type, but turns {source} "
+            f"into {target}"
+        )
+
+
+class _LayoutChange(IRDLOperation):
+    """What `dist.reshard` and `dist.send` share: same tensor, another layout."""
+
+    def _layouts(self) -> tuple[Layout, Layout]:
+        source, target = self.operands[0].type, self.results[0].type
+        _verify_same_tensor(self, source, target)
+        before, after = layout_of(source), layout_of(target)
+        if before is None or after is None:
+            raise VerifyException(f"{self.name} needs a #dist.layout on both sides")
+        return before, after
+
+
+@irdl_op_definition
+class ReshardOp(_LayoutChange):
+    """
+    An abstract change of layout. `lower-reshard` expands it to the cheapest chain of
+    collectives and sends.
+    """
+
+    name = "dist.reshard"
+
+    source = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    traits = traits_def(Pure())
+    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, result_type: Attribute):
+        super().__init__(operands=[source], result_types=[result_type])
+
+    def verify_(self) -> None:
+        self._layouts()
+
+
+@irdl_op_definition
+class SendOp(_LayoutChange):
+    """
+    Moves a value to another mesh with the same axes: each device sends to the device
+    at the same coordinates. Blocks sender and receiver (DistIR section 2.1).
+    """
+
+    name = "dist.send"
+
+    source = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, result_type: Attribute):
+        super().__init__(operands=[source], result_types=[result_type])
+
+    def verify_(self) -> None:
+        before, after = self._layouts()
+        if before.mesh == after.mesh:
+            raise VerifyException(f"dist.send must go to another mesh than @{before.mesh}")
+        if replace(before, mesh=after.mesh) != after:
+            raise VerifyException(
+                f"dist.send keeps the layout: expected "
+                f"{replace(before, mesh=after.mesh)}, got {after}"
+            )
+
+
+@irdl_op_definition
+class ConstrainOp(IRDLOperation):
+    """
+    A layout that a user or a pass requests for a value of a sequential program.
+    `propagate-sharding` honours it or fails.
+    """
+
+    name = "dist.constrain"
+
+    source = operand_def(TensorType)
+    layout = prop_def(LayoutAttr)
+    result = result_def(TensorType)
+
+    assembly_format = "$source `to` $layout attr-dict `:` type($source) `->` type($result)"
+
+    def __init__(self, source: SSAValue, layout: Layout):
+        super().__init__(
+            operands=[source],
+            properties={"layout": LayoutAttr(layout)},
+            result_types=[source.type],
+        )
+
+    def verify_(self) -> None:
+        if self.source.type != self.result.type:
+            raise VerifyException("dist.constrain keeps the type of its operand")
+
+
+Dist = Dialect("dist", [ReshardOp, SendOp, ConstrainOp], [LayoutAttr])

@@ -1,0 +1,381 @@
+"""
+The `onnx` dialect: every operator of the ONNX standard at opset `OPSET`, defined from
+the schemas that the `onnx` package ships. Nothing here lists operators by hand.
+
+Operators of the default domain are `onnx.MatMul`; those of the standard's other domains
+carry the last part of the domain: `onnx.ml.LabelEncoder`, `onnx.training.Adam`.
+Operators with a body (If, Loop, Scan...) have no counterpart: a program of DistIR is
+straight-line code.
+
+```mlir
+%y = onnx.Gemm(%x, %w, %b) {transB = 1 : i64, scope = "encoder.0"} : (...) -> (...)
+%z = onnx.Clip(%y, none, %max) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+```
+
+An omitted optional input is written `none`. Omitted trailing results are not results of
+the op; an op has the first n results of its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import onnx.defs
+from onnx import helper
+from onnx.defs import OpSchema
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    f32,
+    i64,
+)
+from xdsl.ir import Attribute, Dialect, Operation, SSAValue, TypeAttribute
+from xdsl.irdl import (
+    AnyAttr,
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.onnx_values import (
+    ElementType,
+    OptionalType,
+    SequenceType,
+    TensorAttr,
+    constant_attr,
+    constant_value,
+)
+
+OPSET = 28
+"""The opset whose operators this dialect holds; the importer converts to it."""
+
+DOMAIN_VERSIONS: dict[str, int] = {
+    "": OPSET,
+    "ai.onnx.ml": 5,
+    "ai.onnx.preview.training": 1,
+}
+_DOMAIN_PREFIX = {"": "", "ai.onnx.ml": "ml.", "ai.onnx.preview.training": "training."}
+
+_AttrType = OpSchema.AttrType
+_RANDOM = frozenset(
+    (
+        "Bernoulli",
+        "Dropout",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    )
+)
+OMITTED = "omitted_inputs"
+
+
+class OnnxOp(IRDLOperation):
+    """
+    Base of all operators. `SCHEMA` is the operator's `onnx.defs.OpSchema`; inputs,
+    attributes and results are those of the schema, in its order.
+    """
+
+    SCHEMA: ClassVar[OpSchema]
+
+    inputs = var_operand_def()
+    outputs = var_result_def()
+    omitted_inputs = opt_prop_def(DenseArrayBase)
+
+    @classmethod
+    def build_op(
+        cls,
+        inputs: Sequence[SSAValue | Operation | None],
+        result_types: Sequence[Attribute],
+        attributes: Mapping[str, Any] | None = None,
+        discardable: Mapping[str, Attribute] | None = None,
+    ) -> Self:
+        """
+        A new operation. `inputs` may hold None for omitted optional inputs;
+        `attributes` are Python values or xDSL attributes by their ONNX names.
+        """
+        trimmed = list(inputs)
+        while trimmed and trimmed[-1] is None:
+            trimmed.pop()
+        omitted = [i for i, value in enumerate(trimmed) if value is None]
+        properties = {
+            name: value
+            if isinstance(value, Attribute)
+            else attribute_from_python(cls.SCHEMA.attributes[name], value)
+            for name, value in (attributes or {}).items()
+        }
+        if omitted:
+            properties[OMITTED] = DenseArrayBase.from_list(i64, omitted)
+        return cls.create(
+            operands=[SSAValue.get(v) for v in trimmed if v is not None],
+            result_types=list(result_types),
+            properties=properties,
+            attributes=dict(discardable or {}),
+        )
+
+    @property
+    def input_values(self) -> list[SSAValue | None]:
+        """The inputs by their position in the schema; None for omitted ones."""
+        if OMITTED not in self.properties:
+            return list(self.operands)
+        absent = set(self.omitted)
+        operands = iter(self.operands)
+        count = len(self.operands) + len(absent)
+        return [None if i in absent else next(operands) for i in range(count)]
+
+    @property
+    def omitted(self) -> tuple[int, ...]:
+        """Positions of the omitted optional inputs."""
+        attr = self.properties.get(OMITTED)
+        if not isinstance(attr, DenseArrayBase):
+            return ()
+        return tuple(int(i) for i in attr.get_values())
+
+    def input(self, index: int) -> SSAValue | None:
+        """The input at that position of the schema, or None."""
+        values = self.input_values
+        return values[index] if index < len(values) else None
+
+    def operand_position(self, operand_index: int) -> int:
+        """The schema position of the operand with that index."""
+        if OMITTED not in self.properties:
+            return operand_index
+        present = [i for i, v in enumerate(self.input_values) if v is not None]
+        return present[operand_index]
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The value of an ONNX attribute as Python data, or its schema's default."""
+        attr = self.properties.get(name)
+        if attr is not None:
+            return attribute_to_python(attr)
+        proto = self.SCHEMA.attributes[name].default_value
+        if proto is not None and proto.type:
+            return _decoded(helper.get_attribute_value(proto))
+        return default
+
+    def onnx_attributes(self) -> dict[str, Any]:
+        """The ONNX attributes that are set, as Python data."""
+        return {
+            name: attribute_to_python(attr)
+            for name, attr in self.properties.items()
+            if name != OMITTED
+        }
+
+    def verify_(self) -> None:
+        schema = self.SCHEMA
+        count = len(self.operands) + len(self.omitted)
+        if not schema.min_input <= count <= schema.max_input:
+            raise VerifyException(
+                f"{self.name} takes {_span(schema.min_input, schema.max_input)} inputs, "
+                f"got {count}"
+            )
+        formals = schema.inputs
+        for index in self.omitted:
+            formal = formals[min(index, len(formals) - 1)]
+            if formal.option == OpSchema.FormalParameterOption.Single:
+                raise VerifyException(f"{self.name}: input {formal.name!r} is required")
+        results = len(self.results)
+        if not schema.min_output <= results <= schema.max_output:
+            raise VerifyException(
+                f"{self.name} has {_span(schema.min_output, schema.max_output)} "
+                f"results, got {results}"
+            )
+        for name, attr in self.properties.items():
+            if name != OMITTED:
+                _verify_attribute(self.name, schema.attributes[name], attr)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        omitted: list[int] = []
+        count = 0
+
+        def operand() -> Any:
+            nonlocal count
+            count += 1
+            if parser.parse_optional_keyword("none") is not None:
+                omitted.append(count - 1)
+                return None
+            return parser.parse_unresolved_operand()
+
+        position = parser.pos
+        unresolved = [
+            o
+            for o in parser.parse_comma_separated_list(parser.Delimiter.PAREN, operand)
+            if o is not None
+        ]
+        attributes = parser.parse_optional_attr_dict()
+        parser.parse_punctuation(":")
+        function_type = parser.parse_function_type()
+        operands = parser.resolve_operands(
+            unresolved, function_type.inputs.data, position
+        )
+        properties = {
+            name: attributes.pop(name)
+            for name in list(attributes)
+            if name in cls.SCHEMA.attributes
+        }
+        if omitted:
+            properties[OMITTED] = DenseArrayBase.from_list(i64, omitted)
+        return cls.create(
+            operands=operands,
+            result_types=function_type.outputs.data,
+            properties=properties,
+            attributes=attributes,
+        )
+
+    def print(self, printer: Printer) -> None:
+        def operand(value: SSAValue | None) -> None:
+            if value is None:
+                printer.print_string("none")
+            else:
+                printer.print_ssa_value(value)
+
+        with printer.in_parens():
+            printer.print_list(self.input_values, operand)
+        shown = {k: v for k, v in self.properties.items() if k != OMITTED}
+        printer.print_op_attributes(shown | self.attributes)
+        printer.print_string(" : ")
+        printer.print_operation_type(self)
+
+
+def _span(low: int, high: int) -> str:
+    if high >= 2**31 - 1:
+        return f"at least {low}"
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list | tuple):
+        return [_decoded(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
+    """The xDSL attribute for the Python value of an ONNX attribute."""
+    match schema.type:
+        case _AttrType.INT:
+            return IntegerAttr(int(value), i64)
+        case _AttrType.FLOAT:
+            return FloatAttr(float(np.float32(value)), f32)
+        case _AttrType.STRING:
+            return StringAttr(_decoded(value))
+        case _AttrType.INTS:
+            return ArrayAttr([IntegerAttr(int(v), i64) for v in value])
+        case _AttrType.FLOATS:
+            return ArrayAttr([FloatAttr(float(np.float32(v)), f32) for v in value])
+        case _AttrType.STRINGS:
+            return ArrayAttr([StringAttr(_decoded(v)) for v in value])
+        case _AttrType.TENSOR:
+            return constant_attr(value)
+        case _:
+            raise ValueError(f"ONNX attributes of type {schema.type} are not supported")
+
+
+def attribute_to_python(attr: Attribute) -> Any:
+    """Python data for the xDSL attribute of an ONNX attribute."""
+    match attr:
+        case IntegerAttr() | FloatAttr():
+            return attr.value.data
+        case StringAttr():
+            return attr.data
+        case ArrayAttr():
+            return [attribute_to_python(a) for a in attr.data]
+        case TypeAttribute():
+            return attr
+        case _:
+            return constant_value(attr)
+
+
+_EXPECTED: dict[Any, tuple[type[Attribute], str]] = {
+    _AttrType.INT: (IntegerAttr, "an integer"),
+    _AttrType.FLOAT: (FloatAttr, "a float"),
+    _AttrType.STRING: (StringAttr, "a string"),
+    _AttrType.INTS: (ArrayAttr, "a list of integers"),
+    _AttrType.FLOATS: (ArrayAttr, "a list of floats"),
+    _AttrType.STRINGS: (ArrayAttr, "a list of strings"),
+}
+_ELEMENT = {
+    _AttrType.INTS: IntegerAttr,
+    _AttrType.FLOATS: FloatAttr,
+    _AttrType.STRINGS: StringAttr,
+}
+
+
+def _verify_attribute(
+    owner: str, schema: OpSchema.Attribute, attr: Attribute
+) -> None:
+    if schema.type not in _EXPECTED:
+        return
+    kind, words = _EXPECTED[schema.type]
+    fits = isinstance(attr, kind)
+    if fits and isinstance(attr, ArrayAttr):
+        fits = all(isinstance(a, _ELEMENT[schema.type]) for a in attr.data)
+    if not fits:
+        raise VerifyException(f"{owner}: attribute {schema.name!r} must be {words}")
+
+
+def _define(schema: OpSchema) -> type[OnnxOp]:
+    namespace: dict[str, Any] = {
+        "name": f"onnx.{_DOMAIN_PREFIX[schema.domain]}{schema.name}",
+        "__doc__": f"ONNX operator {schema.name}-{schema.since_version}.",
+        "__module__": __name__,
+    }
+    for name, attribute in schema.attributes.items():
+        define = prop_def if attribute.required else opt_prop_def
+        namespace[f"{name}_"] = define(AnyAttr(), prop_name=name)
+    if schema.name not in _RANDOM:
+        namespace["traits"] = traits_def(Pure())
+    op_type = irdl_op_definition(type(schema.name, (OnnxOp,), namespace))
+    op_type.SCHEMA = schema
+    return op_type
+
+
+def _schemas() -> list[OpSchema]:
+    """The newest schema of each operator at the pinned versions, without bodies."""
+    names = {
+        (s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in _DOMAIN_PREFIX
+    }
+    schemas = [
+        onnx.defs.get_schema(name, DOMAIN_VERSIONS[domain], domain)
+        for domain, name in sorted(names)
+    ]
+    return [
+        s
+        for s in schemas
+        if not s.deprecated
+        and all(a.type != _AttrType.GRAPH for a in s.attributes.values())
+    ]
+
+
+OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
+    (s.domain, s.name): _define(s) for s in _schemas()
+}
+"""Every operator by (domain, name)."""
+
+
+def operator(name: str, domain: str = "") -> type[OnnxOp]:
+    """The operation class of an ONNX operator. Raises KeyError."""
+    return OPERATORS[domain, name]
+
+
+Onnx = Dialect(
+    "onnx",
+    list(OPERATORS.values()),
+    [ElementType, SequenceType, OptionalType, TensorAttr],
+)

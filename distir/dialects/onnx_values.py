@@ -1,0 +1,240 @@
+"""
+Conversions between ONNX, NumPy and xDSL notions of element types and constants.
+
+Elements that xDSL has no builtin type for (strings, 8-bit floats and the like) are
+`!onnx.element<"string">`; constants of such elements are kept as serialized tensors.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    ComplexType,
+    DenseIntOrFPElementsAttr,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IntegerType,
+    Signedness,
+    TensorType,
+)
+from xdsl.ir import Attribute, Data, ParametrizedAttribute, TypeAttribute
+from xdsl.irdl import irdl_attr_definition
+from xdsl.dialects.builtin import StringAttr
+from xdsl.parser import AttrParser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+
+@irdl_attr_definition
+class ElementType(ParametrizedAttribute, TypeAttribute):
+    """An ONNX element type without a builtin counterpart: `!onnx.element<"string">`."""
+
+    name = "onnx.element"
+
+    kind: StringAttr
+
+
+@irdl_attr_definition
+class SequenceType(ParametrizedAttribute, TypeAttribute):
+    """A sequence of values of one type: `!onnx.seq<tensor<2xf32>>`."""
+
+    name = "onnx.seq"
+
+    element: Attribute
+
+
+@irdl_attr_definition
+class OptionalType(ParametrizedAttribute, TypeAttribute):
+    """A value that may be absent: `!onnx.optional<tensor<2xf32>>`."""
+
+    name = "onnx.optional"
+
+    element: Attribute
+
+
+@irdl_attr_definition
+class TensorAttr(Data[bytes]):
+    """A serialized `onnx.TensorProto`, for constants that `dense` cannot hold."""
+
+    name = "onnx.tensor"
+
+    @classmethod
+    def parse_parameter(cls, parser: AttrParser) -> bytes:
+        with parser.in_angle_brackets():
+            try:
+                return base64.b64decode(parser.parse_str_literal(), validate=True)
+            except ValueError:
+                parser.raise_error("expected the base64 text of a serialized tensor")
+
+    def print_parameter(self, printer: Printer) -> None:
+        with printer.in_angle_brackets():
+            printer.print_string_literal(base64.b64encode(self.data).decode())
+
+    def verify(self) -> None:
+        try:
+            TensorProto.FromString(self.data)
+        except Exception as error:
+            raise VerifyException("not a serialized onnx.TensorProto") from error
+
+
+def _integer(width: int, signed: bool = True) -> IntegerType:
+    return (
+        IntegerType(width) if signed else IntegerType(width, Signedness.UNSIGNED)
+    )
+
+
+_BUILTIN: dict[int, TypeAttribute] = {
+    TensorProto.FLOAT16: Float16Type(),
+    TensorProto.BFLOAT16: BFloat16Type(),
+    TensorProto.FLOAT: Float32Type(),
+    TensorProto.DOUBLE: Float64Type(),
+    TensorProto.BOOL: _integer(1),
+    TensorProto.INT8: _integer(8),
+    TensorProto.INT16: _integer(16),
+    TensorProto.INT32: _integer(32),
+    TensorProto.INT64: _integer(64),
+    TensorProto.UINT8: _integer(8, False),
+    TensorProto.UINT16: _integer(16, False),
+    TensorProto.UINT32: _integer(32, False),
+    TensorProto.UINT64: _integer(64, False),
+    TensorProto.COMPLEX64: ComplexType(Float32Type()),
+    TensorProto.COMPLEX128: ComplexType(Float64Type()),
+}
+_FROM_BUILTIN: dict[Attribute, int] = {v: k for k, v in _BUILTIN.items()}
+
+_DENSE = frozenset(
+    k
+    for k in _BUILTIN
+    if k not in (TensorProto.BFLOAT16, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+)
+
+
+def element_type(onnx_type: int) -> TypeAttribute:
+    """The xDSL element type for a `TensorProto.DataType`."""
+    if onnx_type in _BUILTIN:
+        return _BUILTIN[onnx_type]
+    return ElementType(StringAttr(TensorProto.DataType.Name(onnx_type).lower()))
+
+
+def onnx_element_type(type_: Attribute) -> int:
+    """The `TensorProto.DataType` of an xDSL element type. Raises ValueError."""
+    if type_ in _FROM_BUILTIN:
+        return _FROM_BUILTIN[type_]
+    if isinstance(type_, ElementType):
+        return TensorProto.DataType.Value(type_.kind.data.upper())
+    raise ValueError(f"ONNX has no tensors of {type_}")
+
+
+def numpy_dtype(type_: Attribute) -> np.dtype[Any]:
+    """The NumPy dtype of an xDSL element type (ml_dtypes where NumPy has none)."""
+    return np.dtype(helper.tensor_dtype_to_np_dtype(onnx_element_type(type_)))
+
+
+def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
+    """The xDSL element type of a NumPy dtype."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "OUS":
+        return element_type(TensorProto.STRING)
+    return element_type(helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def bytes_per_element(type_: Attribute) -> float:
+    """Storage bytes of one element; sub-byte types count fractions."""
+    if isinstance(type_, ElementType):
+        digits = "".join(c for c in type_.kind.data if c.isdigit())
+        return int(digits[0]) / 8 if digits else 8.0
+    if isinstance(type_, IntegerType):
+        return max(type_.width.data, 8) / 8 if type_.width.data == 1 else (
+            type_.width.data / 8
+        )
+    return float(numpy_dtype(type_).itemsize)
+
+
+def tensor_type(
+    shape: Sequence[int], element: Attribute, encoding: Attribute | None = None
+) -> TensorType[Any]:
+    """A ranked tensor type; -1 is a dynamic dimension."""
+    if encoding is None:
+        return TensorType(element, shape)
+    return TensorType(element, shape, encoding)
+
+
+def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorAttr:
+    """The attribute that holds a constant: `dense` where the builtin types allow it."""
+    array = np.asarray(array)
+    element = element_type_of_dtype(array.dtype)
+    if _FROM_BUILTIN.get(element) not in _DENSE:
+        return TensorAttr(numpy_helper.from_array(array).SerializeToString())
+    type_ = TensorType(element, array.shape)
+    if array.size == 0:
+        return DenseIntOrFPElementsAttr.from_list(type_, [])
+    first = array.reshape(-1)[:1]
+    if array.size > 1 and bool((array == first[0]).all()):
+        return DenseIntOrFPElementsAttr.from_list(type_, first.tolist())
+    return DenseIntOrFPElementsAttr.from_list(type_, array.reshape(-1).tolist())
+
+
+def constant_value(attr: Attribute) -> npt.NDArray[Any]:
+    """The NumPy array that a constant attribute holds."""
+    if isinstance(attr, TensorAttr):
+        return numpy_helper.to_array(TensorProto.FromString(attr.data))
+    if not isinstance(attr, DenseIntOrFPElementsAttr):
+        raise ValueError(f"{attr} is not a constant tensor")
+    shape = attr.get_shape()
+    dtype = numpy_dtype(attr.get_element_type())
+    values = np.array(list(attr.iter_values()), dtype=dtype)
+    if values.size == 1:
+        return np.full(shape, values[0], dtype=dtype)
+    return values.reshape(shape)
+
+
+def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
+    """An xDSL type for an `onnx.TypeProto`; unknown dimensions are dynamic."""
+    from xdsl.dialects.builtin import UnrankedTensorType
+
+    kind = proto.WhichOneof("value")
+    if kind == "tensor_type":
+        element = element_type(proto.tensor_type.elem_type)
+        if not proto.tensor_type.HasField("shape"):
+            return UnrankedTensorType(element)
+        return TensorType(
+            element,
+            [
+                d.dim_value if d.HasField("dim_value") else -1
+                for d in proto.tensor_type.shape.dim
+            ],
+        )
+    if kind == "sequence_type":
+        return SequenceType(type_from_proto(proto.sequence_type.elem_type))
+    if kind == "optional_type":
+        return OptionalType(type_from_proto(proto.optional_type.elem_type))
+    raise ValueError(f"values of ONNX kind {kind} are not supported")
+
+
+def type_to_proto(type_: Attribute) -> onnx.TypeProto:
+    """The `onnx.TypeProto` of an xDSL type."""
+    from xdsl.dialects.builtin import UnrankedTensorType
+
+    if isinstance(type_, TensorType):
+        shape = [d if d >= 0 else None for d in type_.get_shape()]
+        return helper.make_tensor_type_proto(
+            onnx_element_type(type_.element_type), shape
+        )
+    if isinstance(type_, UnrankedTensorType):
+        return helper.make_tensor_type_proto(
+            onnx_element_type(type_.element_type), None
+        )
+    if isinstance(type_, SequenceType):
+        return helper.make_sequence_type_proto(type_to_proto(type_.element))
+    if isinstance(type_, OptionalType):
+        return helper.make_optional_type_proto(type_to_proto(type_.element))
+    raise ValueError(f"ONNX has no values of type {type_}")
