@@ -385,6 +385,33 @@ def _other_mesh(result: SSAValue, before: Layout) -> str:
     return after.mesh
 
 
+@irdl_op_definition
+class CoordinateOp(IRDLOperation):
+    """
+    Per-rank form: this rank's position along the axes (the first axis major), as a
+    scalar. `index` is its value on this rank.
+    """
+
+    name = "collective.coordinate"
+
+    axes = prop_def(ArrayAttr[StringAttr])
+    index = prop_def(I64)
+    result = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "`over` $axes attr-dict `:` type($result)"
+
+    def __init__(self, axes: Sequence[str], index: int):
+        super().__init__(
+            properties={
+                "axes": ArrayAttr([StringAttr(a) for a in axes]),
+                "index": IntegerAttr(index, i64),
+            },
+            result_types=[TensorType(i64, [])],
+        )
+
+
 class _Transfer(IRDLOperation):
     """What `send` and `recv` share (per-rank form only)."""
 
@@ -441,6 +468,7 @@ Collective = Dialect(
         ScatterOp,
         ReduceOp,
         GatherOp,
+        CoordinateOp,
         SendOp,
         RecvOp,
     ],

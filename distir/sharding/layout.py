@@ -1,0 +1,163 @@
+"""
+Arithmetic of layouts on a mesh: which elements of a tensor a device holds.
+
+A dimension split over several axes is split by the first one, then what is left on a
+device by the second one, and so on. See `Shard` for run lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute
+
+from distir.dialects.dist import Layout, Shard, layout_of
+from distir.errors import DistIRError
+from distir.sharding.mesh import Mesh
+
+
+def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) -> None:
+    """
+    Raises DistIRError unless a tensor of that shape can have that layout: known axes,
+    each used once, one entry per dimension, even splits, canonical run lengths.
+    """
+    if layout.dims and len(layout.dims) != len(shape):
+        raise DistIRError(
+            f"{what}: layout {layout} is for {len(layout.dims)} dimensions, but the "
+            f"tensor has {len(shape)}"
+        )
+    axes = [*layout.split_axes, *layout.partial_axes]
+    for axis in axes:
+        mesh.size(axis)
+        if axes.count(axis) > 1:
+            raise DistIRError(f"{what}: layout {layout} uses axis {axis!r} twice")
+    for index, shards in enumerate(layout.dims):
+        left = shape[index]
+        for shard in shards:
+            size = mesh.size(shard.axis)
+            if left % size or (shard.run is not None and left % (shard.run * size)):
+                run = "" if shard.run is None else f" in runs of {shard.run}"
+                raise DistIRError(
+                    f"{what}: dimension {index} of size {shape[index]} cannot be split "
+                    f"evenly over axis {shard.axis!r} of size {size}{run}; uneven splits "
+                    f"are not supported"
+                )
+            if shard.run is not None and shard.run * size == left:
+                raise DistIRError(
+                    f"{what}: write {{{shard.axis}}} instead of "
+                    f"{{{shard.axis}:{shard.run}}}, which is the contiguous split"
+                )
+            left //= size
+
+
+def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
+    """The layout with contiguous run lengths left out."""
+    dims: list[tuple[Shard, ...]] = []
+    for index, shards in enumerate(layout.dims):
+        left = shape[index]
+        out: list[Shard] = []
+        for shard in shards:
+            size = mesh.size(shard.axis)
+            contiguous = shard.run is None or shard.run * size == left
+            out.append(Shard(shard.axis, None if contiguous else shard.run))
+            left //= size
+        dims.append(tuple(out))
+    return replace(layout, dims=tuple(dims))
+
+
+def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:
+    """The shape of the part that each device holds."""
+    return tuple(
+        size // prod(mesh.size(s.axis) for s in shards)
+        for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True)
+    )
+
+
+def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
+    """The per-rank type of a distributed type; other types stay as they are."""
+    layout = layout_of(type_)
+    if layout is None or not isinstance(type_, TensorType):
+        return type_
+    shape = local_shape(type_.get_shape(), layout, mesh_of[layout.mesh])
+    return TensorType(type_.element_type, shape)
+
+
+def shard_indices(
+    size: int, shards: Sequence[Shard], mesh: Mesh, coordinates: Mapping[str, int]
+) -> npt.NDArray[np.int64]:
+    """Global indices of the elements of a dimension held at these coordinates, in order."""
+    indices = np.arange(size, dtype=np.int64)
+    for shard in shards:
+        n = mesh.size(shard.axis)
+        run = shard.run if shard.run is not None else len(indices) // n
+        blocks = indices.reshape(-1, n, run)
+        indices = blocks[:, coordinates[shard.axis], :].reshape(-1)
+    return indices
+
+
+def take_shard(
+    array: npt.NDArray[Any],
+    layout: Layout,
+    mesh: Mesh,
+    coordinates: Mapping[str, int],
+) -> npt.NDArray[Any]:
+    """
+    The part of a global array that the device at these coordinates holds. For a layout
+    with partial axes, the device at coordinate 0 holds the value and the others the
+    neutral element of the reduction.
+    """
+    for dim, shards in enumerate(layout.dims):
+        if shards:
+            indices = shard_indices(array.shape[dim], shards, mesh, coordinates)
+            array = np.take(array, indices, axis=dim)
+    for axis, monoid in layout.partial:
+        if monoid == "sum" and coordinates[axis] != 0:
+            array = np.zeros_like(array)
+    return array
+
+
+def assemble(
+    shards: Sequence[npt.NDArray[Any]],
+    shape: Sequence[int],
+    layout: Layout,
+    mesh: Mesh,
+) -> npt.NDArray[Any]:
+    """
+    The global array that the devices' parts (in the mesh's order) make up; partial
+    values are reduced. The inverse of `take_shard`.
+    """
+    reductions = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+    out = np.empty(tuple(shape), dtype=shards[0].dtype)
+    by_coordinates: dict[tuple[int, ...], npt.NDArray[Any]] = {}
+    split = layout.split_axes
+    partial = dict(layout.partial)
+    for part, coordinates in zip(shards, mesh.coordinates, strict=True):
+        replicated = [a for a, _ in mesh.axes if a not in split and a not in partial]
+        if any(coordinates[a] for a in replicated):
+            continue
+        key = tuple(coordinates[a] for a in split)
+        known = by_coordinates.get(key)
+        if known is None:
+            by_coordinates[key] = part
+        else:
+            (monoid,) = set(partial.values())
+            by_coordinates[key] = reductions[monoid](known, part)
+    for key, part in by_coordinates.items():
+        coordinates = dict(zip(split, key, strict=True))
+        if layout.dims:
+            index = np.ix_(
+                *(
+                    shard_indices(n, s, mesh, coordinates)
+                    for n, s in zip(shape, layout.dims, strict=True)
+                )
+            )
+            out[index] = part
+        else:
+            out[...] = part
+    return out

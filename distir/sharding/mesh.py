@@ -1,0 +1,99 @@
+"""A mesh as plain data: axes, devices, coordinates and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+from xdsl.traits import SymbolTable
+
+from distir.dialects.device import MeshOp
+from distir.errors import DistIRError
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Named axes over an ordered list of devices; the last axis varies fastest."""
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+    devices: tuple[int, ...]
+
+    @staticmethod
+    def of(op: MeshOp) -> Mesh:
+        """The mesh that a `device.mesh` declares."""
+        return Mesh(op.sym_name.data, op.axes.data, op.devices.data)
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """Axis sizes by name."""
+        return dict(self.axes)
+
+    def size(self, axis: str) -> int:
+        """The size of an axis. Raises DistIRError for an unknown one."""
+        if axis not in self.sizes:
+            known = ", ".join(self.sizes) or "none"
+            raise DistIRError(f"mesh @{self.name} has no axis {axis!r} (axes: {known})")
+        return self.sizes[axis]
+
+    @cached_property
+    def coordinates(self) -> tuple[Mapping[str, int], ...]:
+        """The coordinates of each device, in the order of `devices`."""
+        names = [name for name, _ in self.axes]
+        ranges = [range(size) for _, size in self.axes]
+        return tuple(dict(zip(names, c, strict=True)) for c in product(*ranges))
+
+    def coordinates_of(self, device: int) -> Mapping[str, int]:
+        """The coordinates of a device id."""
+        return self.coordinates[self.devices.index(device)]
+
+    def position(self, coordinates: Mapping[str, int]) -> int:
+        """The index into `devices` of these coordinates."""
+        position = 0
+        for name, size in self.axes:
+            position = position * size + coordinates[name]
+        return position
+
+    def group(self, device: int, axes: Sequence[str]) -> tuple[int, ...]:
+        """
+        The devices that differ from `device` only in their coordinates on `axes`,
+        ordered by these coordinates, the first axis major.
+        """
+        own = self.coordinates_of(device)
+        ranges = [range(self.size(axis)) for axis in axes]
+        return tuple(
+            self.devices[self.position({**own, **dict(zip(axes, c, strict=True))})]
+            for c in product(*ranges)
+        )
+
+    def groups(self, axes: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """All groups along `axes`; they cover each device once."""
+        seen: set[int] = set()
+        for device in self.devices:
+            if device not in seen:
+                group = self.group(device, axes)
+                seen.update(group)
+                yield group
+
+
+def meshes(module: Operation) -> dict[str, Mesh]:
+    """Every mesh that a module declares, by name."""
+    if not isinstance(module, ModuleOp):
+        raise DistIRError("expected a module")
+    return {
+        op.sym_name.data: Mesh.of(op)
+        for op in module.body.block.ops
+        if isinstance(op, MeshOp)
+    }
+
+
+def mesh_named(op: Operation, name: str) -> Mesh:
+    """The mesh of that name visible from `op`."""
+    found = SymbolTable.lookup_symbol(op, name)
+    if not isinstance(found, MeshOp):
+        raise DistIRError(f"there is no device.mesh @{name}")
+    return Mesh.of(found)

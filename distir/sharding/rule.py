@@ -1,0 +1,313 @@
+"""
+Sharding rules: how the dimensions of an op relate (DESIGN section 4).
+
+A rule names *factors* and maps every dimension of every operand and result to an
+ordered list of them, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`; a reshape
+`[6] -> [2,3]` is `([i j]) -> [i, j]`. A mesh axis may split at most one factor of an op.
+Everything else follows: which layouts are legal, which results they give, what is left
+to reduce, and how much work remains on a device.
+
+Rules are registered by op name, from anywhere:
+
+```python
+@sharding_rule("toy.scale")
+def scale(op: Operation) -> Rule:
+    return elementwise(op)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation
+
+from distir.dialects.dist import Layout, Shard
+from distir.errors import ShardingError
+from distir.sharding.mesh import Mesh
+
+Kind = Literal["parallel", "reduction", "replicate"]
+
+Dim = tuple[int, ...]
+"""The factors of one dimension, major to minor. Empty: cannot be split."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """
+    - `parallel`: appears in results; splitting it splits them.
+    - `reduction`: summed (or max, min) away; splitting it leaves results partial.
+    - `replicate`: must not be split.
+    """
+
+    size: int
+    kind: Kind = "parallel"
+    monoid: str = "sum"
+
+
+@dataclass(frozen=True)
+class Linear:
+    """
+    Operands through which partial values pass: if exactly these operands are partial
+    over an axis (all with one of the monoids), so are the results.
+    """
+
+    operands: frozenset[int]
+    monoids: frozenset[str] = frozenset({"sum"})
+
+
+Assignment = Mapping[int, tuple[Shard, ...]]
+"""Per factor the axes that split it; run lengths are relative to the factor."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """
+    - `operands`, `results`: per operand (in `op.operands` order) and result, per
+      dimension its factors. A dimension of size 1 that broadcasts has none.
+    - `linear`: how partial values may pass through.
+    - `addends`: operands that the op adds after its reduction (Gemm's bias); while
+      there are any, a reduction factor cannot be split (decompose the op first).
+    - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
+    """
+
+    factors: tuple[Factor, ...] = ()
+    operands: tuple[tuple[Dim, ...], ...] = ()
+    results: tuple[tuple[Dim, ...], ...] = ()
+    linear: tuple[Linear, ...] = ()
+    addends: frozenset[int] = field(default_factory=frozenset)
+    flops: int = 0
+
+    @staticmethod
+    def replicated(op: Operation) -> Rule:
+        """The rule that splits nothing: always correct, never parallel."""
+        return Rule(
+            operands=tuple(((),) * rank_of(v.type) for v in op.operands),
+            results=tuple(((),) * rank_of(v.type) for v in op.results),
+        )
+
+    @cached_property
+    def result_factors(self) -> frozenset[int]:
+        """Factors that appear in some result."""
+        return frozenset(f for dims in self.results for dim in dims for f in dim)
+
+
+def rank_of(type_: Attribute) -> int:
+    """The number of dimensions; 0 for anything that is not a ranked tensor."""
+    return type_.get_num_dims() if isinstance(type_, TensorType) else 0
+
+
+def shape_of(type_: Attribute) -> tuple[int, ...]:
+    """The (global) shape; () for anything that is not a ranked tensor."""
+    return type_.get_shape() if isinstance(type_, TensorType) else ()
+
+
+RuleFunction = Callable[[Operation], Rule]
+_RULES: dict[str, RuleFunction] = {}
+_builtin_loaded = False
+
+
+def sharding_rule(*names: str) -> Callable[[RuleFunction], RuleFunction]:
+    """Registers a function as the rule of the ops with these names."""
+
+    def register(function: RuleFunction) -> RuleFunction:
+        for name in names:
+            _RULES[name] = function
+        return function
+
+    return register
+
+
+def rule_for(op: Operation) -> Rule:
+    """The rule of an op; ops without a registered rule are replicated."""
+    global _builtin_loaded
+    if not _builtin_loaded:
+        _builtin_loaded = True
+        import distir.sharding.rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    function = _RULES.get(op.name)
+    return Rule.replicated(op) if function is None else function(op)
+
+
+def has_rule(op: Operation) -> bool:
+    """Whether a rule is registered for the op."""
+    rule_for(op)
+    return op.name in _RULES
+
+
+def dim_shards(
+    dim: Dim, rule: Rule, assignment: Assignment, mesh: Mesh
+) -> tuple[Shard, ...]:
+    """The axes that split a dimension when its factors are split by `assignment`."""
+    left = [rule.factors[f].size for f in dim]
+    out: list[Shard] = []
+    for j, factor in enumerate(dim):
+        for shard in assignment.get(factor, ()):
+            n = mesh.size(shard.axis)
+            own_run = shard.run if shard.run is not None else left[j] // n
+            run = own_run * prod(left[j + 1 :])
+            contiguous = run * n == prod(left)
+            out.append(Shard(shard.axis, None if contiguous else run))
+            left[j] //= n
+    return tuple(out)
+
+
+def factor_shards(
+    shards: Sequence[Shard], dim: Dim, rule: Rule, mesh: Mesh
+) -> dict[int, tuple[Shard, ...]] | None:
+    """
+    The inverse of `dim_shards`: how the factors of a dimension are split when the
+    dimension is split by `shards`; None if no split of single factors does that.
+    """
+    left = [rule.factors[f].size for f in dim]
+    out: dict[int, list[Shard]] = {}
+    for shard in shards:
+        n = mesh.size(shard.axis)
+        total = prod(left)
+        if total % n:
+            return None
+        run = shard.run if shard.run is not None else total // n
+        for j in range(len(dim) - 1, -1, -1):
+            minor = prod(left[j + 1 :])
+            if left[j] == 1 or run % minor:
+                continue
+            own_run = run // minor
+            if left[j] % (own_run * n) == 0:
+                contiguous = own_run * n == left[j]
+                out.setdefault(dim[j], []).append(
+                    Shard(shard.axis, None if contiguous else own_run)
+                )
+                left[j] //= n
+                break
+        else:
+            if n > 1:
+                return None
+    return {factor: tuple(s) for factor, s in out.items()}
+
+
+def layout_for(
+    dims: Sequence[Dim],
+    rule: Rule,
+    assignment: Assignment,
+    mesh: Mesh,
+    partial: Sequence[tuple[str, str]] = (),
+) -> Layout:
+    """The layout of an operand or result under an assignment."""
+    return Layout(
+        mesh.name,
+        tuple(dim_shards(dim, rule, assignment, mesh) for dim in dims),
+        tuple(partial),
+    )
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What operand layouts determine: the split of each factor and the results."""
+
+    assignment: Assignment
+    results: tuple[Layout, ...]
+
+
+def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
+    """
+    The assignment and result layouts that operands with these layouts give without
+    any traffic. Raises ShardingError, naming the operand and the layout that was
+    expected, when the rule does not allow them.
+    """
+    assignment: dict[int, tuple[Shard, ...]] = {}
+    for index, (layout, dims) in enumerate(zip(operands, rule.operands, strict=True)):
+        if layout.mesh != mesh.name:
+            raise ShardingError(
+                f"operand {index} lives on mesh @{layout.mesh}, expected @{mesh.name}"
+            )
+        for d, dim in enumerate(dims):
+            split = factor_shards(layout.dim(d), dim, rule, mesh)
+            if split is None:
+                raise ShardingError(
+                    f"operand {index}: the op cannot split dimension {d} as "
+                    f"{layout} does"
+                    + _expectation(index, rule, assignment, mesh, layout)
+                )
+            for factor in dim:
+                shards = split.get(factor, ())
+                if assignment.setdefault(factor, shards) != shards:
+                    raise ShardingError(
+                        f"operand {index} has layout {layout}, which does not fit the "
+                        f"operands before it"
+                        + _expectation(index, rule, assignment, mesh, layout)
+                    )
+    partial: dict[str, str] = {}
+    for axis in sorted({a for layout in operands for a in layout.partial_axes}):
+        partial[axis] = _passed_partial(rule, operands, axis)
+    seen: dict[str, int] = {}
+    for f, shards in assignment.items():
+        kind = rule.factors[f].kind
+        for shard in shards:
+            if kind == "replicate" or (kind == "reduction" and rule.addends):
+                why = (
+                    "adds an operand after its reduction; decompose it first"
+                    if rule.addends and kind == "reduction"
+                    else "needs that dimension whole"
+                )
+                index, d = _where(rule, f)
+                raise ShardingError(
+                    f"operand {index}: dimension {d} is split over {shard.axis!r}, but "
+                    f"the op {why}; expected layout "
+                    f"{layout_for(rule.operands[index], rule, {**assignment, f: ()}, mesh)}"
+                )
+            if shard.axis in seen or shard.axis in partial:
+                raise ShardingError(
+                    f"axis {shard.axis!r} cannot split two different factors of one op"
+                    if shard.axis in seen
+                    else f"axis {shard.axis!r} splits one operand while another is "
+                    f"partial over it; expected the partial operand to be reduced first"
+                )
+            seen[shard.axis] = f
+            if kind == "reduction":
+                partial[shard.axis] = rule.factors[f].monoid
+    results = tuple(
+        layout_for(dims, rule, assignment, mesh, tuple(partial.items()))
+        for dims in rule.results
+    )
+    return Inference(assignment, results)
+
+
+def _where(rule: Rule, factor: int) -> tuple[int, int]:
+    for index, dims in enumerate(rule.operands):
+        for d, dim in enumerate(dims):
+            if factor in dim:
+                return index, d
+    return 0, 0
+
+
+def _expectation(
+    index: int, rule: Rule, assignment: Assignment, mesh: Mesh, layout: Layout
+) -> str:
+    known = {f: s for f, s in assignment.items()}
+    expected = layout_for(rule.operands[index], rule, known, mesh, layout.partial)
+    return f"; expected layout {expected}"
+
+
+def _passed_partial(rule: Rule, operands: Sequence[Layout], axis: str) -> str:
+    """The monoid with which the results are partial over `axis`, or an error."""
+    over = {
+        i: dict(layout.partial)[axis]
+        for i, layout in enumerate(operands)
+        if axis in layout.partial_axes
+    }
+    monoids = set(over.values())
+    for linear in rule.linear:
+        if linear.operands == set(over) and len(monoids) == 1:
+            (monoid,) = monoids
+            if monoid in linear.monoids:
+                return monoid
+    index = min(over)
+    expected = operands[index].without_partial([axis])
+    raise ShardingError(
+        f"operand {index} has layout {operands[index]}, but the op cannot work on values "
+        f"that are partial over {axis!r} there; expected layout {expected}"
+    )
