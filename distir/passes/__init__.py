@@ -1,0 +1,23 @@
+"""The passes of DistIR, one per file, named like the file."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from xdsl.passes import ModulePass
+
+_PASSES: dict[str, str] = {
+    # pass name: class, in the module `distir.passes.<name with underscores>`
+}
+
+
+def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
+    """Every pass by name, imported on demand."""
+
+    def loader(name: str, class_name: str) -> Callable[[], type[ModulePass]]:
+        def load() -> type[ModulePass]:
+            module = import_module(f"distir.passes.{name.replace('-', '_')}")
+            return getattr(module, class_name)
+
+        return load
+
+    return {name: loader(name, cls) for name, cls in _PASSES.items()}

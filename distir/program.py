@@ -1,0 +1,122 @@
+"""The conventions of a program: its entry function, and what its arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation
+
+from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.errors import DistIRError
+
+ENTRY = "main"
+
+
+def functions(module: ModuleOp) -> dict[str, FuncOp]:
+    """The functions of a module by name."""
+    return {
+        op.sym_name.data: op for op in module.body.block.ops if isinstance(op, FuncOp)
+    }
+
+
+def entry_function(module: ModuleOp) -> FuncOp:
+    """The function `@main`, or the only function. Raises DistIRError."""
+    found = functions(module)
+    if ENTRY in found:
+        return found[ENTRY]
+    if len(found) == 1:
+        return next(iter(found.values()))
+    raise DistIRError(
+        f"the module has {len(found)} functions and none is called @{ENTRY}; "
+        f"name the program's entry function @{ENTRY}"
+    )
+
+
+def return_op(function: FuncOp) -> ReturnOp:
+    """The return of a function. Raises DistIRError."""
+    last = function.body.block.last_op
+    if not isinstance(last, ReturnOp):
+        raise DistIRError(f"function @{function.sym_name.data} does not end in func.return")
+    return last
+
+
+def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
+    """The attribute dictionaries of the arguments (copies)."""
+    count = len(function.function_type.inputs)
+    if function.arg_attrs is None:
+        return [{} for _ in range(count)]
+    return [dict(d.data) for d in function.arg_attrs.data]
+
+
+def result_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
+    """The attribute dictionaries of the results (copies)."""
+    count = len(function.function_type.outputs)
+    if function.res_attrs is None:
+        return [{} for _ in range(count)]
+    return [dict(d.data) for d in function.res_attrs.data]
+
+
+def set_argument_attributes(
+    function: FuncOp, attributes: Sequence[dict[str, Attribute]]
+) -> None:
+    """Replaces the attribute dictionaries of the arguments."""
+    if any(attributes):
+        function.arg_attrs = ArrayAttr([DictionaryAttr(d) for d in attributes])
+    else:
+        function.arg_attrs = None
+
+
+def text_attribute(attributes: dict[str, Attribute], name: str) -> str | None:
+    """The string under that name, or None."""
+    attr = attributes.get(name)
+    return attr.data if isinstance(attr, StringAttr) else None
+
+
+def argument_roles(function: FuncOp) -> list[str]:
+    """The role of each argument; `input` where none is given."""
+    return [
+        text_attribute(a, ROLE) or "input" for a in argument_attributes(function)
+    ]
+
+
+def argument_names(function: FuncOp) -> list[str]:
+    """The source name of each argument; its SSA name or position where none is given."""
+    names: list[str] = []
+    for arg, attributes in zip(
+        function.body.block.args, argument_attributes(function), strict=True
+    ):
+        names.append(
+            text_attribute(attributes, NAME) or arg.name_hint or f"arg{arg.index}"
+        )
+    return names
+
+
+def result_names(function: FuncOp) -> list[str]:
+    """The source name of each result; `output<i>` where none is given."""
+    return [
+        text_attribute(a, NAME) or f"output{i}"
+        for i, a in enumerate(result_attributes(function))
+    ]
+
+
+def scope_of(op: Operation) -> str:
+    """The dotted path of the source module that an op came from, or ''."""
+    return text_attribute(op.attributes, SCOPE) or ""
+
+
+def describe(op: Operation) -> str:
+    """An op as messages name it: its name, scope and first result."""
+    text = op.name
+    if op.results and op.results[0].name_hint:
+        text += f" %{op.results[0].name_hint}"
+    scope = scope_of(op)
+    return f"{text} (in {scope})" if scope else text
+
+
+def walk_functions(module: ModuleOp) -> Iterator[tuple[FuncOp, Operation]]:
+    """Every op of every function, in program order."""
+    for function in functions(module).values():
+        for op in function.body.block.ops:
+            yield function, op

@@ -1,0 +1,114 @@
+"""
+What a distributed op becomes on one device.
+
+Most ops stay themselves on local shapes. An op whose operands or attributes speak of
+global sizes or positions (a reshape's target shape, a vocabulary-split lookup, a mean
+over a split dimension) registers a *local form*: a few ops that compute this device's
+result. Both `project` and the reference interpreter use it, so that what is checked is
+what runs.
+
+```python
+@local_form("onnx.ReduceMean")
+def reduce_mean(context: LocalContext) -> Sequence[Operation]: ...
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import Layout, layout_of
+from distir.errors import DistIRError
+from distir.sharding.layout import local_type
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import Assignment, Rule, infer, rule_for
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """
+    - `op`: the distributed op, with global shapes and layouts in its types;
+    - `operands`: its operands on this device; `result_types`: its local result types;
+    - `coordinates`: of this device on `mesh`;
+    - `rule`, `assignment`: the op's rule and how its factors are split here.
+    """
+
+    op: Operation
+    operands: Sequence[SSAValue]
+    result_types: Sequence[Attribute]
+    mesh: Mesh
+    coordinates: Mapping[str, int]
+    rule: Rule
+    assignment: Assignment
+
+    def axes_of(self, factor: int) -> tuple[str, ...]:
+        """The mesh axes that split a factor, major to minor."""
+        return tuple(shard.axis for shard in self.assignment.get(factor, ()))
+
+    def parts_of(self, factor: int) -> int:
+        """Into how many parts a factor is split."""
+        return prod(self.mesh.size(axis) for axis in self.axes_of(factor))
+
+    def same_op(self, operands: Sequence[SSAValue] | None = None) -> Operation:
+        """The op itself, on local operands and result types."""
+        return type(self.op).create(
+            operands=list(self.operands if operands is None else operands),
+            result_types=list(self.result_types),
+            properties=self.op.properties.copy(),
+            attributes=self.op.attributes.copy(),
+        )
+
+
+LocalFunction = Callable[[LocalContext], Sequence[Operation]]
+_LOCAL_FORMS: dict[str, LocalFunction] = {}
+
+
+def local_form(*names: str) -> Callable[[LocalFunction], LocalFunction]:
+    """Registers the local form of the ops with these names."""
+
+    def register(function: LocalFunction) -> LocalFunction:
+        for name in names:
+            _LOCAL_FORMS[name] = function
+        return function
+
+    return register
+
+
+def mesh_of_op(op: Operation, meshes: Mapping[str, Mesh]) -> Mesh | None:
+    """The mesh that an op's values live on; None for a sequential op."""
+    for value in (*op.results, *op.operands):
+        layout = layout_of(value)
+        if layout is not None:
+            if layout.mesh not in meshes:
+                raise DistIRError(f"{op.name}: there is no device.mesh @{layout.mesh}")
+            return meshes[layout.mesh]
+    return None
+
+
+def local_ops(
+    op: Operation,
+    operands: Sequence[SSAValue],
+    meshes: Mapping[str, Mesh],
+    coordinates: Mapping[str, int],
+) -> Sequence[Operation]:
+    """
+    The ops that compute a distributed op's results on the device at these coordinates;
+    the results of the last one are the op's. Ops are new and detached.
+    """
+    mesh = mesh_of_op(op, meshes)
+    types = [local_type(r.type, meshes) for r in op.results]
+    if mesh is None:
+        context = LocalContext(op, operands, types, Mesh("", (), (0,)), {}, Rule(), {})
+        return [context.same_op()]
+    rule = rule_for(op)
+    whole = Layout(mesh.name)
+    inference = infer(rule, [layout_of(v) or whole for v in op.operands], mesh)
+    context = LocalContext(
+        op, operands, types, mesh, coordinates, rule, inference.assignment
+    )
+    form = _LOCAL_FORMS.get(op.name)
+    return [context.same_op()] if form is None else form(context)

@@ -1,0 +1,47 @@
+"""`distir-opt`: xDSL's optimizer driver with DistIR's dialects and passes."""
+
+import sys
+from collections.abc import Sequence
+
+from xdsl.utils.exceptions import DiagnosticException
+from xdsl.xdsl_opt_main import xDSLOptMain
+
+from distir.errors import DistIRError
+
+
+class DistIROptMain(xDSLOptMain):
+    """
+    `distir-opt FILE -p "pass1,pass2{option=1}"`; `--pass-pipeline="builtin.module(...)"`
+    is accepted too, as in MLIR.
+    """
+
+
+def _mlir_style(arguments: Sequence[str]) -> list[str]:
+    """Rewrites `--pass-pipeline=builtin.module(a,b)` to `-p a,b`."""
+    out: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--pass-pipeline":
+            argument = f"--pass-pipeline={next(rest, '')}"
+        if argument.startswith("--pass-pipeline="):
+            pipeline = argument.removeprefix("--pass-pipeline=").strip()
+            if pipeline.startswith("builtin.module(") and pipeline.endswith(")"):
+                pipeline = pipeline.removeprefix("builtin.module(")[:-1]
+            out += ["-p", pipeline]
+        else:
+            out.append(argument)
+    return out
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the tool; errors are one paragraph on stderr and exit code 1."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        DistIROptMain("DistIR optimizer driver", _mlir_style(arguments)).run()
+    except (DistIRError, DiagnosticException, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
