@@ -1,0 +1,178 @@
+"""
+The cheapest way from one layout to another.
+
+`plan_reshard` searches chains of collectives, each over one mesh axis, for the one that
+moves the fewest bytes per device; neighbouring steps of one kind are then merged into
+one collective over several axes. `partition` expands `dist.reshard` with it, and a
+search that needs the price of a reshard asks the same function.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from math import prod
+from typing import Literal
+
+from distir.dialects.dist import Layout, Shard
+from distir.errors import DistIRError
+from distir.sharding.layout import check_layout, local_shape
+from distir.sharding.mesh import Mesh
+
+StepKind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "slice", "send"
+]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One collective (or send) and the layout that it leads to."""
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    layout: Layout
+    dim: int | None = None
+    """The dimension that an all-gather makes whole."""
+    reduction: str | None = None
+    """The monoid of an all-reduce or reduce-scatter."""
+
+
+def bytes_moved(
+    kind: StepKind, before: int, after: int, parts: int
+) -> float:
+    """
+    Bytes that each device sends in a collective among `parts` devices, with the local
+    sizes in bytes before and after it (bandwidth-optimal algorithms).
+    """
+    share = (parts - 1) / parts
+    match kind:
+        case "all_reduce":
+            return 2 * share * before
+        case "all_gather":
+            return share * after
+        case "reduce_scatter" | "all_to_all":
+            return share * before
+        case "slice":
+            return 0.0
+        case "send":
+            return float(before)
+
+
+def plan_reshard(
+    before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh
+) -> list[Step]:
+    """
+    The steps from `before` to `after` on one mesh, cheapest first by bytes, then by
+    number of steps. Raises DistIRError when there is no way (a whole value cannot
+    become partial).
+    """
+    check_layout(shape, after, mesh, "reshard")
+    rank = len(shape)
+    order = count()
+    # A slice moves nothing, yet doing it late is worse than doing it early; the small
+    # price per step makes short chains win.
+    queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [
+        (0.0, next(order), before, ())
+    ]
+    done: set[Layout] = set()
+    while queue:
+        cost, _, layout, steps = heapq.heappop(queue)
+        if layout == after:
+            return _merged(steps)
+        if layout in done:
+            continue
+        done.add(layout)
+        size = prod(local_shape(shape, layout, mesh))
+        for step in _moves(layout, after, rank):
+            if step.layout in done:
+                continue
+            new_size = prod(local_shape(shape, step.layout, mesh))
+            parts = mesh.size(step.axes[0])
+            moved = bytes_moved(step.kind, size, new_size, parts)
+            heapq.heappush(
+                queue,
+                (cost + moved + 1e-3, next(order), step.layout, (*steps, step)),
+            )
+    raise DistIRError(
+        f"there is no way from layout {before} to {after}: a value cannot become "
+        f"partial by communication"
+    )
+
+
+def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[Step]:
+    """Single-axis steps; an axis is only ever added where the target wants it next."""
+    wanted = _wanted(layout, target, rank)
+    target_partial = dict(target.partial)
+    for axis, monoid in layout.partial:
+        if target_partial.get(axis) == monoid:
+            continue
+        reduced = layout.without_partial([axis])
+        yield Step("all_reduce", (axis,), reduced, reduction=monoid)
+        if axis in wanted:
+            dim, shard = wanted[axis]
+            split = reduced.with_dim(dim, (*reduced.dim(dim), shard), rank)
+            yield Step("reduce_scatter", (axis,), split, reduction=monoid)
+    for dim in range(rank):
+        shards = layout.dim(dim)
+        # An axis may be gathered when something at or inside it must change.
+        if not shards or shards == target.dim(dim)[: len(shards)]:
+            continue
+        axis = shards[-1].axis
+        gathered = layout.with_dim(dim, shards[:-1], rank)
+        yield Step("all_gather", (axis,), gathered, dim)
+        goals = _wanted(gathered, target, rank)
+        if axis in goals and goals[axis][0] != dim:
+            other, shard = goals[axis]
+            moved = gathered.with_dim(other, (*gathered.dim(other), shard), rank)
+            yield Step("all_to_all", (axis,), moved)
+    used = {*layout.split_axes, *layout.partial_axes}
+    for axis, (dim, shard) in wanted.items():
+        if axis not in used:
+            split = layout.with_dim(dim, (*layout.dim(dim), shard), rank)
+            yield Step("slice", (axis,), split)
+
+
+def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
+    """The next shard that each dimension of the target lacks, by its axis."""
+    found: dict[str, tuple[int, Shard]] = {}
+    for dim in range(rank):
+        have, want = layout.dim(dim), target.dim(dim)
+        if len(want) > len(have) and want[: len(have)] == have:
+            shard = want[len(have)]
+            found[shard.axis] = (dim, shard)
+    return found
+
+
+def _merged(steps: Sequence[Step]) -> list[Step]:
+    """Merges neighbouring all-reduces, and all-gathers of one dimension."""
+    out: list[Step] = []
+    for step in steps:
+        last = out[-1] if out else None
+        if last is None or last.kind != step.kind:
+            out.append(step)
+        elif step.kind == "all_reduce" and last.reduction == step.reduction:
+            out[-1] = replace(step, axes=(*last.axes, *step.axes))
+        elif step.kind == "all_gather" and last.dim == step.dim:
+            # Gathering the innermost axis b and then a is gathering {a, b} at once.
+            out[-1] = replace(step, axes=(*step.axes, *last.axes))
+        else:
+            out.append(step)
+    return out
+
+
+def reshard_bytes(
+    before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh, itemsize: float
+) -> float:
+    """Bytes per device that the cheapest reshard moves."""
+    total = 0.0
+    layout = before
+    for step in plan_reshard(before, after, shape, mesh):
+        size = prod(local_shape(shape, layout, mesh))
+        new_size = prod(local_shape(shape, step.layout, mesh))
+        parts = prod(mesh.size(axis) for axis in step.axes)
+        total += bytes_moved(step.kind, size, new_size, parts) * itemsize
+        layout = step.layout
+    return total
+
