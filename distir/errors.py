@@ -1,10 +1,12 @@
 """The errors that DistIR shows to its users, without a traceback."""
 
+from xdsl.utils.exceptions import DiagnosticException
 
-class DistIRError(Exception):
+
+class DistIRError(DiagnosticException):
     """
     Something the user can mend. The message is one paragraph that names the op, value
-    or file and says what to do.
+    or file and says what to do. xDSL's tools treat it as a diagnostic of a pass.
     """
 
 

@@ -1,18 +1,20 @@
 """`distir-opt`: xDSL's optimizer driver with DistIR's dialects and passes."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 
-from xdsl.utils.exceptions import DiagnosticException
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from distir.errors import DistIRError
+from distir.tools.reporting import run_reporting_errors
 
 
 class DistIROptMain(xDSLOptMain):
     """
     `distir-opt FILE -p "pass1,pass2{option=1}"`; `--pass-pipeline="builtin.module(...)"`
-    is accepted too, as in MLIR.
+    is accepted too, as in MLIR. Everything else is as in `xdsl-opt`.
     """
 
 
@@ -33,14 +35,22 @@ def _mlir_style(arguments: Sequence[str]) -> list[str]:
     return out
 
 
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        tool = DistIROptMain("DistIR optimizer driver", _mlir_style(arguments))
+        tool.run()
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        # xDSL's driver reports unknown passes, options and file extensions like this.
+        raise DistIRError(str(error)) from error
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the tool; errors are one paragraph on stderr and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        DistIROptMain("DistIR optimizer driver", _mlir_style(arguments)).run()
-    except (DistIRError, DiagnosticException, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(run_reporting_errors(lambda: _run(arguments)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""`distir`: the command line. Each command has its own file in `commands`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn, Protocol, cast
+
+from distir import __version__
+
+COMMANDS = {
+    "import": ("import_model", "read an ONNX model"),
+    "build": ("build", "make an MLP or a GPT of any size, without weights"),
+    "distribute": ("distribute", "distribute a program over a cluster"),
+    "simulate": ("simulate", "predict step time, memory and communication"),
+    "check": ("check", "compare two programs on the same inputs"),
+    "lower": ("lower", "write the PyTorch package that runs a program"),
+    "run": ("run", "run a program on real processes"),
+}
+"""Per command its module in `distir.tools.commands` and what it does."""
+
+
+class Command(Protocol):
+    """What a module in `distir.tools.commands` provides."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the command's arguments."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Runs the command and returns the exit code."""
+        ...
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see `{self.prog} --help`\n")
+
+
+def _command(name: str) -> Command:
+    module_name, _ = COMMANDS[name]
+    return cast(Command, import_module(f"distir.tools.commands.{module_name}"))
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="distir",
+        description="Distributes neural networks over clusters, on paper and for real.",
+    )
+    parser.add_argument("--version", action="version", version=f"distir {__version__}")
+    commands: Any = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND"
+    )
+    for name, (_, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        _command(name).add_arguments(command)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; errors are one paragraph on stderr and exit code 1."""
+    parsed = argument_parser().parse_args(arguments)
+
+    from distir.tools.reporting import run_reporting_errors
+
+    return run_reporting_errors(lambda: _command(parsed.command).run(parsed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

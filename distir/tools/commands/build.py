@@ -1,0 +1,59 @@
+"""`distir build`: a model of any size, without weights."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from distir.tools.arguments import positive_integer
+
+DTYPES = ("f32", "f16", "bf16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    models: Any = parser.add_subparsers(dest="model", required=True, metavar="MODEL")
+    gpt = models.add_parser("gpt", help="a GPT-2 style decoder")
+    for name in ("layers", "d-model", "heads", "vocab", "batch", "seq"):
+        _add_size(gpt, name)
+    _add_common(gpt)
+    mlp = models.add_parser("mlp", help="dense layers of one width")
+    for name in ("layers", "d-model", "batch"):
+        _add_size(mlp, name)
+    _add_common(mlp)
+
+
+def _add_size(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument(f"--{name}", type=positive_integer, required=True, metavar="N")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dtype", choices=DTYPES, default="f32")
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="model.mlir"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from distir.frontends.builders import build_gpt, build_mlp
+    from distir.tools.files import write_program
+
+    if arguments.model == "gpt":
+        module = build_gpt(
+            layers=arguments.layers,
+            d_model=arguments.d_model,
+            heads=arguments.heads,
+            vocab=arguments.vocab,
+            batch=arguments.batch,
+            seq=arguments.seq,
+            dtype=arguments.dtype,
+        )
+    else:
+        module = build_mlp(
+            layers=arguments.layers,
+            d_model=arguments.d_model,
+            batch=arguments.batch,
+            dtype=arguments.dtype,
+        )
+    write_program(module, arguments.output)
+    return 0

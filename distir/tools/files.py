@@ -1,0 +1,108 @@
+"""The files that the commands read and write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.parser import Parser
+from xdsl.passes import ModulePass
+from xdsl.printer import Printer
+from xdsl.universe import Universe
+
+from distir.dialects.dist import WEIGHTS
+from distir.errors import DistIRError
+from distir.weights import load_weights, weights_file
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def new_context() -> Context:
+    """A context with every dialect of this environment, those of plugins included."""
+    context = Context()
+    for name, factory in Universe.get_multiverse().all_dialects.items():
+        context.register_dialect(name, factory)
+    return context
+
+
+def read_program(path: Path, context: Context | None = None) -> ModuleOp:
+    """Reads and verifies a module. Raises ParseError or VerifyException."""
+    content = path.read_bytes().decode()
+    module = Parser(context or new_context(), content, str(path)).parse_module()
+    module.verify()
+    return module
+
+
+def write_program(module: ModuleOp, path: Path) -> None:
+    """Writes a module as text."""
+    with path.open("w") as stream:
+        Printer(stream=stream).print_op(module)
+        stream.write("\n")
+
+
+def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
+    """Runs passes in order and verifies the module after each."""
+    context = new_context()
+    for module_pass in passes:
+        module_pass.apply(context, module)
+        module.verify()
+
+
+def program_weights(module: ModuleOp, path: Path) -> Arrays:
+    """The weights of the module read from `path`, by name; empty if it has none."""
+    file = weights_file(module, path)
+    return {} if file is None else load_weights(file)
+
+
+def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path | None:
+    """
+    A module names its weights by a file in its own folder. When a module read from
+    `source` is written to another folder, this puts its weights beside `target` (a hard
+    link where the file system allows one) and returns where.
+    """
+    file = weights_file(module, source)
+    if file is None or target.parent.resolve() == source.parent.resolve():
+        return None
+    beside = target.with_suffix(".safetensors")
+    module.attributes[WEIGHTS] = StringAttr(beside.name)
+    if beside.exists() and beside.samefile(file):
+        return None
+    beside.unlink(missing_ok=True)
+    try:
+        os.link(file, beside)
+    except OSError:
+        shutil.copyfile(file, beside)
+    return beside
+
+
+def read_arrays(path: Path) -> Arrays:
+    """The arrays of an .npz file, by name. Raises DistIRError."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, Mapping):
+                raise DistIRError(f"{path} holds a single array; expected an .npz file")
+            return {str(name): archive[name] for name in archive}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DistIRError(f"{path} is not a readable .npz file: {error}") from error
+
+
+def write_arrays(path: Path, arrays: Arrays) -> None:
+    """
+    Writes an .npz file. Element types that NumPy's format lacks (bfloat16 and 8-bit
+    floats) are stored as float32.
+    """
+    # Not np.savez, whose keyword arguments cannot be called "file".
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            if array.dtype.kind == "V":
+                array = array.astype(np.float32)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array)

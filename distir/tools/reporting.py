@@ -1,0 +1,114 @@
+"""How the tools speak to their users: errors, notes, progress and tables."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from xdsl.utils.arg_spec import ArgSpecParseError
+from xdsl.utils.exceptions import DiagnosticException, ParseError
+
+INTERRUPTED = 130
+
+
+def explain(error: BaseException) -> str | None:
+    """
+    One paragraph for an error that the user can mend, whatever strings its message
+    quotes; None for one that is a fault of the program.
+    """
+    match error:
+        case ParseError():
+            text = f"{error.span.get_location()}: {error.msg}"
+        case UnicodeDecodeError():
+            text = "the file is not UTF-8 text; is it an .mlir file?"
+        case OSError() if error.filename is not None and error.strerror:
+            text = f"{error.filename}: {error.strerror}"
+        case DiagnosticException() | ArgSpecParseError() | OSError():
+            text = str(error)
+        case MemoryError():
+            text = "out of memory"
+        case _:
+            return None
+    return " ".join(text.split())
+
+
+def run_reporting_errors(command: Callable[[], int]) -> int:
+    """
+    Runs a command and returns its exit code. Every error becomes one paragraph on
+    stderr; `DISTIR_DEBUG=1` shows tracebacks too.
+    """
+    try:
+        return command()
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (Exception, ArgSpecParseError) as error:
+        if os.environ.get("DISTIR_DEBUG") == "1":
+            traceback.print_exc()
+        message = explain(error)
+        if message is None:
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            message = (
+                f"internal error ({what}); please report it together with the command "
+                f"and its input (DISTIR_DEBUG=1 shows where it happened)"
+            )
+        print(f"error: {message}", file=sys.stderr)
+        return 1
+
+
+def note(message: str) -> None:
+    """Something the user should know, on stderr."""
+    print(f"note: {' '.join(message.split())}", file=sys.stderr)
+
+
+@contextmanager
+def progress(message: str) -> Generator[None]:
+    """Shows on stderr, when that is a terminal, that something is going on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status(escape(message)):
+        yield
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout; columns after the first are aligned to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for i, heading in enumerate(headings):
+        grid.add_column(
+            Text(heading), justify="right" if i else "left", overflow="fold"
+        )
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        # Output that is piped into a file must not be cut to a terminal's width.
+        console = Console(width=200)
+    console.print(grid)
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with a fitting unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes with a fitting decimal unit."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} B"
