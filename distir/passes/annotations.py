@@ -1,0 +1,54 @@
+"""What the annotating passes share: requested layouts of arguments, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
+from xdsl.ir import Attribute
+
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.errors import DistIRError
+from distir.sharding.mesh import Mesh, meshes
+
+NOTES = "dist.notes"
+
+
+def axis_mesh(module: ModuleOp, axis: str) -> Mesh:
+    """The one mesh of the module that has this axis. Raises DistIRError."""
+    known = meshes(module)
+    found = [mesh for mesh in known.values() if axis in mesh.sizes]
+    if len(found) == 1:
+        return found[0]
+    listing = ", ".join(f"@{m.name} {dict(m.axes)}" for m in known.values()) or "none"
+    how_many = "no mesh has" if not found else "several meshes have"
+    raise DistIRError(f"{how_many} an axis {axis!r} (meshes of this module: {listing})")
+
+
+def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
+    """The layout that an argument's attributes request."""
+    attr = attributes.get(LAYOUT)
+    return attr.data if isinstance(attr, LayoutAttr) else None
+
+
+def request_split(layout: Layout, dim: int, shard: Shard, rank: int) -> Layout:
+    """`layout` with one more axis splitting a dimension, unless it has it already."""
+    if shard.axis in layout.split_axes:
+        return layout
+    return layout.with_dim(dim, (*layout.dim(dim), shard), rank)
+
+
+def add_notes(module: ModuleOp, notes: Sequence[str]) -> None:
+    """Appends remarks for the user to the module attribute `dist.notes`."""
+    known = read_notes(module)
+    new = [note for note in dict.fromkeys(notes) if note not in known]
+    if new:
+        module.attributes[NOTES] = ArrayAttr([StringAttr(n) for n in (*known, *new)])
+
+
+def read_notes(module: ModuleOp) -> list[str]:
+    """The remarks that passes left for the user."""
+    attr = module.attributes.get(NOTES)
+    if not isinstance(attr, ArrayAttr):
+        return []
+    return [a.data for a in attr.data if isinstance(a, StringAttr)]

@@ -1,0 +1,69 @@
+"""`data-parallel`: split the batch of the inputs over a mesh axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.passes import ModulePass
+
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.errors import DistIRError
+from distir.passes.annotations import axis_mesh, request_split, requested_layout
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    set_argument_attributes,
+)
+
+
+@dataclass(frozen=True)
+class DataParallelPass(ModulePass):
+    """
+    Annotates every input and label whose first dimension is the batch with a split of
+    that dimension over `axis`. The batch is the first dimension of the first input;
+    inputs with another first dimension (a table of positions, say) stay whole. What
+    follows for every other value is left to `propagate-sharding`.
+    """
+
+    name = "data-parallel"
+
+    axis: str = "d"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        mesh = axis_mesh(op, self.axis)
+        function = entry_function(op)
+        attributes = argument_attributes(function)
+        names = argument_names(function)
+        inputs = [
+            i
+            for i, role in enumerate(argument_roles(function))
+            if role in ("input", "label")
+        ]
+        shapes = {
+            i: type_.get_shape()
+            for i in inputs
+            if isinstance(type_ := function.function_type.inputs.data[i], TensorType)
+        }
+        batched = [i for i in inputs if shapes.get(i)]
+        if not batched:
+            raise DistIRError(
+                "data-parallel: the program has no input with a batch dimension to split"
+            )
+        batch, size = shapes[batched[0]][0], mesh.size(self.axis)
+        if batch % size:
+            raise DistIRError(
+                f"data-parallel: the batch of {batch} (dimension 0 of input "
+                f"{names[batched[0]]!r}) cannot be split evenly over axis "
+                f"{self.axis!r} of size {size}; choose a batch that is a multiple of "
+                f"{size}, or another -d"
+            )
+        for i in batched:
+            if shapes[i][0] == batch:
+                layout = requested_layout(attributes[i]) or Layout(mesh.name)
+                split = request_split(layout, 0, Shard(self.axis), len(shapes[i]))
+                attributes[i][LAYOUT] = LayoutAttr(split)
+        set_argument_attributes(function, attributes)

@@ -1,0 +1,715 @@
+"""
+Choosing what one mesh axis does to every value of a program.
+
+For each op the sharding rule offers candidates: split one factor over the axis, let
+partial values pass through, or work on whole values. `AxisChooser` finds the cheapest
+combination for a function by dynamic programming in program order. A state is what the
+axis does to the values that are still live; a called function is solved once per
+combination of argument placements, so a repeated layer costs what one layer costs.
+
+The price is deliberately independent of the cluster: floating-point operations per
+device, plus a low price per byte communicated, plus a much lower one per byte touched.
+Whoever asks for a 4-way split wants the work split 4 ways where that is possible, and
+then as little communication as possible; the searches weigh the two with the cluster's
+real costs. Among equals, values stay whole between blocks (Megatron's scheme) rather
+than split: gathering is priced slightly above its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, prod
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.dialects.onnx_values import bytes_per_element
+from distir.errors import DistIRError
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import (
+    Rule,
+    dim_shards,
+    factor_shards,
+    rule_for,
+    shape_of,
+)
+
+PRICE_PER_BYTE_SENT = 4.0
+PRICE_PER_BYTE_TOUCHED = 0.05
+GATHER_PENALTY = 1.25
+MAX_STATES = 256
+
+
+class Placement(NamedTuple):
+    """
+    What one mesh axis does to a value: nothing (`whole`), `split` a dimension with a
+    run length as in `Shard`, leave it `partial`, or, for a parameter that nothing has
+    used yet, still `free`.
+    """
+
+    kind: str
+    dim: int = 0
+    run: int | None = None
+    monoid: str = ""
+
+
+WHOLE = Placement("whole")
+FREE = Placement("free")
+
+
+def placement_in(layout: Layout, axis: str) -> Placement:
+    """What `axis` does to a value with that layout."""
+    for dim, shards in enumerate(layout.dims):
+        for shard in shards:
+            if shard.axis == axis:
+                return Placement("split", dim, shard.run)
+    for name, monoid in layout.partial:
+        if name == axis:
+            return Placement("partial", monoid=monoid)
+    return WHOLE
+
+
+def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) -> Layout:
+    """The layout with `axis` doing that, inside the axes already there."""
+    if placement.kind == "split":
+        shards = (*layout.dim(placement.dim), Shard(axis, placement.run))
+        return layout.with_dim(placement.dim, shards, rank)
+    if placement.kind == "partial":
+        return Layout(
+            layout.mesh, layout.dims, (*layout.partial, (axis, placement.monoid))
+        )
+    return layout
+
+
+@dataclass
+class OpLayouts:
+    """The layouts chosen so far (for the axes before) for an op's operands and results."""
+
+    operands: list[Layout]
+    results: list[Layout]
+    assignment: dict[int, tuple[Shard, ...]] = field(
+        default_factory=dict[int, tuple[Shard, ...]]
+    )
+
+
+@dataclass(frozen=True)
+class OpChoice:
+    """What the axis does to one op: placements, and the factor that it splits."""
+
+    op: Operation
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    factor: int | None = None
+    run: int | None = None
+    decompose: bool = False
+    callee: FunctionKey | None = None
+
+
+ArgumentKey = tuple[Placement, bool]
+"""What an argument comes as, and whether it is derived from parameters only."""
+
+FunctionKey = tuple[str, tuple[ArgumentKey, ...]]
+
+
+@dataclass
+class FunctionChoice:
+    """The cheapest choice for a function under given argument placements."""
+
+    cost: float
+    arguments: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    ops: list[OpChoice]
+
+
+class _Node(NamedTuple):
+    """A state of the dynamic program: its cost and how it was reached."""
+
+    cost: float
+    parent: _Node | None
+    choice: OpChoice | None
+
+
+class _Candidate(NamedTuple):
+    factor: int | None
+    run: int | None
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    work: float
+    decompose: bool
+
+
+Available = frozenset[Placement]
+
+
+class _OpInfo:
+    """What the dynamic program needs to know of one op, computed once."""
+
+    def __init__(
+        self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str
+    ):
+        whole = Layout(mesh.name)
+        self.op = op
+        self.rule = rule
+        self.mesh = mesh
+        self.axis = axis
+        self.parts = mesh.size(axis)
+        self.base = base or OpLayouts(
+            [whole] * len(op.operands), [whole] * len(op.results)
+        )
+        self.operand_bytes = [
+            local_bytes(v, layout, mesh)
+            for v, layout in zip(op.operands, self.base.operands, strict=True)
+        ]
+        self.result_bytes = [
+            local_bytes(v, layout, mesh)
+            for v, layout in zip(op.results, self.base.results, strict=True)
+        ]
+        split = prod(
+            mesh.size(s.axis) for shards in self.base.assignment.values() for s in shards
+        )
+        self.flops = rule.flops / split
+        self._candidates: dict[tuple[int | None, int | None], _Candidate | None] = {}
+        self._factors: dict[
+            tuple[bool, int, Placement], tuple[int, int | None] | None
+        ] = {}
+
+    def local_size(self, factor: int) -> int:
+        """The size of a factor after the axes before."""
+        shards = self.base.assignment.get(factor, ())
+        return self.rule.factors[factor].size // prod(
+            self.mesh.size(s.axis) for s in shards
+        )
+
+    def candidate(self, factor: int | None, run: int | None) -> _Candidate | None:
+        """Splitting that factor (None: nothing), or None if the rule forbids it."""
+        key = (factor, run)
+        if key not in self._candidates:
+            self._candidates[key] = self._candidate(factor, run)
+        return self._candidates[key]
+
+    def _candidate(self, factor: int | None, run: int | None) -> _Candidate | None:
+        rule, decompose = self.rule, False
+        if factor is None:
+            operands = (WHOLE,) * len(self.op.operands)
+            results = (WHOLE,) * len(self.op.results)
+        else:
+            kind = rule.factors[factor].kind
+            size = self.local_size(factor)
+            if kind == "replicate" or size % ((run or 1) * self.parts):
+                return None
+            if run is not None and run * self.parts == size:
+                run = None
+            shard = Shard(self.axis, run)
+            before = self.base.assignment.get(factor, ())
+            assignment = {**self.base.assignment, factor: (*before, shard)}
+            operands = self._placements(rule.operands, factor, assignment)
+            results = self._placements(rule.results, factor, assignment)
+            if kind == "reduction":
+                monoid = rule.factors[factor].monoid
+                # After decomposition the reduced value is whole: the op that adds the
+                # addend needs it so.
+                decompose = bool(rule.addends)
+                after = WHOLE if decompose else Placement("partial", monoid=monoid)
+                results = tuple(after for _ in results)
+        work = self.flops / (1 if factor is None else self.parts)
+        touched = sum(
+            size / (self.parts if p.kind == "split" else 1)
+            for size, p in zip(
+                (*self.operand_bytes, *self.result_bytes),
+                (*operands, *results),
+                strict=True,
+            )
+        )
+        work += PRICE_PER_BYTE_TOUCHED * touched
+        if decompose:
+            work += sum(_reduce_price(size, self.parts) for size in self.result_bytes)
+        return _Candidate(factor, run, operands, results, work, decompose)
+
+    def _placements(
+        self,
+        values: Sequence[Sequence[tuple[int, ...]]],
+        factor: int,
+        assignment: Mapping[int, tuple[Shard, ...]],
+    ) -> tuple[Placement, ...]:
+        out: list[Placement] = []
+        for dims in values:
+            placement = WHOLE
+            for d, dim in enumerate(dims):
+                if factor in dim:
+                    for shard in dim_shards(dim, self.rule, assignment, self.mesh):
+                        if shard.axis == self.axis:
+                            placement = Placement("split", d, shard.run)
+            out.append(placement)
+        return tuple(out)
+
+    def factor_of(
+        self, is_result: bool, index: int, placement: Placement
+    ) -> tuple[int, int | None] | None:
+        """The factor (and run on it) that a split of an operand or result means."""
+        key = (is_result, index, placement)
+        if key not in self._factors:
+            dims = (self.rule.results if is_result else self.rule.operands)[index]
+            base = (self.base.results if is_result else self.base.operands)[index]
+            found: tuple[int, int | None] | None = None
+            if placement.dim < len(dims):
+                shards = (
+                    *base.dim(placement.dim),
+                    Shard(self.axis, placement.run),
+                )
+                split = factor_shards(shards, dims[placement.dim], self.rule, self.mesh)
+                for factor, own in (split or {}).items():
+                    for shard in own:
+                        if shard.axis == self.axis:
+                            found = (factor, shard.run)
+            self._factors[key] = found
+        return self._factors[key]
+
+
+def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
+    """Bytes of a value on one device under a layout."""
+    type_ = value.type
+    if not isinstance(type_, TensorType):
+        return 0.0
+    elements = prod(shape_of(type_)) if all(n >= 0 for n in shape_of(type_)) else 0
+    parts = prod(mesh.size(axis) for axis in layout.split_axes)
+    return elements * bytes_per_element(type_.element_type) / parts
+
+
+def _reduce_price(size: float, parts: int) -> float:
+    return PRICE_PER_BYTE_SENT * 2 * (parts - 1) / parts * size
+
+
+def _gather_price(size: float, parts: int) -> float:
+    return PRICE_PER_BYTE_SENT * GATHER_PENALTY * (parts - 1) / parts * size
+
+
+class AxisChooser:
+    """
+    Chooses for one axis of a mesh.
+
+    - `layouts`: what the axes before it do to each op.
+    - `split_parameters`: whether parameters (and what derives from parameters and
+      constants only) may start a split. For a data axis they may not: only a split
+      input, label or annotated parameter does.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, FuncOp],
+        mesh: Mesh,
+        axis: str,
+        layouts: Mapping[Operation, OpLayouts],
+        *,
+        split_parameters: bool,
+    ):
+        self.functions = functions
+        self.mesh = mesh
+        self.axis = axis
+        self.parts = mesh.size(axis)
+        self.layouts = layouts
+        self.split_parameters = split_parameters
+        self._infos: dict[Operation, _OpInfo] = {}
+        self._hints: dict[str, dict[SSAValue, set[Placement]]] = {}
+        self.solved: dict[FunctionKey, FunctionChoice] = {}
+
+    def info(self, op: Operation) -> _OpInfo:
+        """The op's rule and candidates on this axis."""
+        found = self._infos.get(op)
+        if found is None:
+            rule = Rule.replicated(op) if isinstance(op, CallOp) else rule_for(op)
+            found = _OpInfo(op, rule, self.layouts.get(op), self.mesh, self.axis)
+            self._infos[op] = found
+        return found
+
+    def solve(self, name: str, arguments: Sequence[ArgumentKey]) -> FunctionChoice:
+        """The cheapest choice for a function whose arguments come like that."""
+        key = (name, tuple(arguments))
+        if key not in self.solved:
+            self.solved[key] = _FunctionSolver(self, self.functions[name]).solve(key)
+        return self.solved[key]
+
+    def hints(self, name: str) -> dict[SSAValue, set[Placement]]:
+        """
+        Splits with run lengths that consumers could use without traffic, per value:
+        each op's contiguous splits carried backwards along the rules. This is how the
+        columns of a fused QKV learn that they must be split by heads.
+        """
+        if name in self._hints:
+            return self._hints[name]
+        hints: dict[SSAValue, set[Placement]] = {}
+        self._hints[name] = hints
+        for op in reversed(list(self.functions[name].body.block.ops)):
+            if isinstance(op, CallOp):
+                callee = self.functions[op.callee.string_value()]
+                inner = self.hints(op.callee.string_value())
+                for value, arg in zip(op.operands, callee.body.block.args, strict=True):
+                    hints.setdefault(value, set()).update(inner.get(arg, ()))
+                continue
+            if isinstance(op, ReturnOp):
+                continue
+            info = self.info(op)
+            factors: set[tuple[int, int | None]] = {
+                (f, None)
+                for f, factor in enumerate(info.rule.factors)
+                if factor.kind != "replicate"
+            }
+            factors |= set(self.hinted_factors(info, hints))
+            for factor, run in factors:
+                candidate = info.candidate(factor, run)
+                if candidate is None:
+                    continue
+                for value, placement in zip(
+                    op.operands, candidate.operands, strict=True
+                ):
+                    if placement.kind == "split" and placement.run is not None:
+                        hints.setdefault(value, set()).add(placement)
+        return hints
+
+    def hinted_factors(
+        self, info: _OpInfo, hints: Mapping[SSAValue, set[Placement]]
+    ) -> Iterable[tuple[int, int | None]]:
+        """Factors with run lengths that the users of an op's results hint at."""
+        for index, result in enumerate(info.op.results):
+            for placement in hints.get(result, ()):
+                found = info.factor_of(True, index, placement)
+                if found is not None:
+                    yield found
+
+
+class _FunctionSolver:
+    """The dynamic program over one function's ops, in program order."""
+
+    def __init__(self, chooser: AxisChooser, function: FuncOp):
+        self.chooser = chooser
+        self.function = function
+        self.ops = list(function.body.block.ops)
+        self.derived: set[SSAValue] = set()
+        """Values that follow from parameters and constants alone."""
+        self.undecided: set[SSAValue] = set()
+        """Those among them whose split is this solver's choice, not a request."""
+        last_use: dict[SSAValue, int] = {}
+        for position, op in enumerate(self.ops):
+            for value in op.operands:
+                last_use[value] = position
+        self.last_use = last_use
+        self.is_entry = function.sym_name.data == "main"
+
+    def solve(self, key: FunctionKey) -> FunctionChoice:
+        """Runs the dynamic program; see `AxisChooser.solve`."""
+        _, arguments = key
+        args = self.function.body.block.args
+        for arg, (placement, derived) in zip(args, arguments, strict=True):
+            if derived:
+                self.derived.add(arg)
+            if placement == FREE:
+                self.undecided.add(arg)
+        live = [arg for arg in args if arg in self.last_use]
+        first = tuple(
+            frozenset([placement])
+            for arg, (placement, _) in zip(args, arguments, strict=True)
+            if arg in self.last_use
+        )
+        states: dict[tuple[Available, ...], _Node] = {first: _Node(0.0, None, None)}
+        for position, op in enumerate(self.ops):
+            if isinstance(op, ReturnOp):
+                return self._finish(op, live, states, arguments)
+            if op.operands and all(v in self.derived for v in op.operands):
+                self.derived.update(op.results)
+                if any(v in self.undecided for v in op.operands):
+                    self.undecided.update(op.results)
+            if not op.operands and not isinstance(op, CallOp):
+                self.derived.update(op.results)
+            states, live = self._step(position, op, live, states)
+        raise DistIRError(
+            f"function @{self.function.sym_name.data} does not end in func.return"
+        )
+
+    def _step(
+        self,
+        position: int,
+        op: Operation,
+        live: list[SSAValue],
+        states: dict[tuple[Available, ...], _Node],
+    ) -> tuple[dict[tuple[Available, ...], _Node], list[SSAValue]]:
+        slots = {value: i for i, value in enumerate(live)}
+        operand_slots = [slots[v] for v in op.operands]
+        keep = [i for i, v in enumerate(live) if self.last_use[v] > position]
+        results = [i for i, r in enumerate(op.results) if r in self.last_use]
+        new_live = [live[i] for i in keep] + [op.results[i] for i in results]
+        new_states: dict[tuple[Available, ...], _Node] = {}
+        # Many states agree on this op's operands; their candidates are computed once.
+        known: dict[tuple[Available, ...], list[tuple[OpChoice, float]]] = {}
+        for state, node in states.items():
+            available = tuple(state[i] for i in operand_slots)
+            options = known.get(available)
+            if options is None:
+                options = known[available] = list(self._options(op, available))
+            for choice, price in options:
+                after = list(state)
+                for slot, placement in zip(operand_slots, choice.operands, strict=True):
+                    if FREE in after[slot]:
+                        after[slot] = frozenset([placement])
+                    elif placement not in after[slot]:
+                        after[slot] = after[slot] | {placement}
+                new_state = (
+                    *(after[i] for i in keep),
+                    *(frozenset([choice.results[i]]) for i in results),
+                )
+                cost = node.cost + price
+                best = new_states.get(new_state)
+                if best is None or cost < best.cost:
+                    new_states[new_state] = _Node(cost, node, choice)
+        if len(new_states) > MAX_STATES:
+            cheapest = sorted(new_states.items(), key=lambda item: item[1].cost)
+            new_states = dict(cheapest[:MAX_STATES])
+        return new_states, new_live
+
+    def _options(
+        self, op: Operation, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        if isinstance(op, CallOp):
+            yield self._call(op, available)
+        elif isinstance(op, ConstrainOp):
+            yield self._constrained(op, available[0])
+        else:
+            yield from self._compute(op, available)
+
+    def _compute(
+        self, op: Operation, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        info = self.chooser.info(op)
+        for key, support in self._supported(info, available).items():
+            candidate = info.candidate(*key)
+            if candidate is None:
+                continue
+            price = candidate.work
+            for i, target in enumerate(candidate.operands):
+                price += self._move(
+                    op.operands[i],
+                    available[i],
+                    target,
+                    info.operand_bytes[i],
+                    may_slice=bool(support - {i}),
+                )
+            if price < inf:
+                yield (
+                    OpChoice(
+                        op,
+                        candidate.operands,
+                        candidate.results,
+                        candidate.factor,
+                        candidate.run,
+                        candidate.decompose,
+                    ),
+                    price,
+                )
+        yield from self._partial(info, available)
+
+    def _partial(
+        self, info: _OpInfo, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        """Letting partial values pass through, where the rule is linear in them."""
+        whole = info.candidate(None, None)
+        assert whole is not None
+        for linear in info.rule.linear:
+            monoids = [
+                {p.monoid for p in available[i] if p.kind == "partial"}
+                for i in linear.operands
+            ]
+            common = set[str].intersection(*monoids) if monoids else set[str]()
+            for monoid in sorted(common & linear.monoids):
+                partial = Placement("partial", monoid=monoid)
+                operands = tuple(
+                    partial if i in linear.operands else WHOLE
+                    for i in range(len(available))
+                )
+                price = whole.work + sum(
+                    self._move(
+                        info.op.operands[i], available[i], p, info.operand_bytes[i]
+                    )
+                    for i, p in enumerate(operands)
+                )
+                if price < inf:
+                    results = (partial,) * len(info.op.results)
+                    yield OpChoice(info.op, operands, results), price
+
+    def _supported(
+        self, info: _OpInfo, available: tuple[Available, ...]
+    ) -> dict[tuple[int | None, int | None], set[int]]:
+        """
+        The factors (with runs) worth trying and the operands that suggest each: those
+        already split that way, and, where parameters may start a split, those derived
+        from parameters. A suggestion by an activation or by a requested split lets
+        whole operands be sliced; a parameter's undecided split does not.
+        """
+        found: dict[tuple[int | None, int | None], set[int]] = {(None, None): set()}
+        starts: list[int] = []
+        for i, placements in enumerate(available):
+            for placement in placements:
+                if placement.kind == "split":
+                    key = info.factor_of(False, i, placement)
+                    if key is not None:
+                        support = found.setdefault(key, set())
+                        if info.op.operands[i] not in self.undecided:
+                            support.add(i)
+                elif placement.kind == "free" or (
+                    placement.kind == "whole"
+                    and self.chooser.split_parameters
+                    and info.op.operands[i] in self.derived
+                ):
+                    starts.append(i)
+        if not starts:
+            return found
+        contraction = info.rule.flops > 0
+        hints = self.chooser.hints(self.function.sym_name.data)
+        wanted: set[tuple[int, int | None]] = set(
+            self.chooser.hinted_factors(info, hints)
+        )
+        for i in starts:
+            free = FREE in available[i]
+            if not free and not contraction:
+                continue
+            for dim in info.rule.operands[i]:
+                for factor in dim:
+                    found.setdefault((factor, None), set())
+                    for hinted, run in wanted:
+                        if hinted == factor:
+                            found.setdefault((factor, run), set())
+        return found
+
+    def _move(
+        self,
+        value: SSAValue,
+        available: Available,
+        target: Placement,
+        size: float,
+        *,
+        may_slice: bool = False,
+    ) -> float:
+        """The price of having an operand placed as an op needs it; inf if never."""
+        if target in available:
+            return 0.0
+        if FREE in available:
+            return inf if target.kind == "partial" else 0.0
+        parts = self.chooser.parts
+        prices = [inf]
+        for source in available:
+            match source.kind, target.kind:
+                case "whole", "split":
+                    if may_slice or value in self.derived:
+                        prices.append(0.0)
+                case "split", "whole":
+                    prices.append(_gather_price(size, parts))
+                case "split", "split":
+                    prices.append(_gather_price(size, parts) / parts)
+                case "partial", "whole":
+                    prices.append(_reduce_price(size, parts))
+                case "partial", "split":
+                    if may_slice:
+                        prices.append(_reduce_price(size, parts))
+                case _:
+                    pass
+        return min(prices)
+
+    def _settled(
+        self, available: Available, size: float
+    ) -> tuple[Placement, float]:
+        """How a value crosses a function boundary: as it is, but never partial."""
+        if WHOLE in available:
+            return WHOLE, 0.0
+        if FREE in available:
+            return FREE, 0.0
+        splits = sorted((p for p in available if p.kind == "split"), key=str)
+        if splits:
+            return splits[0], 0.0
+        return WHOLE, _reduce_price(size, self.chooser.parts)
+
+    def _call(
+        self, op: CallOp, available: tuple[Available, ...]
+    ) -> tuple[OpChoice, float]:
+        info = self.chooser.info(op)
+        price = 0.0
+        keys: list[ArgumentKey] = []
+        for i, placements in enumerate(available):
+            placement, cost = self._settled(placements, info.operand_bytes[i])
+            price += cost
+            keys.append((placement, op.operands[i] in self.derived))
+        name = op.callee.string_value()
+        solved = self.chooser.solve(name, keys)
+        choice = OpChoice(
+            op, solved.arguments, solved.results, callee=(name, tuple(keys))
+        )
+        return choice, price + solved.cost
+
+    def _constrained(
+        self, op: ConstrainOp, available: Available
+    ) -> tuple[OpChoice, float]:
+        info = self.chooser.info(op)
+        target = placement_in(op.layout.data, self.chooser.axis)
+        if target.kind == "partial":
+            raise DistIRError(
+                f"dist.constrain cannot ask for a value that is partial over "
+                f"{self.chooser.axis!r}; constrain a reduced or split layout"
+            )
+        price = self._move(
+            op.source, available, target, info.operand_bytes[0], may_slice=True
+        )
+        return OpChoice(op, (target,), (target,)), price
+
+    def _finish(
+        self,
+        op: ReturnOp,
+        live: list[SSAValue],
+        states: dict[tuple[Available, ...], _Node],
+        arguments: Sequence[ArgumentKey],
+    ) -> FunctionChoice:
+        slots = {value: i for i, value in enumerate(live)}
+        sizes = self.chooser.info(op).operand_bytes
+        best: tuple[float, _Node, tuple[Placement, ...]] | None = None
+        for state, node in states.items():
+            cost = node.cost
+            results: list[Placement] = []
+            for i, value in enumerate(op.operands):
+                placement, price = self._settled(state[slots[value]], sizes[i])
+                placement = WHOLE if placement == FREE else placement
+                cost += price
+                if placement.kind == "split" and not self.is_entry:
+                    # The caller will want it whole again: without this charge a layer
+                    # would hand its last all-gather to the next one.
+                    cost += _gather_price(sizes[i], self.chooser.parts)
+                results.append(placement)
+            if best is None or cost < best[0]:
+                best = (cost, node, tuple(results))
+        assert best is not None
+        cost, node, results_chosen = best
+        choices: list[OpChoice] = []
+        while node.parent is not None:
+            assert node.choice is not None
+            choices.append(node.choice)
+            node = node.parent
+        choices.reverse()
+        return FunctionChoice(
+            cost, self._arguments(arguments, choices), results_chosen, choices
+        )
+
+    def _arguments(
+        self, arguments: Sequence[ArgumentKey], choices: Sequence[OpChoice]
+    ) -> tuple[Placement, ...]:
+        """Arguments that came free are placed as their first user chose."""
+        decided: dict[SSAValue, Placement] = {}
+        for choice in choices:
+            for value, placement in zip(
+                choice.op.operands, choice.operands, strict=True
+            ):
+                decided.setdefault(value, placement)
+        return tuple(
+            decided.get(arg, WHOLE) if placement == FREE else placement
+            for arg, (placement, _) in zip(
+                self.function.body.block.args, arguments, strict=True
+            )
+        )
+
