@@ -6,7 +6,7 @@ import sys
 import lit.formats
 
 config.name = "DistIR"  # noqa: F821
-config.test_format = lit.formats.ShTest(execute_external=True)  # noqa: F821
+config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir", ".py.test"]  # noqa: F821
 config.test_source_root = os.path.join(os.path.dirname(__file__), "test", "filecheck")  # noqa: F821
 config.test_exec_root = os.path.join(os.path.dirname(__file__), ".lit")  # noqa: F821
