@@ -8,7 +8,7 @@ import lit.formats
 config.name = "DistIR"  # noqa: F821
 config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir", ".py.test"]  # noqa: F821
-config.test_source_root = os.path.join(os.path.dirname(__file__), "test", "filecheck")  # noqa: F821
+config.test_source_root = os.path.dirname(__file__)  # noqa: F821
 config.test_exec_root = os.path.join(os.path.dirname(__file__), ".lit")  # noqa: F821
 # The tools of the environment that lit itself runs in come first.
 bin_dir = os.path.dirname(sys.executable)
