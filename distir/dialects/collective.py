@@ -312,9 +312,12 @@ class PermuteOp(CollectiveOp):
 class RootedOp(CollectiveOp):
     """
     Base of the collectives with a root: the root is a mesh without axes (one device),
-    the other side a mesh that contains it. In per-rank form the root is the first rank
-    of the group.
+    the other side a mesh that contains it. In per-rank form `root` is its global rank
+    (absent: the first of the group); the operand of other ranks than the root of a
+    broadcast or scatter, and their result of a reduce or gather, mean nothing.
     """
+
+    root = opt_prop_def(I64)
 
 
 @irdl_op_definition

@@ -7,6 +7,7 @@ from xdsl.passes import ModulePass
 
 _PASSES: dict[str, str] = {
     # pass name: class, in the module `distir.passes.<name with underscores>`
+    "project": "Project",
 }
 
 
