@@ -7,6 +7,13 @@ from xdsl.passes import ModulePass
 
 _PASSES: dict[str, str] = {
     # pass name: class, in the module `distir.passes.<name with underscores>`
+    "inline-calls": "InlineCallsPass",
+    "outline-repeats": "OutlineRepeatsPass",
+    "data-parallel": "DataParallelPass",
+    "lower-reshard": "LowerReshardPass",
+    "partition": "PartitionPass",
+    "propagate-sharding": "PropagateShardingPass",
+    "tensor-parallel": "TensorParallelPass",
     "project": "Project",
 }
 
