@@ -1,0 +1,30 @@
+"""
+The sharding rules and local forms of ONNX operators, one file per family. Importing this
+package registers them. Operators that are not here are replicated.
+"""
+
+from distir.sharding.rules import (
+    attention,
+    contraction,
+    convolution,
+    elementwise,
+    indexing,
+    normalization,
+    parts,
+    query,
+    reduction,
+    reshape,
+)
+
+__all__ = [
+    "attention",
+    "contraction",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "normalization",
+    "parts",
+    "query",
+    "reduction",
+    "reshape",
+]

@@ -1,0 +1,175 @@
+"""What the rules of ONNX ops are written with: factors, operands by schema position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.rule import (
+    Dim,
+    Factor,
+    Kind,
+    Linear,
+    Rule,
+    rank_of,
+    shape_of,
+    sharding_rule,
+)
+
+Dims = tuple[Dim, ...]
+"""The factors of each dimension of one operand or result."""
+
+SUM = frozenset({"sum"})
+ANY = frozenset({"sum", "max", "min"})
+"""Ops that only move elements pass partial values of every kind."""
+
+OnnxRule = Callable[[OnnxOp], Rule]
+
+
+def onnx_rule(*names: str) -> Callable[[OnnxRule], OnnxRule]:
+    """
+    Registers the rule of the ONNX operators with these names (without `onnx.`). The rule
+    sees tensors of known shape only; an op on anything else is replicated.
+    """
+
+    def register(function: OnnxRule) -> OnnxRule:
+        def guarded(op: Operation) -> Rule:
+            if isinstance(op, OnnxOp) and _has_known_shapes(op):
+                return function(op)
+            return Rule.replicated(op)
+
+        sharding_rule(*(f"onnx.{name}" for name in names))(guarded)
+        return function
+
+    return register
+
+
+def _has_known_shapes(op: Operation) -> bool:
+    types = [value.type for value in (*op.operands, *op.results)]
+    return all(isinstance(t, TensorType) and -1 not in t.get_shape() for t in types)
+
+
+def shape(value: SSAValue | None) -> tuple[int, ...]:
+    """The global shape of a value; () for an omitted input."""
+    return () if value is None else shape_of(value.type)
+
+
+def element_type(value: SSAValue) -> Attribute:
+    """The element type of a tensor."""
+    assert isinstance(value.type, TensorType)
+    return value.type.element_type
+
+
+def whole(value: SSAValue | None) -> Dims:
+    """The dimensions of a value that no axis may split."""
+    return () if value is None else ((),) * rank_of(value.type)
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """The index of a possibly negative axis."""
+    return axis + rank if axis < 0 else axis
+
+
+def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
+    """The value of the input at that schema position when it is known, else None."""
+    value = op.input(index)
+    return None if value is None else constant_of(value)
+
+
+def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
+    """The value that an `onnx.Constant` gives, seen through changes of layout."""
+    while isinstance(value, OpResult):
+        owner = value.owner
+        if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
+            array = owner.attribute("value")
+            return None if array is None else np.asarray(array)
+        if owner.name not in ("dist.reshard", "dist.constrain", "onnx.Identity"):
+            return None
+        value = owner.operands[0]
+    return None
+
+
+class RuleBuilder:
+    """
+    Collects the factors of a rule. Operands are named by their schema position here;
+    `rule` drops the omitted ones.
+    """
+
+    def __init__(self, op: OnnxOp):
+        self.op = op
+        self._factors: list[Factor] = []
+
+    def factor(self, size: int, kind: Kind = "parallel", monoid: str = "sum") -> Dim:
+        """A new factor of that size; none for sizes that cannot be split."""
+        if size <= 1:
+            return ()
+        self._factors.append(Factor(size, kind, monoid))
+        return (len(self._factors) - 1,)
+
+    def factors(self, sizes: Sequence[int], kind: Kind = "parallel") -> Dims:
+        """A new factor for each size."""
+        return tuple(self.factor(size, kind) for size in sizes)
+
+    def size(self, dim: Dim) -> int:
+        """The size of a dimension with these factors."""
+        return int(np.prod([self._factors[f].size for f in dim], dtype=np.int64))
+
+    def aligned(self, value: SSAValue | None, target: Dims) -> Dims:
+        """
+        The dimensions of a value that broadcasts against dimensions `target`, both
+        counted from the last one. A dimension of another size has no factors.
+        """
+        sizes = shape(value)
+        padded = ((),) * (len(sizes) - len(target)) + tuple(target)
+        dims = padded[len(padded) - len(sizes) :]
+        return tuple(
+            dim if self.size(dim) == size else ()
+            for size, dim in zip(sizes, dims, strict=True)
+        )
+
+    def rule(
+        self,
+        inputs: Mapping[int, Dims] | Sequence[Dims],
+        results: Sequence[Dims],
+        *,
+        linear: Sequence[Sequence[int]] = (),
+        monoids: frozenset[str] = SUM,
+        addends: Sequence[int] = (),
+        flops: int = 0,
+    ) -> Rule:
+        """
+        The rule. `inputs` gives dimensions by schema position; an operand without an
+        entry is needed whole. `linear` are groups of schema positions through which
+        partial values of the given monoids pass.
+        """
+        known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+        positions = [
+            self.op.operand_position(index) for index in range(len(self.op.operands))
+        ]
+        index_of = {position: index for index, position in enumerate(positions)}
+        operands = tuple(
+            known.get(position, whole(self.op.operands[index]))
+            for index, position in enumerate(positions)
+        )
+        return Rule(
+            factors=tuple(self._factors),
+            operands=operands,
+            results=tuple(results[: len(self.op.results)]),
+            linear=tuple(
+                Linear(frozenset(index_of[p] for p in group), monoids)
+                for group in linear
+                if all(p in index_of for p in group)
+            ),
+            addends=frozenset(index_of[p] for p in addends if p in index_of),
+            flops=flops,
+        )
+
+    def contraction_flops(self) -> int:
+        """A multiplication and an addition for each combination of factor values."""
+        return 2 * int(np.prod([f.size for f in self._factors], dtype=object))

@@ -1,0 +1,115 @@
+"""Rules of matrix products and other contractions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
+
+
+def _product(op: OnnxOp, builder: RuleBuilder) -> tuple[Dims, Dims, Dims]:
+    """
+    The dimensions of `A`, `B` and the result of a NumPy matrix product: operands of rank
+    1 lose their outer dimension, the other leading dimensions broadcast.
+    """
+    a, b, out = shape(op.operands[0]), shape(op.operands[1]), shape(op.results[0])
+    matrix = (len(a) > 1) + (len(b) > 1)
+    batch = builder.factors(out[: len(out) - matrix])
+    row = builder.factors(a[-2:-1])
+    column = builder.factors(b[-1:] if len(b) > 1 else ())
+    inner = builder.factor(a[-1], "reduction")
+
+    def leading(sizes: tuple[int, ...]) -> Dims:
+        mine = batch[len(batch) - len(sizes) :]
+        return tuple(d if n > 1 else () for n, d in zip(sizes, mine, strict=True))
+
+    return (
+        (*leading(a[:-2]), *row, inner),
+        (*leading(b[:-2]), inner, *column),
+        (*batch, *row, *column),
+    )
+
+
+@onnx_rule("MatMul")
+def matmul(op: OnnxOp) -> Rule:
+    """`([..., i, k], [..., k, j]) -> [..., i, j]`, linear in each operand by itself."""
+    builder = RuleBuilder(op)
+    a, b, out = _product(op, builder)
+    return builder.rule(
+        [a, b], [out], linear=[(0,), (1,)], flops=builder.contraction_flops()
+    )
+
+
+@onnx_rule("MatMulInteger")
+def matmul_integer(op: OnnxOp) -> Rule:
+    """As MatMul, for one zero point per operand: it is subtracted before the sum."""
+    if any(prod(shape(op.input(i))) > 1 for i in (2, 3)):
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    a, b, out = _product(op, builder)
+    return builder.rule([a, b], [out], flops=builder.contraction_flops())
+
+
+@onnx_rule("Gemm")
+def gemm(op: OnnxOp) -> Rule:
+    """
+    `([i, k], [k, j], [i, j]) -> [i, j]` with either matrix transposed. The bias is an
+    addend; it and the product are linear together.
+    """
+    builder = RuleBuilder(op)
+    out = builder.factors(shape(op.results[0]))
+    row, column = out
+    transposed_a, transposed_b = op.attribute("transA"), op.attribute("transB")
+    inner = builder.factor(shape(op.operands[0])[0 if transposed_a else 1], "reduction")
+    a = (inner, row) if transposed_a else (row, inner)
+    b = (column, inner) if transposed_b else (inner, column)
+    bias = op.input(2)
+    linear = [(0,), (1,)] if bias is None else [(0, 2), (1, 2)]
+    return builder.rule(
+        [a, b, builder.aligned(bias, out)],
+        [out],
+        linear=linear,
+        addends=(2,),
+        flops=builder.contraction_flops(),
+    )
+
+
+@onnx_rule("Einsum")
+def einsum(op: OnnxOp) -> Rule:
+    """
+    The rule that the equation spells out: letters of the result are parallel, the others
+    are summed. Equations with an ellipsis or a diagonal are replicated.
+    """
+    equation: str = op.attribute("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        once = Counter(left.replace(",", ""))
+        right = "".join(sorted(c for c in once if once[c] == 1))
+    if "." in equation or any(len(set(t)) < len(t) for t in (*terms, right)):
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    shapes = [shape(operand) for operand in op.operands]
+    sizes: dict[str, int] = {}
+    for term, dims in zip(terms, shapes, strict=True):
+        for letter, size in zip(term, dims, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    factor_of = {
+        letter: builder.factor(size, "parallel" if letter in right else "reduction")
+        for letter, size in sizes.items()
+    }
+    return builder.rule(
+        [
+            tuple(
+                factor_of[letter] if size > 1 else ()
+                for letter, size in zip(term, dims, strict=True)
+            )
+            for term, dims in zip(terms, shapes, strict=True)
+        ],
+        [tuple(factor_of[letter] for letter in right)],
+        linear=[(index,) for index in range(len(terms))],
+        flops=builder.contraction_flops() if len(terms) > 1 else 0,
+    )

@@ -1,0 +1,106 @@
+"""Rules and local forms of convolutions and pooling. Space is never split (no halos)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, onnx_rule, shape
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+def _convolution(op: OnnxOp, transposed: bool) -> Rule:
+    """
+    Input channels are `[group, c]`, output channels `[group, m]`: `c` is summed, the
+    bias is an addend.
+    """
+    builder = RuleBuilder(op)
+    batch_size, in_channels, *space = shape(op.operands[0])
+    kernel = shape(op.operands[1])
+    _, out_channels, *out_space = shape(op.results[0])
+    groups = op.attribute("group")
+    batch = builder.factor(batch_size)
+    group = builder.factor(groups)
+    source = builder.factor(in_channels // groups, "reduction")
+    target = builder.factor(out_channels // groups)
+    flops = builder.contraction_flops()
+    flops *= prod(space if transposed else out_space) * prod(kernel[2:])
+    window = builder.factors(kernel[2:], "replicate")
+    weight = (group + source, target) if transposed else (group + target, source)
+    biased = op.input(2) is not None
+    return builder.rule(
+        [
+            (batch, group + source, *builder.factors(space, "replicate")),
+            (*weight, *window),
+            (group + target,),
+        ],
+        [(batch, group + target, *builder.factors(out_space, "replicate"))],
+        linear=[(0, 2), (1, 2)] if biased else [(0,), (1,)],
+        addends=(2,),
+        flops=flops,
+    )
+
+
+@onnx_rule("Conv")
+def convolution(op: OnnxOp) -> Rule:
+    """Batch and output channels are parallel, input channels are summed."""
+    return _convolution(op, transposed=False)
+
+
+@onnx_rule("ConvTranspose")
+def transposed_convolution(op: OnnxOp) -> Rule:
+    """Batch and output channels are parallel, input channels are summed."""
+    return _convolution(op, transposed=True)
+
+
+@local_form("onnx.Conv", "onnx.ConvTranspose")
+def convolution_local(context: LocalContext) -> Sequence[Operation]:
+    """Counts the local groups."""
+    builder = LocalBuilder(context)
+    groups = builder.op.attribute("group")
+    (group,) = context.rule.operands[0][1][:1] if groups > 1 else (None,)
+    if group is None or context.parts_of(group) == 1:
+        return [context.same_op()]
+    return builder.finish(attributes={"group": groups // context.parts_of(group)})
+
+
+def _per_channel(op: OnnxOp, linear: bool, monoid: str = "sum") -> Rule:
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    batch, channel = builder.factors(sizes[:2])
+    before = builder.factors(sizes[2:], "replicate")
+    after = builder.factors(shape(op.results[0])[2:], "replicate")
+    return builder.rule(
+        [(batch, channel, *before)],
+        [(batch, channel, *after)],
+        linear=[(0,)] if linear else [],
+        monoids=frozenset({monoid}),
+    )
+
+
+@onnx_rule("AveragePool", "GlobalAveragePool")
+def average_pool(op: OnnxOp) -> Rule:
+    """Batch and channels are parallel; linear."""
+    return _per_channel(op, linear=True)
+
+
+@onnx_rule("LpPool", "GlobalLpPool")
+def norm_pool(op: OnnxOp) -> Rule:
+    """Batch and channels are parallel."""
+    return _per_channel(op, linear=False)
+
+
+@onnx_rule("MaxPool", "GlobalMaxPool")
+def max_pool(op: OnnxOp) -> Rule:
+    """
+    Batch and channels are parallel. The indices that MaxPool can also give count elements
+    of the whole tensor: then nothing is split.
+    """
+    if len(op.results) > 1:
+        return Rule.replicated(op)
+    return _per_channel(op, linear=True, monoid="max")

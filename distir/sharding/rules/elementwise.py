@@ -1,0 +1,234 @@
+"""Rules of ops that compute each element from the elements at the same place."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+)
+from xdsl.ir import Attribute
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import (
+    ANY,
+    SUM,
+    RuleBuilder,
+    constant_operand,
+    element_type,
+    onnx_rule,
+    shape,
+)
+
+UNARY = (
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "BitCast",
+    "BitwiseNot",
+    "Ceil",
+    "Celu",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "IsInf",
+    "IsNaN",
+    "LeakyRelu",
+    "Log",
+    "Mish",
+    "Not",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Selu",
+    "Shrink",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+    "ThresholdedRelu",
+)
+
+BROADCASTING = (
+    "And",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "Clip",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "Mod",
+    "Or",
+    "PRelu",
+    "Pow",
+    "SwiGLU",
+    "Xor",
+)
+
+
+def broadcast(
+    op: OnnxOp,
+    linear: tuple[tuple[int, ...], ...] = (),
+    monoids: frozenset[str] = SUM,
+) -> Rule:
+    """
+    The rule of an elementwise op whose operands broadcast: each dimension of the result
+    is a factor; an operand's dimension of size 1 that is stretched has none.
+    """
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.results[0]))
+    inputs = {
+        op.operand_position(index): builder.aligned(operand, dims)
+        for index, operand in enumerate(op.operands)
+    }
+    return builder.rule(
+        inputs, [dims] * len(op.results), linear=linear, monoids=monoids
+    )
+
+
+@onnx_rule(*UNARY, *BROADCASTING)
+def elementwise(op: OnnxOp) -> Rule:
+    """Nothing but the broadcasting is common to these; partial values do not pass."""
+    return broadcast(op)
+
+
+@onnx_rule("Identity")
+def identity(op: OnnxOp) -> Rule:
+    """Passes every kind of partial value."""
+    return broadcast(op, ((0,),), ANY)
+
+
+@onnx_rule("Neg")
+def negate(op: OnnxOp) -> Rule:
+    """Linear."""
+    return broadcast(op, ((0,),))
+
+
+@onnx_rule("Add", "Sub", "Sum", "Mean")
+def add(op: OnnxOp) -> Rule:
+    """Linear in all terms together: a whole term would be added once per device."""
+    return broadcast(op, (tuple(range(len(op.operands))),))
+
+
+@onnx_rule("Mul")
+def multiply(op: OnnxOp) -> Rule:
+    """Linear in each factor by itself."""
+    return broadcast(op, ((0,), (1,)))
+
+
+@onnx_rule("Div")
+def divide(op: OnnxOp) -> Rule:
+    """Linear in the numerator; division of integers rounds and is not linear."""
+    floating = isinstance(element_type(op.results[0]), AnyFloat)
+    return broadcast(op, ((0,),) if floating else ())
+
+
+@onnx_rule("Where")
+def where(op: OnnxOp) -> Rule:
+    """Selects from both alternatives at once; the condition must be whole."""
+    return broadcast(op, ((1, 2),), ANY)
+
+
+def _extremum(op: OnnxOp, monoid: str) -> Rule:
+    count = len(op.operands)
+    groups = {(i,) for i in range(count)} | {tuple(range(count))}
+    return broadcast(op, tuple(sorted(groups)), frozenset({monoid}))
+
+
+@onnx_rule("Max")
+def maximum(op: OnnxOp) -> Rule:
+    """A maximum of terms that are themselves partial maxima."""
+    return _extremum(op, "max")
+
+
+@onnx_rule("Min")
+def minimum(op: OnnxOp) -> Rule:
+    """A minimum of terms that are themselves partial minima."""
+    return _extremum(op, "min")
+
+
+_WIDER: dict[Attribute, tuple[Attribute, ...]] = {
+    Float16Type(): (Float16Type(), Float32Type(), Float64Type()),
+    BFloat16Type(): (BFloat16Type(), Float32Type(), Float64Type()),
+    Float32Type(): (Float32Type(), Float64Type()),
+    Float64Type(): (Float64Type(),),
+}
+
+
+def _widens(op: OnnxOp) -> bool:
+    """Whether each value keeps its exact value: sums before and after agree."""
+    source, target = element_type(op.operands[0]), element_type(op.results[0])
+    return target in _WIDER.get(source, ())
+
+
+@onnx_rule("Cast")
+def cast(op: OnnxOp) -> Rule:
+    """Linear when the result's type holds every value of the operand's."""
+    return broadcast(op, ((0,),) if _widens(op) else (), ANY)
+
+
+@onnx_rule("CastLike")
+def cast_like(op: OnnxOp) -> Rule:
+    """
+    As Cast. The second operand only gives its type: its dimensions are those of the
+    first one where the shapes agree and split as they like otherwise.
+    """
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.results[0]))
+    like = shape(op.operands[1])
+    other = dims if like == shape(op.operands[0]) else builder.factors(like)
+    linear = ((0,),) if _widens(op) else ()
+    return builder.rule([dims, other], [dims], linear=linear, monoids=ANY)
+
+
+@onnx_rule("Dropout")
+def dropout(op: OnnxOp) -> Rule:
+    """Elementwise in inference; in training each device would draw its own mask."""
+    training = op.input(2)
+    if training is not None:
+        value = constant_operand(op, 2)
+        if value is None or bool(value.any()):
+            return Rule.replicated(op)
+    return broadcast(op, ((0,),) if len(op.results) == 1 else ())
+
+
+@onnx_rule("QuantizeLinear", "DequantizeLinear")
+def quantize(op: OnnxOp) -> Rule:
+    """
+    Elementwise; a scale per slice of one axis splits with that axis, one per block needs
+    everything whole.
+    """
+    builder = RuleBuilder(op)
+    sizes = shape(op.results[0])
+    scale = shape(op.input(1))
+    if len(scale) > 1 or op.attribute("block_size", 0):
+        return Rule.replicated(op)
+    dims = builder.factors(sizes)
+    parameters = ()
+    if scale:
+        axis = op.attribute("axis")
+        parameters = (dims[axis],) if scale[0] == sizes[axis] else ((),)
+    return builder.rule([dims, parameters, parameters], [dims])

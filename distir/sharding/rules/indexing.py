@@ -1,0 +1,248 @@
+"""Rules and local forms of look-ups and scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import AnyFloat, IntegerType, TensorType, i1, i64
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Kind, Rule
+from distir.sharding.rules.builder import (
+    ANY,
+    RuleBuilder,
+    element_type,
+    normalized_axis,
+    onnx_rule,
+    shape,
+)
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+def _table_kind(op: OnnxOp) -> Kind:
+    """
+    The kind of a looked-up dimension: each device looks up what it holds and the results
+    are added, which needs elements that have a sum.
+    """
+    element = element_type(op.operands[0])
+    summable = isinstance(element, AnyFloat) or (
+        isinstance(element, IntegerType) and element.width.data > 1
+    )
+    return "reduction" if summable else "replicate"
+
+
+@onnx_rule("Gather")
+def gather(op: OnnxOp) -> Rule:
+    """
+    `data[:axis] + indices + data[axis + 1:]`; the looked-up dimension (a vocabulary) is
+    a reduction: see the local form.
+    """
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    before = builder.factors(sizes[:axis])
+    table = builder.factor(sizes[axis], _table_kind(op))
+    after = builder.factors(sizes[axis + 1 :])
+    indices = builder.factors(shape(op.operands[1]))
+    return builder.rule(
+        [(*before, table, *after), indices],
+        [(*before, *indices, *after)],
+        linear=[(0,)],
+        monoids=ANY,
+    )
+
+
+@onnx_rule("GatherElements")
+def gather_elements(op: OnnxOp) -> Rule:
+    """
+    Dimensions that data and indices share are parallel, those of the indices along the
+    axis too; the looked-up dimension is a reduction.
+    """
+    builder = RuleBuilder(op)
+    sizes, picked = shape(op.operands[0]), shape(op.operands[1])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    result = builder.factors(
+        [
+            n if i == axis or n == m else 1
+            for i, (m, n) in enumerate(zip(sizes, picked, strict=True))
+        ]
+    )
+    table = builder.factor(sizes[axis], _table_kind(op))
+    data = (*result[:axis], table, *result[axis + 1 :])
+    return builder.rule([data, result], [result], linear=[(0,)], monoids=ANY)
+
+
+@local_form("onnx.Gather", "onnx.GatherElements")
+def masked_lookup(context: LocalContext) -> Sequence[Operation]:
+    """
+    A look-up in the part of the table that this device holds; zero for indices that it
+    does not hold, so that the sum over the devices is the whole look-up.
+    """
+    builder = LocalBuilder(context)
+    sizes = shape(context.op.operands[0])
+    axis = normalized_axis(builder.op.attribute("axis"), len(sizes))
+    (table,) = context.rule.operands[0][axis] or (None,)
+    if table is None or context.parts_of(table) == 1:
+        return [context.same_op()]
+    data, indices = context.operands
+    held, local = _locate(builder, table, indices)
+    found = builder.finish([data, local])
+    builder.ops.append(found[-1])
+    trailing = len(sizes) - axis - 1
+    if builder.op.name == "onnx.Gather" and trailing:
+        rank = len(shape(indices))
+        axes = builder.shape_constant(range(rank, rank + trailing))
+        type_ = TensorType(i1, [*shape(indices), *[1] * trailing])
+        held = builder.emit("Unsqueeze", [held, axes], type_)
+    zero = builder.constant(np.zeros((), numpy_dtype(element_type(data))))
+    builder.emit("Where", [held, found[-1].results[0], zero], context.result_types[0])
+    return builder.ops
+
+
+def _locate(
+    builder: LocalBuilder, table: int, indices: SSAValue
+) -> tuple[SSAValue, SSAValue]:
+    """
+    Whether this device holds each index of a split dimension, and the index into its
+    part (0 where it does not). Negative indices count from the end.
+    """
+    context = builder.context
+    sizes = shape(indices)
+    index_type, mask_type = TensorType(i64, sizes), TensorType(i1, sizes)
+
+    def number(value: int) -> SSAValue:
+        return builder.constant(np.array(value, dtype=np.int64))
+
+    def integer(name: str, a: SSAValue, b: SSAValue) -> SSAValue:
+        return builder.emit(name, [a, b], index_type)
+
+    def mask(name: str, a: SSAValue, b: SSAValue) -> SSAValue:
+        return builder.emit(name, [a, b], mask_type)
+
+    if element_type(indices) != i64:
+        indices = builder.emit("Cast", [indices], index_type, {"to": 7})
+    left = context.rule.factors[table].size
+    negative = mask("Less", indices, number(0))
+    wrapped = integer("Add", indices, number(left))
+    index = builder.emit("Where", [negative, wrapped, indices], index_type)
+    shards = context.assignment[table]
+    if all(shard.run is None for shard in shards):
+        size = left // context.parts_of(table)
+        mine = builder.coordinate(context.axes_of(table))
+        offset = builder.emit("Mul", [mine, number(size)], TensorType(i64, []))
+        index = integer("Sub", index, offset)
+        held = mask(
+            "And",
+            mask("GreaterOrEqual", index, number(0)),
+            mask("Less", index, number(size)),
+        )
+    else:
+        held = None
+        for shard in shards:
+            parts = context.mesh.size(shard.axis)
+            run = left // parts if shard.run is None else shard.run
+            left //= parts
+            block = integer("Div", index, number(run))
+            owner = integer("Mod", block, number(parts))
+            here = mask("Equal", owner, builder.coordinate([shard.axis]))
+            held = here if held is None else mask("And", held, here)
+            round_ = integer("Div", block, number(parts))
+            start = integer("Mul", round_, number(run))
+            index = integer("Add", start, integer("Mod", index, number(run)))
+        assert held is not None
+    safe = builder.emit("Where", [held, index, number(0)], index_type)
+    return held, safe
+
+
+@onnx_rule("GatherND")
+def gather_nd(op: OnnxOp) -> Rule:
+    """Batch dimensions and whole slices are parallel; indexed dimensions are whole."""
+    builder = RuleBuilder(op)
+    sizes, picked = shape(op.operands[0]), shape(op.operands[1])
+    count = op.attribute("batch_dims")
+    depth = picked[-1]
+    batch = builder.factors(sizes[:count])
+    indexed = builder.factors(sizes[count : count + depth], "replicate")
+    rest = builder.factors(sizes[count + depth :])
+    places = builder.factors(picked[count:-1])
+    return builder.rule(
+        [(*batch, *indexed, *rest), (*batch, *places, ())],
+        [(*batch, *places, *rest)],
+        linear=[(0,)],
+        monoids=ANY,
+    )
+
+
+@onnx_rule("ScatterElements")
+def scatter_elements(op: OnnxOp) -> Rule:
+    """Dimensions that data and indices share are parallel, except the axis."""
+    builder = RuleBuilder(op)
+    sizes, places = shape(op.operands[0]), shape(op.operands[1])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    data = tuple(
+        builder.factor(m, "parallel" if m == n and i != axis else "replicate")
+        for i, (m, n) in enumerate(zip(sizes, places, strict=True))
+    )
+    updates = tuple(
+        dim if m == n and i != axis else builder.factor(n, "replicate")
+        for i, (m, n, dim) in enumerate(zip(sizes, places, data, strict=True))
+    )
+    linear = [(0, 2)] if op.attribute("reduction") in ("none", "add") else []
+    return builder.rule([data, updates, updates], [data], linear=linear)
+
+
+@onnx_rule("ScatterND")
+def scatter_nd(op: OnnxOp) -> Rule:
+    """Indexed dimensions are whole, whole slices are parallel."""
+    builder = RuleBuilder(op)
+    sizes, places = shape(op.operands[0]), shape(op.operands[1])
+    depth = places[-1]
+    indexed = builder.factors(sizes[:depth], "replicate")
+    rest = builder.factors(sizes[depth:])
+    where = builder.factors(places[:-1], "replicate")
+    linear = [(0, 2)] if op.attribute("reduction") in ("none", "add") else []
+    data = (*indexed, *rest)
+    return builder.rule([data, (*where, ()), (*where, *rest)], [data], linear=linear)
+
+
+@onnx_rule("TensorScatter")
+def tensor_scatter(op: OnnxOp) -> Rule:
+    """A cache update: all but the written dimension is parallel."""
+    builder = RuleBuilder(op)
+    sizes, written = shape(op.operands[0]), shape(op.operands[1])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    cache = tuple(
+        builder.factor(size, "replicate" if i == axis else "parallel")
+        for i, size in enumerate(sizes)
+    )
+    update = (
+        *cache[:axis],
+        builder.factor(written[axis], "replicate"),
+        *cache[axis + 1 :],
+    )
+    return builder.rule([cache, update, (cache[0],)], [cache], linear=[(0, 1)])
+
+
+@onnx_rule("OneHot")
+def one_hot(op: OnnxOp) -> Rule:
+    """Indices are parallel; the new dimension is whole."""
+    builder = RuleBuilder(op)
+    indices = builder.factors(shape(op.operands[0]))
+    axis = normalized_axis(op.attribute("axis"), len(indices) + 1)
+    return builder.rule([indices], [(*indices[:axis], (), *indices[axis:])])
+
+
+@onnx_rule("Trilu")
+def triangle(op: OnnxOp) -> Rule:
+    """The matrix dimensions are whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    dims = (
+        *builder.factors(sizes[:-2]),
+        *builder.factors(sizes[-2:], "replicate"),
+    )
+    return builder.rule([dims], [dims], linear=[(0,)])

@@ -1,0 +1,107 @@
+"""What local forms are written with: constants, ONNX ops and this device's position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.collective import CoordinateOp
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.sharding.local import LocalContext
+from distir.sharding.rule import shape_of
+
+
+class LocalBuilder:
+    """Collects the ops of a local form, in order, under the scope of the op."""
+
+    def __init__(self, context: LocalContext):
+        assert isinstance(context.op, OnnxOp)
+        self.context = context
+        self.op = context.op
+        self.ops: list[Operation] = []
+
+    def input(self, position: int) -> SSAValue | None:
+        """The local operand at a schema position; None when it is omitted."""
+        return self.inputs[position] if position < len(self.inputs) else None
+
+    @property
+    def inputs(self) -> list[SSAValue | None]:
+        """The local operands by schema position."""
+        operands = iter(self.context.operands)
+        return [None if v is None else next(operands) for v in self.op.input_values]
+
+    def constant(self, array: npt.ArrayLike) -> SSAValue:
+        """An `onnx.Constant`."""
+        array = np.asarray(array)
+        type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
+        return self.emit("Constant", [], type_, {"value": constant_attr(array)})
+
+    def shape_constant(self, sizes: Sequence[int]) -> SSAValue:
+        """An `onnx.Constant` of 64-bit integers."""
+        return self.constant(np.array(sizes, dtype=np.int64))
+
+    def emit(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue | None],
+        result_type: Attribute,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> SSAValue:
+        """Adds an ONNX op with one result and gives the result."""
+        op = operator(name).build_op(inputs, [result_type], attributes, self._scope())
+        self.ops.append(op)
+        return op.results[0]
+
+    def coordinate(self, axes: Sequence[str]) -> SSAValue:
+        """This device's position along the axes, the first one major, as an i64."""
+        index = 0
+        for axis in axes:
+            index = index * self.context.mesh.size(axis)
+            index += self.context.coordinates[axis]
+        op = CoordinateOp(axes, index)
+        op.attributes.update(self._scope())
+        self.ops.append(op)
+        return op.results[0]
+
+    def finish(
+        self,
+        inputs: Sequence[SSAValue | None] | None = None,
+        attributes: Mapping[str, int] | None = None,
+        drop: Sequence[str] = (),
+    ) -> Sequence[Operation]:
+        """
+        The collected ops followed by the op itself on these inputs (by schema position;
+        its own by default), with some integer attributes replaced or dropped.
+        """
+        op = type(self.op).build_op(
+            self.inputs if inputs is None else inputs,
+            self.context.result_types,
+            None,
+            dict(self.op.attributes),
+        )
+        for name, attr in self.op.properties.items():
+            if name in self.op.SCHEMA.attributes and name not in drop:
+                op.properties[name] = attr
+        for name, value in (attributes or {}).items():
+            op.properties[name] = IntegerAttr(value, i64)
+        return [*self.ops, op]
+
+    def result_shape(self, index: int = 0) -> tuple[int, ...]:
+        """The local shape of a result."""
+        return shape_of(self.context.result_types[index])
+
+    def _scope(self) -> dict[str, Attribute]:
+        scope = self.op.attributes.get(SCOPE)
+        return {} if scope is None else {SCOPE: scope}
+
+
+def is_split(context: LocalContext) -> bool:
+    """Whether any factor of the op is split here."""
+    return any(context.assignment.values())

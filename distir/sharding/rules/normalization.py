@@ -1,0 +1,121 @@
+"""Rules and local forms of softmax and the normalisation layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Dim, Rule
+from distir.sharding.rules.builder import (
+    Dims,
+    RuleBuilder,
+    normalized_axis,
+    onnx_rule,
+    shape,
+)
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+def whole_along(
+    builder: RuleBuilder, sizes: Sequence[int], axes: Collection[int]
+) -> Dims:
+    """A factor for each dimension; those in `axes` must not be split."""
+    return tuple(
+        builder.factor(size, "replicate" if axis in axes else "parallel")
+        for axis, size in enumerate(sizes)
+    )
+
+
+@onnx_rule("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
+def along_axis(op: OnnxOp) -> Rule:
+    """The normalised dimension is whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    dims = whole_along(builder, sizes, {axis})
+    return builder.rule([dims], [dims])
+
+
+@onnx_rule("LayerNormalization", "RMSNormalization")
+def from_axis(op: OnnxOp) -> Rule:
+    """The dimensions from `axis` on are whole; so are scale and bias along them."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    dims = whole_along(builder, sizes, range(axis, len(sizes)))
+    statistic = (*dims[:axis], *((),) * (len(sizes) - axis))
+    inputs = [
+        dims,
+        builder.aligned(op.input(1), dims),
+        builder.aligned(op.input(2), dims),
+    ]
+    return builder.rule(inputs, [dims, statistic, statistic])
+
+
+@onnx_rule("MeanVarianceNormalization")
+def along_axes(op: OnnxOp) -> Rule:
+    """The normalised dimensions are whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    axes = {normalized_axis(a, len(sizes)) for a in op.attribute("axes", [0, 2, 3])}
+    dims = whole_along(builder, sizes, axes)
+    return builder.rule([dims], [dims])
+
+
+@onnx_rule("LRN")
+def across_channels(op: OnnxOp) -> Rule:
+    """Neighbouring channels are summed: channels are whole."""
+    builder = RuleBuilder(op)
+    dims = whole_along(builder, shape(op.operands[0]), {1})
+    return builder.rule([dims], [dims])
+
+
+@onnx_rule("InstanceNormalization")
+def over_space(op: OnnxOp) -> Rule:
+    """The dimensions of space are whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    dims = whole_along(builder, sizes, range(2, len(sizes)))
+    return builder.rule([dims, (dims[1],), (dims[1],)], [dims])
+
+
+@onnx_rule("GroupNormalization")
+def over_groups(op: OnnxOp) -> Rule:
+    """Channels are `[groups, channels of a group]`; groups are independent."""
+    builder = RuleBuilder(op)
+    batch, channels, *space = shape(op.operands[0])
+    groups = op.attribute("num_groups")
+    channel: Dim = builder.factor(groups) + builder.factor(
+        channels // groups, "replicate"
+    )
+    dims = (
+        builder.factor(batch),
+        channel,
+        *builder.factors(space, "replicate"),
+    )
+    return builder.rule([dims, (channel,), (channel,)], [dims])
+
+
+@local_form("onnx.GroupNormalization")
+def over_groups_local(context: LocalContext) -> Sequence[Operation]:
+    """Counts the local groups."""
+    builder = LocalBuilder(context)
+    channels = shape(context.op.operands[0])[1]
+    local = shape(context.operands[0])[1]
+    groups = builder.op.attribute("num_groups")
+    return builder.finish(attributes={"num_groups": groups * local // channels})
+
+
+@onnx_rule("BatchNormalization")
+def over_batch(op: OnnxOp) -> Rule:
+    """In inference everything is parallel; training needs all but channels whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    training = bool(op.attribute("training_mode"))
+    axes = {i for i in range(len(sizes)) if i != 1} if training else ()
+    dims = whole_along(builder, sizes, axes)
+    channel = (dims[1],) if len(dims) > 1 else ((),)
+    return builder.rule([dims, *[channel] * 4], [dims, channel, channel])

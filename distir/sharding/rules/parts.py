@@ -1,0 +1,206 @@
+"""
+Rules and local forms of ops that cut a dimension into parts or join parts.
+
+Parts of sizes 4, 2, 2 all consist of pieces of their greatest common divisor 2: the
+joined dimension is `[4 pieces, 2]`, the parts `[2, 2]`, `[1, 2]` and `[1, 2]`. Splitting
+the piece, the minor factor, is legal: that is how a fused QKV is split over heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+import numpy as np
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Dim, Rule
+from distir.sharding.rules.builder import (
+    ANY,
+    SUM,
+    Dims,
+    RuleBuilder,
+    constant_operand,
+    normalized_axis,
+    onnx_rule,
+    shape,
+)
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+def _with(dims: Dims, axis: int, dim: Dim) -> Dims:
+    return (*dims[:axis], dim, *dims[axis + 1 :])
+
+
+def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]:
+    """Each size as some pieces."""
+    size = max(builder.size(piece), 1)
+    return [builder.factor(n // size, "replicate") + piece for n in sizes]
+
+
+@onnx_rule("Concat")
+def concat(op: OnnxOp) -> Rule:
+    """Linear in all operands together."""
+    builder = RuleBuilder(op)
+    joined = shape(op.results[0])
+    axis = normalized_axis(op.attribute("axis"), len(joined))
+    sizes = [shape(operand)[axis] for operand in op.operands]
+    if 0 in sizes:
+        return Rule.replicated(op)
+    dims = builder.factors(_one_at(joined, axis))
+    piece = builder.factor(gcd(*sizes))
+    *parts, total = _pieces(builder, [*sizes, joined[axis]], piece)
+    return builder.rule(
+        [_with(dims, axis, part) for part in parts],
+        [_with(dims, axis, total)],
+        linear=[range(len(sizes))],
+        monoids=ANY,
+    )
+
+
+@onnx_rule("Split")
+def split(op: OnnxOp) -> Rule:
+    """The inverse of Concat."""
+    builder = RuleBuilder(op)
+    source = shape(op.operands[0])
+    axis = normalized_axis(op.attribute("axis"), len(source))
+    sizes = [shape(result)[axis] for result in op.results]
+    if 0 in sizes:
+        return Rule.replicated(op)
+    dims = builder.factors(_one_at(source, axis))
+    piece = builder.factor(gcd(*sizes))
+    total, *parts = _pieces(builder, [source[axis], *sizes], piece)
+    return builder.rule(
+        [_with(dims, axis, total)],
+        [_with(dims, axis, part) for part in parts],
+        linear=[(0,)],
+        monoids=ANY,
+    )
+
+
+def _one_at(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """The shape with size 1 at an axis, which gets its factors elsewhere."""
+    return (*sizes[:axis], 1, *sizes[axis + 1 :])
+
+
+@local_form("onnx.Split")
+def split_local(context: LocalContext) -> Sequence[Operation]:
+    """The sizes of the parts are local ones."""
+    builder = LocalBuilder(context)
+    source = shape(context.op.operands[0])
+    axis = normalized_axis(builder.op.attribute("axis"), len(source))
+    local = [builder.result_shape(i)[axis] for i in range(len(context.op.results))]
+    if sum(local) == source[axis]:
+        return [context.same_op()]
+    sizes = builder.shape_constant(local)
+    return builder.finish([builder.input(0), sizes], drop=("num_outputs",))
+
+
+def _slices(op: OnnxOp) -> dict[int, tuple[int, int, int]] | None:
+    """
+    Start, end and step by axis, as Python's `slice.indices` gives them; None when they
+    are not known.
+    """
+    starts, ends = constant_operand(op, 1), constant_operand(op, 2)
+    if starts is None or ends is None:
+        return None
+    source = shape(op.operands[0])
+    axes = np.arange(len(starts)) if op.input(3) is None else constant_operand(op, 3)
+    steps = np.ones_like(starts) if op.input(4) is None else constant_operand(op, 4)
+    if axes is None or steps is None:
+        return None
+    return {
+        normalized_axis(int(axis), len(source)): slice(
+            int(start), int(end), int(step)
+        ).indices(source[normalized_axis(int(axis), len(source))])
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
+    }
+
+
+@onnx_rule("Slice")
+def slice_(op: OnnxOp) -> Rule:
+    """
+    A dimension that is kept is a factor; one cut with step 1 consists of pieces that the
+    cut does not break, any other is whole.
+    """
+    builder = RuleBuilder(op)
+    source, target = shape(op.operands[0]), shape(op.results[0])
+    cuts = _slices(op)
+    if 0 in target:
+        return Rule.replicated(op)
+    before: list[Dim] = []
+    after: list[Dim] = []
+    for axis, (size, kept) in enumerate(zip(source, target, strict=True)):
+        if cuts is None:
+            # Without steps nothing can be reversed: equal size means untouched.
+            same = size == kept and op.input(4) is None
+            piece = builder.factor(size if same else 1)
+        else:
+            start, _, step = cuts.get(axis, (0, size, 1))
+            piece = builder.factor(gcd(size, kept, start) if step == 1 else 1)
+        cut, rest = _pieces(builder, [size, kept], piece)
+        before.append(cut)
+        after.append(rest)
+    return builder.rule([tuple(before)], [tuple(after)], linear=[(0,)], monoids=ANY)
+
+
+@local_form("onnx.Slice")
+def slice_local(context: LocalContext) -> Sequence[Operation]:
+    """Starts and ends count local elements."""
+    builder = LocalBuilder(context)
+    cuts = _slices(builder.op)
+    source = shape(context.op.operands[0])
+    local = shape(context.operands[0])
+    if cuts is None or source == local:
+        return [context.same_op()]
+    starts: list[int] = []
+    ends: list[int] = []
+    steps: list[int] = []
+    for axis, (start, end, step) in cuts.items():
+        parts = source[axis] // local[axis]
+        starts.append(start // parts)
+        # `indices` ends a reversed slice at -1, which ONNX would count from the end.
+        ends.append(end // parts if end >= 0 else -(2**31))
+        steps.append(step)
+    return builder.finish(
+        [
+            builder.input(0),
+            builder.shape_constant(starts),
+            builder.shape_constant(ends),
+            builder.shape_constant(list(cuts)),
+            builder.shape_constant(steps),
+        ]
+    )
+
+
+@onnx_rule("Pad")
+def pad(op: OnnxOp) -> Rule:
+    """Padded dimensions are whole. Padding with zeros or copies is linear."""
+    builder = RuleBuilder(op)
+    source, target = shape(op.operands[0]), shape(op.results[0])
+    rank = len(source)
+    pads = constant_operand(op, 1)
+    axes = np.arange(rank) if op.input(3) is None else constant_operand(op, 3)
+    if pads is None or axes is None:
+        return Rule.replicated(op)
+    padded: set[int] = set()
+    for i, axis in enumerate(axes):
+        if pads[i] or pads[i + len(axes)]:
+            padded.add(normalized_axis(int(axis), rank))
+    before = tuple(
+        builder.factor(size, "replicate" if axis in padded else "parallel")
+        for axis, size in enumerate(source)
+    )
+    after = tuple(
+        builder.factor(target[axis], "replicate") if axis in padded else dim
+        for axis, dim in enumerate(before)
+    )
+    value = constant_operand(op, 2)
+    if op.attribute("mode") != "constant":
+        linear, monoids = [(0,)], ANY
+    else:
+        zero = op.input(2) is None or (value is not None and not value.any())
+        linear, monoids = [(0,)] if zero else [], SUM
+    return builder.rule([before], [after], linear=linear, monoids=monoids)

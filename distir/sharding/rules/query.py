@@ -1,0 +1,42 @@
+"""Rules and local forms of ops that ask for a tensor's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, onnx_rule, shape, whole
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+@onnx_rule("Shape", "Size")
+def shape_query(op: OnnxOp) -> Rule:
+    """The operand may be split as it likes: the answer is about the whole tensor."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.operands[0]))
+    return builder.rule([dims], [whole(op.results[0])])
+
+
+@local_form("onnx.Shape")
+def shape_local(context: LocalContext) -> Sequence[Operation]:
+    """The global shape, as a constant."""
+    builder = LocalBuilder(context)
+    sizes = shape(context.op.operands[0])
+    start, end = builder.op.attribute("start"), builder.op.attribute("end", len(sizes))
+    builder.shape_constant(sizes[start:end])
+    return builder.ops
+
+
+@local_form("onnx.Size")
+def size_local(context: LocalContext) -> Sequence[Operation]:
+    """The global number of elements, as a constant."""
+    builder = LocalBuilder(context)
+    count = prod(shape(context.op.operands[0]))
+    builder.constant(np.array(count, dtype=np.int64))
+    return builder.ops

@@ -1,0 +1,179 @@
+"""Rules and local forms of reductions along dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import AnyFloat, IntegerType
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Kind, Rule
+from distir.sharding.rules.builder import (
+    RuleBuilder,
+    constant_operand,
+    element_type,
+    normalized_axis,
+    onnx_rule,
+    shape,
+)
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+def _reduced_axes(op: OnnxOp) -> frozenset[int] | None:
+    """The axes that are reduced; None when they are not known."""
+    rank = len(shape(op.operands[0]))
+    axes = constant_operand(op, 1)
+    if axes is None:
+        if op.input(1) is not None:
+            return None
+        axes = np.array([], dtype=np.int64)
+    if axes.size == 0:
+        return (
+            frozenset()
+            if op.attribute("noop_with_empty_axes")
+            else frozenset(range(rank))
+        )
+    return frozenset(normalized_axis(int(a), rank) for a in axes.reshape(-1))
+
+
+def _reduction(
+    op: OnnxOp, kind: Kind, monoid: str = "sum", linear: bool = False
+) -> Rule:
+    axes = _reduced_axes(op)
+    if axes is None:
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    dims = tuple(
+        builder.factor(size, kind if axis in axes else "parallel", monoid)
+        for axis, size in enumerate(shape(op.operands[0]))
+    )
+    keep = bool(op.attribute("keepdims"))
+    result = tuple(
+        () if axis in axes else dim
+        for axis, dim in enumerate(dims)
+        if keep or axis not in axes
+    )
+    return builder.rule(
+        [dims],
+        [result],
+        linear=[(0,)] if linear else [],
+        monoids=frozenset({monoid}),
+    )
+
+
+@onnx_rule("ReduceSum")
+def reduce_sum(op: OnnxOp) -> Rule:
+    """Leaves partial sums; linear."""
+    return _reduction(op, "reduction", linear=True)
+
+
+@onnx_rule("ReduceL1", "ReduceSumSquare")
+def reduce_sum_of(op: OnnxOp) -> Rule:
+    """Sums of a function of each element: partial sums, but not linear."""
+    return _reduction(op, "reduction")
+
+
+@onnx_rule("ReduceMean")
+def reduce_mean(op: OnnxOp) -> Rule:
+    """
+    A sum of the devices' means, each divided by the number of devices (see the local
+    form). Means of integers round and need the dimension whole.
+    """
+    if not isinstance(element_type(op.operands[0]), AnyFloat):
+        return _reduction(op, "replicate")
+    return _reduction(op, "reduction", linear=True)
+
+
+@onnx_rule("ReduceMax")
+def reduce_max(op: OnnxOp) -> Rule:
+    """Leaves partial maxima."""
+    return _extremum(op, "max")
+
+
+@onnx_rule("ReduceMin")
+def reduce_min(op: OnnxOp) -> Rule:
+    """Leaves partial minima."""
+    return _extremum(op, "min")
+
+
+def _extremum(op: OnnxOp, monoid: str) -> Rule:
+    # Collectives reduce numbers; the extremum of booleans needs the dimension whole.
+    boolean = element_type(op.operands[0]) == IntegerType(1)
+    kind = "replicate" if boolean else "reduction"
+    return _reduction(op, kind, monoid, linear=not boolean)
+
+
+@onnx_rule("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceProd")
+def reduce_whole(op: OnnxOp) -> Rule:
+    """Not a sum of parts: reduced dimensions are whole."""
+    return _reduction(op, "replicate")
+
+
+@local_form("onnx.ReduceMean")
+def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
+    """The local mean, divided by the number of devices that share the dimension."""
+    rule = context.rule
+    parts = prod(
+        context.parts_of(f)
+        for f in context.assignment
+        if rule.factors[f].kind == "reduction"
+    )
+    if parts == 1:
+        return [context.same_op()]
+    builder = LocalBuilder(context)
+    mean = context.same_op()
+    builder.ops.append(mean)
+    dtype = numpy_dtype(element_type(context.op.operands[0]))
+    scale = builder.constant(np.array(parts, dtype=dtype))
+    builder.emit("Div", [mean.results[0], scale], context.result_types[0])
+    return builder.ops
+
+
+@onnx_rule("ArgMax", "ArgMin")
+def position_of_extremum(op: OnnxOp) -> Rule:
+    """The searched dimension is whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    dims = tuple(
+        builder.factor(size, "replicate" if i == axis else "parallel")
+        for i, size in enumerate(sizes)
+    )
+    middle = ((),) if op.attribute("keepdims") else ()
+    return builder.rule([dims], [(*dims[:axis], *middle, *dims[axis + 1 :])])
+
+
+@onnx_rule("TopK")
+def top_k(op: OnnxOp) -> Rule:
+    """The searched dimension is whole."""
+    builder = RuleBuilder(op)
+    sizes = shape(op.operands[0])
+    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    dims = tuple(
+        builder.factor(size, "replicate" if i == axis else "parallel")
+        for i, size in enumerate(sizes)
+    )
+    result = (*dims[:axis], (), *dims[axis + 1 :])
+    return builder.rule([dims], [result, result])
+
+
+@onnx_rule("CumSum", "CumProd")
+def cumulate(op: OnnxOp) -> Rule:
+    """The cumulated dimension is whole. Sums are linear."""
+    builder = RuleBuilder(op)
+    axis = constant_operand(op, 1)
+    if axis is None:
+        return Rule.replicated(op)
+    sizes = shape(op.operands[0])
+    whole_axis = normalized_axis(int(axis.reshape(-1)[0]), len(sizes))
+    dims = tuple(
+        builder.factor(size, "replicate" if i == whole_axis else "parallel")
+        for i, size in enumerate(sizes)
+    )
+    linear = [(0,)] if op.name == "onnx.CumSum" else []
+    return builder.rule([dims], [dims], linear=linear)

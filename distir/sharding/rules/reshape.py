@@ -1,0 +1,164 @@
+"""Rules and local forms of ops that regroup or stretch dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import (
+    ANY,
+    Dim,
+    Dims,
+    RuleBuilder,
+    onnx_rule,
+    shape,
+)
+from distir.sharding.rules.local_builder import LocalBuilder, is_split
+
+
+def refine(
+    builder: RuleBuilder, source: Sequence[int], target: Sequence[int]
+) -> tuple[Dims, Dims]:
+    """
+    The greatest common refinement of two shapes of the same elements in the same order:
+    `[6]` and `[2, 3]` give `[i j]` and `[i, j]`. Factors are matched from the major and
+    from the minor end; what lies between (`[2, 3]` and `[3, 2]`) cannot be split.
+    """
+    left, right = _Side(source), _Side(target)
+    while (size := left.common(right, 0)) > 1:
+        factor = builder.factor(size)
+        left.take(0, size, factor)
+        right.take(0, size, factor)
+    while (size := left.common(right, -1)) > 1:
+        factor = builder.factor(size)
+        left.take(-1, size, factor)
+        right.take(-1, size, factor)
+    for side in (left, right):
+        for _, size in list(side.open):
+            side.take(0, size, builder.factor(size, "replicate"))
+    return left.dims, right.dims
+
+
+class _Side:
+    """One of the two shapes of `refine`: what has no factor yet, and the factors."""
+
+    def __init__(self, sizes: Sequence[int]):
+        self.open = [(index, size) for index, size in enumerate(sizes) if size > 1]
+        self._major: list[Dim] = [() for _ in sizes]
+        self._minor: list[Dim] = [() for _ in sizes]
+
+    def common(self, other: _Side, end: int) -> int:
+        """The largest factor that both sides have at this end (0 major, -1 minor)."""
+        if not self.open or not other.open:
+            return 1
+        return gcd(self.open[end][1], other.open[end][1])
+
+    def take(self, end: int, size: int, factor: Dim) -> None:
+        """Splits a factor off the dimension at this end."""
+        index, left = self.open.pop(end)
+        if end == 0:
+            self._major[index] += factor
+        else:
+            self._minor[index] = factor + self._minor[index]
+        if left > size:
+            position = 0 if end == 0 else len(self.open)
+            self.open.insert(position, (index, left // size))
+
+    @property
+    def dims(self) -> Dims:
+        return tuple(a + b for a, b in zip(self._major, self._minor, strict=True))
+
+
+@onnx_rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(op: OnnxOp) -> Rule:
+    """The result's type says what the shape or axes operand asks for."""
+    source, target = shape(op.operands[0]), shape(op.results[0])
+    if 0 in source:
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    before, after = refine(builder, source, target)
+    return builder.rule([before], [after], linear=[(0,)], monoids=ANY)
+
+
+@local_form("onnx.Reshape", "onnx.Expand")
+def to_local_shape(context: LocalContext) -> Sequence[Operation]:
+    """The target shape is the local one."""
+    if not is_split(context):
+        return [context.same_op()]
+    builder = LocalBuilder(context)
+    target = builder.shape_constant(builder.result_shape())
+    return builder.finish([builder.input(0), target])
+
+
+@local_form("onnx.Squeeze")
+def squeeze_local(context: LocalContext) -> Sequence[Operation]:
+    """Names the axes: a split dimension may have size 1 on a device."""
+    builder = LocalBuilder(context)
+    if not is_split(context) or builder.input(1) is not None:
+        return [context.same_op()]
+    axes = [i for i, size in enumerate(shape(context.op.operands[0])) if size == 1]
+    return builder.finish([builder.input(0), builder.shape_constant(axes)])
+
+
+@onnx_rule("Transpose")
+def transpose(op: OnnxOp) -> Rule:
+    """A permutation of the dimensions."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.operands[0]))
+    order = op.attribute("perm", list(reversed(range(len(dims)))))
+    return builder.rule(
+        [dims], [tuple(dims[i] for i in order)], linear=[(0,)], monoids=ANY
+    )
+
+
+@onnx_rule("Expand")
+def expand(op: OnnxOp) -> Rule:
+    """
+    Dimensions of the operand that are not stretched are factors. A stretched one is
+    whole on each device, at no cost: a slice of it is free.
+    """
+    builder = RuleBuilder(op)
+    sizes, target = shape(op.operands[0]), shape(op.results[0])
+    dims = builder.factors(sizes)
+    new = len(target) - len(sizes)
+    return builder.rule([dims], [((),) * new + dims], linear=[(0,)], monoids=ANY)
+
+
+@onnx_rule("Tile")
+def tile(op: OnnxOp) -> Rule:
+    """Each result dimension is so many copies (never split) of the operand's."""
+    builder = RuleBuilder(op)
+    sizes, target = shape(op.operands[0]), shape(op.results[0])
+    if 0 in sizes or 0 in target:
+        return Rule.replicated(op)
+    dims = builder.factors(sizes)
+    result = tuple(
+        builder.factor(after // before, "replicate") + dim
+        for before, after, dim in zip(sizes, target, dims, strict=True)
+    )
+    return builder.rule([dims], [result], linear=[(0,)], monoids=ANY)
+
+
+@onnx_rule("DepthToSpace", "SpaceToDepth")
+def depth_and_space(op: OnnxOp) -> Rule:
+    """
+    `[n, (p q c), h, w]` and `[n, c, (h p), (w q)]`, with `p` and `q` whole; in `CRD` mode
+    the channels are `(c p q)`.
+    """
+    builder = RuleBuilder(op)
+    to_space = op.name == "onnx.DepthToSpace"
+    n, c, h, w = shape(op.results[0] if to_space else op.operands[0])
+    block = op.attribute("blocksize")
+    p, q = builder.factors((block, block), "replicate")
+    batch, channel, height, width = builder.factors((n, c, h // block, w // block))
+    channels_first = to_space and op.attribute("mode") == "CRD"
+    depth = channel + p + q if channels_first else p + q + channel
+    deep = (batch, depth, height, width)
+    wide = (batch, channel, height + p, width + q)
+    before, after = (deep, wide) if to_space else (wide, deep)
+    return builder.rule([before], [after], linear=[(0,)], monoids=ANY)
