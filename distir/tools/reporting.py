@@ -7,9 +7,10 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from textwrap import shorten
 
-from xdsl.utils.arg_spec import ArgSpecParseError
-from xdsl.utils.exceptions import DiagnosticException, ParseError
+from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
 INTERRUPTED = 130
 
@@ -27,12 +28,25 @@ def explain(error: BaseException) -> str | None:
         case OSError() if error.filename is not None and error.strerror:
             text = f"{error.filename}: {error.strerror}"
         case DiagnosticException() | ArgSpecParseError() | OSError():
-            text = str(error)
+            text = str(error) + _offending_op(error)
         case MemoryError():
             text = "out of memory"
         case _:
             return None
     return " ".join(text.split())
+
+
+def _offending_op(error: BaseException) -> str:
+    """
+    The op that xDSL points at in the module it attaches to a verifier's error: the line
+    that carets underline.
+    """
+    for attached in getattr(error, "__notes__", []):
+        lines = attached.splitlines()
+        for line, below in pairwise(lines):
+            if below.strip().startswith("^^"):
+                return " in " + shorten(line.strip(), 240, placeholder=" ...")
+    return ""
 
 
 def run_reporting_errors(command: Callable[[], int]) -> int:

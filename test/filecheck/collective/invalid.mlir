@@ -1,0 +1,152 @@
+// RUN: distir-opt %s --verify-diagnostics --split-input-file | filecheck %s
+
+func.func @no_axis(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.slice runs over no axis
+  %y = collective.slice %x over [] : tensor<8xf32, #dist.layout<@m>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @axis_twice(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.slice names an axis twice
+  %y = collective.slice %x over ["t", "t"] : tensor<8xf32, #dist.layout<@m>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @neither_form(%x: tensor<8xf32>) {
+  // CHECK: collective.all_reduce needs a #dist.layout on both sides, or a `group`
+  %y = collective.all_reduce %x over ["t"] : tensor<8xf32> -> tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @shape(%x: tensor<8xf32, #dist.layout<@m, [{t}]>>) {
+  // CHECK: collective.all_gather keeps the global shape and element type, but turns tensor<8xf32, #dist.layout<@m, [{t}]>> into tensor<16xf32, #dist.layout<@m>>
+  %y = collective.all_gather %x over ["t"] : tensor<8xf32, #dist.layout<@m, [{t}]>> -> tensor<16xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @reduce_whole(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.all_reduce: expected an operand that is partial over {t} with one reduction, got <@m>
+  %y = collective.all_reduce %x over ["t"] : tensor<8xf32, #dist.layout<@m>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @reduce_two_monoids(%x: tensor<8xf32, #dist.layout<@m, partial sum {t}, partial max {d}>>) {
+  // CHECK: collective.all_reduce: expected an operand that is partial over {d, t} with one reduction
+  %y = collective.all_reduce %x over ["d", "t"] : tensor<8xf32, #dist.layout<@m, partial sum {t}, partial max {d}>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @reduce_result(%x: tensor<8xf32, #dist.layout<@m, partial sum {d, t}>>) {
+  // CHECK: collective.all_reduce over {t}: expected result layout <@m, partial sum {d}>, got <@m>
+  %y = collective.all_reduce %x over ["t"] : tensor<8xf32, #dist.layout<@m, partial sum {d, t}>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @gather_other_axis(%x: tensor<8xf32, #dist.layout<@m, [{d}]>>) {
+  // CHECK: collective.all_gather: expected an operand with a dimension whose innermost axes are {t}, got <@m, [{d}]>
+  %y = collective.all_gather %x over ["t"] : tensor<8xf32, #dist.layout<@m, [{d}]>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+// The outer axis cannot be gathered while the inner one stays.
+func.func @gather_outer_axis(%x: tensor<8xf32, #dist.layout<@m, [{d, t}]>>) {
+  // CHECK: collective.all_gather: expected an operand with a dimension whose innermost axes are {d}, got <@m, [{d, t}]>
+  %y = collective.all_gather %x over ["d"] : tensor<8xf32, #dist.layout<@m, [{d, t}]>> -> tensor<8xf32, #dist.layout<@m, [{t}]>>
+  func.return
+}
+
+// -----
+
+func.func @gather_result(%x: tensor<8x4xf32, #dist.layout<@m, [{d}, {t}]>>) {
+  // CHECK: collective.all_gather over {t}: expected result layout <@m, [{d}, {}]>, got <@m>
+  %y = collective.all_gather %x over ["t"] : tensor<8x4xf32, #dist.layout<@m, [{d}, {t}]>> -> tensor<8x4xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @scatter_result(%x: tensor<8x4xf32, #dist.layout<@m, partial sum {t}>>) {
+  // CHECK: collective.reduce_scatter over {t}: expected result layout <@m, [{t}, {}]> or <@m, [{}, {t}]>, got <@m>
+  %y = collective.reduce_scatter %x over ["t"] : tensor<8x4xf32, #dist.layout<@m, partial sum {t}>> -> tensor<8x4xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @all_to_all_result(%x: tensor<8x4xf32, #dist.layout<@m, [{t}, {}]>>) {
+  // CHECK: collective.all_to_all over {t}: expected result layout <@m, [{}, {t}]>, got <@m, [{t}, {}]>
+  %y = collective.all_to_all %x over ["t"] : tensor<8x4xf32, #dist.layout<@m, [{t}, {}]>> -> tensor<8x4xf32, #dist.layout<@m, [{t}, {}]>>
+  func.return
+}
+
+// -----
+
+func.func @slice_split(%x: tensor<8x4xf32, #dist.layout<@m, [{t}, {}]>>) {
+  // CHECK: collective.slice: expected an operand that is replicated over {t}, got <@m, [{t}, {}]>
+  %y = collective.slice %x over ["t"] : tensor<8x4xf32, #dist.layout<@m, [{t}, {}]>> -> tensor<8x4xf32, #dist.layout<@m, [{t}, {}]>>
+  func.return
+}
+
+// -----
+
+func.func @permute_whole(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.permute: expected one axis that splits the operand, got <@m>
+  %y = collective.permute %x over ["t"] : tensor<8xf32, #dist.layout<@m>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @broadcast_split(%x: tensor<8xf32, #dist.layout<@m, [{t}]>>) {
+  // CHECK: collective.broadcast: expected a whole value on one device, got <@m, [{t}]>
+  %y = collective.broadcast %x over ["t"] : tensor<8xf32, #dist.layout<@m, [{t}]>> -> tensor<8xf32, #dist.layout<@n>>
+  func.return
+}
+
+// -----
+
+func.func @reduce_same_mesh(%x: tensor<8xf32, #dist.layout<@m, partial sum {t}>>) {
+  // CHECK: a collective with a root must change the mesh from @m
+  %y = collective.reduce %x over ["t"] : tensor<8xf32, #dist.layout<@m, partial sum {t}>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @per_rank(%x: tensor<8xf32>) {
+  // CHECK: collective.all_reduce in per-rank form needs `reduction`
+  %y = collective.all_reduce %x over ["t"] {group = array<i64: 0, 1>} : tensor<8xf32> -> tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @send(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.send belongs to the per-rank form; use dist.send
+  collective.send %x to 1 : tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @receive() {
+  // CHECK: collective.recv belongs to the per-rank form; use dist.send
+  %x = collective.recv from 1 : tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
