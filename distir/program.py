@@ -38,7 +38,9 @@ def return_op(function: FuncOp) -> ReturnOp:
     """The return of a function. Raises DistIRError."""
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):
-        raise DistIRError(f"function @{function.sym_name.data} does not end in func.return")
+        raise DistIRError(
+            f"function @{function.sym_name.data} does not end in func.return"
+        )
     return last
 
 
@@ -76,9 +78,7 @@ def text_attribute(attributes: dict[str, Attribute], name: str) -> str | None:
 
 def argument_roles(function: FuncOp) -> list[str]:
     """The role of each argument; `input` where none is given."""
-    return [
-        text_attribute(a, ROLE) or "input" for a in argument_attributes(function)
-    ]
+    return [text_attribute(a, ROLE) or "input" for a in argument_attributes(function)]
 
 
 def argument_names(function: FuncOp) -> list[str]:

@@ -97,7 +97,12 @@ class CollectiveOp(IRDLOperation):
             properties["group"] = DenseArrayBase.from_list(i64, list(group))
         if reduction is not None:
             properties["reduction"] = StringAttr(reduction)
-        numbers = {"dim": dim, "run": run, "split_dim": split_dim, "split_run": split_run}
+        numbers = {
+            "dim": dim,
+            "run": run,
+            "split_dim": split_dim,
+            "split_run": split_run,
+        }
         for name, number in numbers.items():
             if number is not None:
                 properties[name] = IntegerAttr(number, i64)
@@ -437,9 +442,7 @@ class SendOp(_Transfer):
     assembly_format = "$source `to` $peer attr-dict `:` type($source)"
 
     def __init__(self, source: SSAValue, peer: int):
-        super().__init__(
-            operands=[source], properties={"peer": IntegerAttr(peer, i64)}
-        )
+        super().__init__(operands=[source], properties={"peer": IntegerAttr(peer, i64)})
 
 
 @irdl_op_definition

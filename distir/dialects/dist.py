@@ -108,9 +108,7 @@ class Layout:
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
         """This layout once the partial values over `axes` have been reduced."""
-        return replace(
-            self, partial=tuple(p for p in self.partial if p[0] not in axes)
-        )
+        return replace(self, partial=tuple(p for p in self.partial if p[0] not in axes))
 
     def __str__(self) -> str:
         text = f"<@{self.mesh}"
@@ -208,7 +206,9 @@ def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     return TensorType(type_.element_type, type_.shape.data, LayoutAttr(layout))
 
 
-def _verify_same_tensor(op: IRDLOperation, source: Attribute, target: Attribute) -> None:
+def _verify_same_tensor(
+    op: IRDLOperation, source: Attribute, target: Attribute
+) -> None:
     if not isinstance(source, TensorType) or not isinstance(target, TensorType):
         raise VerifyException(f"{op.name} works on ranked tensors")
     if source.shape != target.shape or source.element_type != target.element_type:
@@ -272,7 +272,9 @@ class SendOp(_LayoutChange):
     def verify_(self) -> None:
         before, after = self._layouts()
         if before.mesh == after.mesh:
-            raise VerifyException(f"dist.send must go to another mesh than @{before.mesh}")
+            raise VerifyException(
+                f"dist.send must go to another mesh than @{before.mesh}"
+            )
         if replace(before, mesh=after.mesh) != after:
             raise VerifyException(
                 f"dist.send keeps the layout: expected "
@@ -293,7 +295,9 @@ class ConstrainOp(IRDLOperation):
     layout = prop_def(LayoutAttr)
     result = result_def(TensorType)
 
-    assembly_format = "$source `to` $layout attr-dict `:` type($source) `->` type($result)"
+    assembly_format = (
+        "$source `to` $layout attr-dict `:` type($source) `->` type($result)"
+    )
 
     def __init__(self, source: SSAValue, layout: Layout):
         super().__init__(

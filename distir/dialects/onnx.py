@@ -317,9 +317,7 @@ _ELEMENT = {
 }
 
 
-def _verify_attribute(
-    owner: str, schema: OpSchema.Attribute, attr: Attribute
-) -> None:
+def _verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) -> None:
     if schema.type not in _EXPECTED:
         return
     kind, words = _EXPECTED[schema.type]
@@ -349,7 +347,9 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
 def _schemas() -> list[OpSchema]:
     """The newest schema of each operator at the pinned versions, without bodies."""
     names = {
-        (s.domain, s.name) for s in onnx.defs.get_all_schemas() if s.domain in _DOMAIN_PREFIX
+        (s.domain, s.name)
+        for s in onnx.defs.get_all_schemas()
+        if s.domain in _DOMAIN_PREFIX
     }
     schemas = [
         onnx.defs.get_schema(name, DOMAIN_VERSIONS[domain], domain)

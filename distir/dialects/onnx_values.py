@@ -24,11 +24,11 @@ from xdsl.dialects.builtin import (
     Float64Type,
     IntegerType,
     Signedness,
+    StringAttr,
     TensorType,
 )
 from xdsl.ir import Attribute, Data, ParametrizedAttribute, TypeAttribute
 from xdsl.irdl import irdl_attr_definition
-from xdsl.dialects.builtin import StringAttr
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
@@ -87,9 +87,7 @@ class TensorAttr(Data[bytes]):
 
 
 def _integer(width: int, signed: bool = True) -> IntegerType:
-    return (
-        IntegerType(width) if signed else IntegerType(width, Signedness.UNSIGNED)
-    )
+    return IntegerType(width) if signed else IntegerType(width, Signedness.UNSIGNED)
 
 
 _BUILTIN: dict[int, TypeAttribute] = {
@@ -153,8 +151,10 @@ def bytes_per_element(type_: Attribute) -> float:
         digits = "".join(c for c in type_.kind.data if c.isdigit())
         return int(digits[0]) / 8 if digits else 8.0
     if isinstance(type_, IntegerType):
-        return max(type_.width.data, 8) / 8 if type_.width.data == 1 else (
-            type_.width.data / 8
+        return (
+            max(type_.width.data, 8) / 8
+            if type_.width.data == 1
+            else (type_.width.data / 8)
         )
     return float(numpy_dtype(type_).itemsize)
 

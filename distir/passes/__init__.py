@@ -10,10 +10,12 @@ _PASSES: dict[str, str] = {
     "inline-calls": "InlineCallsPass",
     "outline-repeats": "OutlineRepeatsPass",
     "data-parallel": "DataParallelPass",
+    "distribute": "DistributePass",
     "lower-reshard": "LowerReshardPass",
     "partition": "PartitionPass",
     "propagate-sharding": "PropagateShardingPass",
     "tensor-parallel": "TensorParallelPass",
+    "verify-distribution": "VerifyDistributionPass",
     "project": "Project",
 }
 

@@ -87,16 +87,16 @@ class LowerReshard(RewritePattern):
     known: Mapping[str, Mesh]
 
     @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: dist.ReshardOp, rewriter: PatternRewriter, /) -> None:
+    def match_and_rewrite(
+        self, op: dist.ReshardOp, rewriter: PatternRewriter, /
+    ) -> None:
         after = layout_of(op.result)
         assert after is not None
         ops = expand(op.source, after, self.known)
         for new_op in ops:
             if SCOPE in op.attributes:
                 new_op.attributes[SCOPE] = op.attributes[SCOPE]
-        rewriter.replace_matched_op(
-            ops, [ops[-1].results[0] if ops else op.source]
-        )
+        rewriter.replace_matched_op(ops, [ops[-1].results[0] if ops else op.source])
 
 
 @dataclass(frozen=True)

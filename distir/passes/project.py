@@ -23,7 +23,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects import collective, dist
-from distir.dialects.dist import LAYOUT, SCOPE, LayoutAttr, Layout, Shard, layout_of
+from distir.dialects.dist import LAYOUT, SCOPE, Layout, LayoutAttr, Shard, layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, numpy_dtype
 from distir.errors import DistIRError
@@ -125,7 +125,9 @@ class _Projection:
         if name not in self.projected:
             found = functions(self.module).get(name)
             if found is None:
-                raise DistIRError(f"func.call names @{name}, which is not in the module")
+                raise DistIRError(
+                    f"func.call names @{name}, which is not in the module"
+                )
             self.projected[name] = None  # a recursive call finds nothing to do
             self.projected[name] = _FunctionProjection(self, found).result()
         return self.projected[name]
@@ -176,7 +178,8 @@ class _FunctionProjection:
             source.sym_visibility,
         )
         function.arg_attrs = _dictionaries(
-            _with_layout(attributes, argument.type) for argument, attributes in arguments
+            _with_layout(attributes, argument.type)
+            for argument, attributes in arguments
         )
         function.res_attrs = _dictionaries(
             _with_layout(attributes, type_)
@@ -225,7 +228,9 @@ class _FunctionProjection:
                 )
         return [self.values[v] for v in op.operands]
 
-    def _append(self, op: Operation, ops: Sequence[Operation], mesh: Mesh | None) -> None:
+    def _append(
+        self, op: Operation, ops: Sequence[Operation], mesh: Mesh | None
+    ) -> None:
         """Adds `ops`, the last of which computes the results of `op`."""
         for new in ops:
             if SCOPE in op.attributes and SCOPE not in new.attributes:

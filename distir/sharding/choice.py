@@ -169,7 +169,9 @@ class _OpInfo:
             for v, layout in zip(op.results, self.base.results, strict=True)
         ]
         split = prod(
-            mesh.size(s.axis) for shards in self.base.assignment.values() for s in shards
+            mesh.size(s.axis)
+            for shards in self.base.assignment.values()
+            for s in shards
         )
         self.flops = rule.flops / split
         self._candidates: dict[tuple[int | None, int | None], _Candidate | None] = {}
@@ -484,7 +486,7 @@ class _FunctionSolver:
         info = self.chooser.info(op)
         for key, support in self._supported(info, available).items():
             candidate = info.candidate(*key)
-            if candidate is None:
+            if candidate is None or self._is_foreign_reduction(info, key[0]):
                 continue
             price = candidate.work
             for i, target in enumerate(candidate.operands):
@@ -508,6 +510,19 @@ class _FunctionSolver:
                     price,
                 )
         yield from self._partial(info, available)
+
+    def _is_foreign_reduction(self, info: _OpInfo, factor: int | None) -> bool:
+        """
+        On an axis that splits parameters, a contraction of activations alone (attention
+        scores) is not turned into partial sums: only its parallel factors are split.
+        """
+        return (
+            factor is not None
+            and self.chooser.split_parameters
+            and info.rule.flops > 0
+            and info.rule.factors[factor].kind == "reduction"
+            and not any(v in self.derived for v in info.op.operands)
+        )
 
     def _partial(
         self, info: _OpInfo, available: tuple[Available, ...]
@@ -615,9 +630,7 @@ class _FunctionSolver:
                     pass
         return min(prices)
 
-    def _settled(
-        self, available: Available, size: float
-    ) -> tuple[Placement, float]:
+    def _settled(self, available: Available, size: float) -> tuple[Placement, float]:
         """How a value crosses a function boundary: as it is, but never partial."""
         if WHOLE in available:
             return WHOLE, 0.0
@@ -712,4 +725,3 @@ class _FunctionSolver:
                 self.function.body.block.args, arguments, strict=True
             )
         )
-

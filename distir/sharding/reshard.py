@@ -39,9 +39,7 @@ class Step:
     """The monoid of an all-reduce or reduce-scatter."""
 
 
-def bytes_moved(
-    kind: StepKind, before: int, after: int, parts: int
-) -> float:
+def bytes_moved(kind: StepKind, before: int, after: int, parts: int) -> float:
     """
     Bytes that each device sends in a collective among `parts` devices, with the local
     sizes in bytes before and after it (bandwidth-optimal algorithms).
@@ -175,4 +173,3 @@ def reshard_bytes(
         total += bytes_moved(step.kind, size, new_size, parts) * itemsize
         layout = step.layout
     return total
-

@@ -1,0 +1,171 @@
+"""`distribute`: the D/T transform, from a sequential program to a distributed one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.dialects.device import ClusterOp, MeshOp
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
+from distir.errors import DistIRError
+from distir.passes.annotations import request_split, requested_layout
+from distir.passes.data_parallel import DataParallelPass
+from distir.passes.partition import PartitionPass
+from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.passes.tensor_parallel import TensorParallelPass
+from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    entry_function,
+    functions,
+    set_argument_attributes,
+)
+from distir.sharding.layout import check_layout
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import rank_of, shape_of
+
+MESH = "mesh"
+_REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
+
+
+def _cluster(module: ModuleOp, name: str) -> ClusterOp | None:
+    clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
+    if name:
+        found = [c for c in clusters if c.sym_name.data == name]
+        if not found:
+            raise DistIRError(
+                f"distribute: there is no device.cluster @{name} in the module"
+            )
+        return found[0]
+    if len(clusters) > 1:
+        raise DistIRError(
+            f"distribute: the module has {len(clusters)} clusters; name one with "
+            f"`cluster=`"
+        )
+    return clusters[0] if clusters else None
+
+
+def _add_mesh(
+    module: ModuleOp, axes: Sequence[tuple[str, int]], cluster: ClusterOp | None
+) -> Mesh:
+    needed = 1
+    for axis, size in axes:
+        if size < 1:
+            raise DistIRError(f"distribute: the degree {axis}={size} must be positive")
+        needed *= size
+    if cluster is not None and needed > cluster.size:
+        degrees = " x ".join(f"{axis}={size}" for axis, size in axes)
+        raise DistIRError(
+            f"distribute: {degrees} needs {needed} devices, but cluster "
+            f"@{cluster.sym_name.data} has {cluster.size}; lower the degrees or use a "
+            f"larger cluster"
+        )
+    # An axis of size 1 splits nothing; leaving it out keeps layouts readable.
+    kept = [(axis, size) for axis, size in axes if size > 1]
+    name = "cluster" if cluster is None else cluster.sym_name.data
+    mesh = MeshOp(MESH, name, kept, range(needed))
+    first = module.body.block.first_op
+    if cluster is not None:
+        module.body.block.insert_op_after(mesh, cluster)
+    elif first is not None:
+        module.body.block.insert_op_before(mesh, first)
+    else:
+        module.body.block.add_op(mesh)
+    return Mesh.of(mesh)
+
+
+def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> None:
+    """
+    Annotates arguments with the splits that a user asks for: `NAME:DIM=AXIS[:RUN]`,
+    where NAME is an argument's source name and may hold `*`.
+    """
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    names = argument_names(function)
+    for text in requests:
+        match = _REQUEST.fullmatch(text)
+        if match is None:
+            raise DistIRError(
+                f"distribute: cannot read the split {text!r}; write "
+                f"NAME:DIM=AXIS or NAME:DIM=AXIS:RUN, for example wte.weight:0=t"
+            )
+        chosen = [i for i, n in enumerate(names) if fnmatchcase(n, match["name"])]
+        if not chosen:
+            raise DistIRError(
+                f"distribute: no argument is called {match['name']!r}; the program has "
+                f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+            )
+        shard = Shard(match["axis"], int(match["run"]) if match["run"] else None)
+        for i in chosen:
+            type_ = function.function_type.inputs.data[i]
+            dim = int(match["dim"])
+            if dim >= rank_of(type_):
+                raise DistIRError(
+                    f"distribute: {names[i]!r} has no dimension {dim}: its type is "
+                    f"{type_}"
+                )
+            layout = requested_layout(attributes[i]) or Layout(mesh.name)
+            layout = request_split(layout, dim, shard, rank_of(type_))
+            check_layout(shape_of(type_), layout, mesh, f"argument {names[i]!r}")
+            attributes[i][LAYOUT] = LayoutAttr(layout)
+    set_argument_attributes(function, attributes)
+
+
+def _check_sequential(module: ModuleOp) -> None:
+    for function in functions(module).values():
+        for type_ in function.function_type.inputs.data:
+            if layout_of(type_) is not None:
+                raise DistIRError(
+                    "distribute: the program is distributed already; start from the "
+                    "sequential one"
+                )
+            if any(size < 0 for size in shape_of(type_)):
+                raise DistIRError(
+                    f"distribute: @{function.sym_name.data} has an argument of unknown "
+                    f"size ({type_}); give dimensions at import and run fold-shapes"
+                )
+
+
+@dataclass(frozen=True)
+class DistributePass(ModulePass):
+    """
+    Distributes a sequential program over `d` x `t` devices of a cluster: data
+    parallelism over axis "d", tensor parallelism over axis "t" (DistIR's D/T/P
+    transform). It is the composition of `data-parallel`, `tensor-parallel`,
+    `propagate-sharding`, `partition` and `verify-distribution` on a mesh over the
+    first d x t devices of the cluster.
+
+    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
+      only one, or none.
+    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`.
+    """
+
+    name = "distribute"
+
+    d: int = 1
+    t: int = 1
+    cluster: str = ""
+    shard: tuple[str, ...] = ()
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        _check_sequential(op)
+        if any(isinstance(o, MeshOp) for o in op.body.block.ops):
+            raise DistIRError(
+                "distribute makes its own mesh; remove the device.mesh of the module"
+            )
+        mesh = _add_mesh(op, [("d", self.d), ("t", self.t)], _cluster(op, self.cluster))
+        if self.d > 1:
+            DataParallelPass("d").apply(ctx, op)
+        request_shards(op, mesh, self.shard)
+        if self.t > 1:
+            TensorParallelPass("t").apply(ctx, op)
+        PropagateShardingPass().apply(ctx, op)
+        PartitionPass().apply(ctx, op)
+        VerifyDistributionPass().apply(ctx, op)

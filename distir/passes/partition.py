@@ -1,0 +1,199 @@
+"""`partition`: annotations become layouts in types, with the communication they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+
+from distir.dialects.dist import (
+    LAYOUT,
+    OPERAND_LAYOUTS,
+    RESULT_LAYOUTS,
+    SCOPE,
+    ConstrainOp,
+    Layout,
+    LayoutAttr,
+    ReshardOp,
+    layout_of,
+    with_layout,
+)
+from distir.dialects.onnx_values import bytes_per_element
+from distir.errors import DistIRError
+from distir.passes.lower_reshard import LowerReshardPass
+from distir.program import (
+    argument_attributes,
+    describe,
+    entry_function,
+    functions,
+    set_argument_attributes,
+)
+from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.reshard import reshard_bytes
+
+
+def _layouts(op: Operation, name: str, count: int) -> list[Layout]:
+    if count == 0:
+        return []
+    attr = op.attributes.get(name)
+    if not isinstance(attr, ArrayAttr) or len(attr.data) != count:
+        raise DistIRError(
+            f"{describe(op)} carries no {name} for its {count} values; run "
+            f"propagate-sharding before partition"
+        )
+    found = [a.data for a in attr.data if isinstance(a, LayoutAttr)]
+    if len(found) != count:
+        raise DistIRError(f"{describe(op)}: {name} must hold #dist.layout attributes")
+    return found
+
+
+def _placed(type_: Attribute, layout: Layout) -> Attribute:
+    return with_layout(type_, layout) if isinstance(type_, TensorType) else type_
+
+
+class _Partitioner:
+    """Rebuilds one function with layouts in its types."""
+
+    def __init__(self, function: FuncOp, known: Mapping[str, Mesh]):
+        self.function = function
+        self.known = known
+        self.block = Block()
+        # Every layout that a value already exists in, so that it is resharded once.
+        self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
+
+    def run(self) -> None:
+        """Replaces the body, the type and the argument attributes."""
+        function = self.function
+        attributes = argument_attributes(function)
+        for arg, entry in zip(function.body.block.args, attributes, strict=True):
+            request = entry.pop(LAYOUT, None)
+            if not isinstance(request, LayoutAttr):
+                raise DistIRError(
+                    f"@{function.sym_name.data}: argument {arg.index} has no "
+                    f"dist.layout; run propagate-sharding before partition"
+                )
+            new = self.block.insert_arg(
+                _placed(arg.type, request.data), len(self.block.args)
+            )
+            new.name_hint = arg.name_hint
+            self.versions[arg] = {request.data: new}
+        for op in function.body.block.ops:
+            self._op(op)
+        last = self.block.last_op
+        assert isinstance(last, ReturnOp)
+        function.properties["function_type"] = FunctionType.from_lists(
+            [arg.type for arg in self.block.args], [v.type for v in last.operands]
+        )
+        set_argument_attributes(function, attributes)
+        function.detach_region(function.body).drop_all_references()
+        function.add_region(Region(self.block))
+
+    def _op(self, op: Operation) -> None:
+        wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
+        given = _layouts(op, RESULT_LAYOUTS, len(op.results))
+        operands = [
+            self._version(value, layout, op)
+            for value, layout in zip(op.operands, wanted, strict=True)
+        ]
+        if isinstance(op, ConstrainOp):
+            self.versions[op.result] = {given[0]: operands[0]}
+            return
+        attributes = {
+            name: attr
+            for name, attr in op.attributes.items()
+            if name not in (OPERAND_LAYOUTS, RESULT_LAYOUTS)
+        }
+        new = type(op).create(
+            operands=operands,
+            result_types=[
+                _placed(r.type, layout)
+                for r, layout in zip(op.results, given, strict=True)
+            ],
+            properties=op.properties.copy(),
+            attributes=attributes,
+        )
+        self.block.add_op(new)
+        for old, result, layout in zip(op.results, new.results, given, strict=True):
+            result.name_hint = old.name_hint
+            self.versions[old] = {layout: result}
+
+    def _version(self, value: SSAValue, layout: Layout, user: Operation) -> SSAValue:
+        """The value in a layout, from whichever of its versions is cheapest."""
+        versions = self.versions[value]
+        if layout in versions or not isinstance(value.type, TensorType):
+            return versions.get(layout) or next(iter(versions.values()))
+        source = min(versions.values(), key=lambda v: self._price(v, layout))
+        reshard = ReshardOp(source, with_layout(value.type, layout))
+        if SCOPE in user.attributes:
+            reshard.attributes[SCOPE] = user.attributes[SCOPE]
+        self.block.add_op(reshard)
+        versions[layout] = reshard.result
+        return reshard.result
+
+    def _price(self, source: SSAValue, after: Layout) -> float:
+        before, type_ = layout_of(source), source.type
+        assert before is not None and isinstance(type_, TensorType)
+        try:
+            return reshard_bytes(
+                before,
+                after,
+                type_.get_shape(),
+                self.known[before.mesh],
+                bytes_per_element(type_.element_type),
+            )
+        except DistIRError:
+            return float("inf")
+
+
+def _reachable(module: ModuleOp) -> list[FuncOp]:
+    known = functions(module)
+    found: dict[str, FuncOp] = {}
+    pending = [entry_function(module)]
+    while pending:
+        function = pending.pop()
+        found[function.sym_name.data] = function
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp):
+                name = op.callee.string_value()
+                if name not in known:
+                    raise DistIRError(
+                        f"{describe(op)} calls @{name}, which is not there"
+                    )
+                if name not in found:
+                    pending.append(known[name])
+    return list(found.values())
+
+
+def partition(module: ModuleOp) -> None:
+    """Puts the annotated layouts into the types and inserts `dist.reshard`."""
+    known = meshes(module)
+    reachable: Sequence[FuncOp] = _reachable(module)
+    for function in functions(module).values():
+        if function not in reachable:
+            function.detach()
+    for function in reachable:
+        _Partitioner(function, known).run()
+
+
+@dataclass(frozen=True)
+class PartitionPass(ModulePass):
+    """
+    Turns an annotated sequential program into a distributed one: layouts move into the
+    tensor types, and where an op needs an operand in another layout than it has, a
+    `dist.reshard` brings it there. With `lower`, reshards become collectives at once.
+    Functions that the entry does not reach are dropped.
+    """
+
+    name = "partition"
+
+    lower: bool = True
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        partition(op)
+        if self.lower:
+            LowerReshardPass().apply(ctx, op)

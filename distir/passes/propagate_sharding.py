@@ -1,0 +1,39 @@
+"""`propagate-sharding`: from a few requested layouts to a layout for every value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.errors import DistIRError
+from distir.passes.sharding_plan import ShardingPlan
+from distir.sharding.mesh import meshes
+
+
+@dataclass(frozen=True)
+class PropagateShardingPass(ModulePass):
+    """
+    Spreads the layouts that arguments (`dist.layout`) and `dist.constrain` request
+    along the sharding rules, across calls, one mesh axis after the other. Where
+    requests meet, the cheapest combination wins (`distir.sharding.choice`); a request
+    that cannot be met is an error. Every op ends up with the layouts it needs its
+    operands in (`dist.operand_layouts`) and gives its results (`dist.result_layouts`);
+    `partition` puts them into the types.
+    """
+
+    name = "propagate-sharding"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        known = list(meshes(op).values())
+        if len(known) != 1:
+            raise DistIRError(
+                f"propagate-sharding works on one device.mesh; the module has "
+                f"{len(known)}"
+            )
+        plan = ShardingPlan(op, known[0])
+        for axis, _ in known[0].axes:
+            plan.add_axis(axis)
+        plan.annotate()

@@ -1,0 +1,317 @@
+"""
+The layouts of a whole program, chosen one mesh axis after another.
+
+`propagate-sharding` and `tensor-parallel` are both thin over this: the first applies
+what the axes' choosers find to every op, the second only reads off what they do to the
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import (
+    LAYOUT,
+    OPERAND_LAYOUTS,
+    RESULT_LAYOUTS,
+    ConstrainOp,
+    Layout,
+    LayoutAttr,
+    Shard,
+)
+from distir.errors import DistIRError
+from distir.passes.annotations import requested_layout
+from distir.program import (
+    ENTRY,
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    describe,
+    entry_function,
+    functions,
+    return_op,
+    set_argument_attributes,
+)
+from distir.sharding.choice import (
+    FREE,
+    ArgumentKey,
+    AxisChooser,
+    FunctionChoice,
+    FunctionKey,
+    OpChoice,
+    OpLayouts,
+    Placement,
+    add_placement,
+    placement_in,
+)
+from distir.sharding.decompose import decompose
+from distir.sharding.layout import check_layout
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import (
+    Dim,
+    infer,
+    layout_for,
+    rank_of,
+    rule_for,
+    shape_of,
+)
+
+PARAMETER_ROLES = ("parameter", "state", "constant")
+
+
+class ShardingPlan:
+    """
+    The layouts chosen so far for every op and argument, on one mesh. Functions that
+    are called with different layouts are cloned as axes are added.
+    """
+
+    def __init__(self, module: ModuleOp, mesh: Mesh):
+        self.module = module
+        self.mesh = mesh
+        self.entry = entry_function(module)
+        self.ops: dict[Operation, OpLayouts] = {}
+        self.arguments: dict[FuncOp, list[Layout]] = {}
+        self._check_requests()
+
+    def _check_requests(self) -> None:
+        names = argument_names(self.entry)
+        for i, attributes in enumerate(argument_attributes(self.entry)):
+            layout = requested_layout(attributes)
+            if layout is None:
+                continue
+            what = f"argument {names[i]!r}"
+            self._check_request(
+                layout, shape_of(self.entry.function_type.inputs.data[i]), what
+            )
+        for function in functions(self.module).values():
+            for op in function.body.block.ops:
+                if isinstance(op, ConstrainOp):
+                    shape = shape_of(op.source.type)
+                    self._check_request(op.layout.data, shape, describe(op))
+
+    def _check_request(self, layout: Layout, shape: tuple[int, ...], what: str) -> None:
+        if layout.mesh != self.mesh.name:
+            raise DistIRError(
+                f"{what}: a layout on mesh @{layout.mesh} was requested, but this "
+                f"program is distributed over @{self.mesh.name}"
+            )
+        check_layout(shape, layout, self.mesh, what)
+
+    def solve(
+        self, axis: str, *, free_parameters: bool
+    ) -> tuple[AxisChooser, FunctionChoice]:
+        """
+        The cheapest choice for one axis given those before. With `free_parameters`,
+        parameters without a request may be split as suits. Ops that the choice splits
+        along a reduction although they add something afterwards are decomposed.
+        """
+        self.mesh.size(axis)
+        while True:
+            keys = self._entry_keys(axis, free_parameters)
+            splits = any(derived and p.kind != "whole" for p, derived in keys)
+            chooser = AxisChooser(
+                functions(self.module),
+                self.mesh,
+                axis,
+                self.ops,
+                split_parameters=splits,
+            )
+            choice = chooser.solve(self.entry.sym_name.data, keys)
+            pending = [
+                c.op
+                for solved in reachable(chooser, choice).values()
+                for c in solved.ops
+                if c.decompose
+            ]
+            if not pending:
+                return chooser, choice
+            for op in dict.fromkeys(pending):
+                self._decompose(op)
+
+    def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
+        keys: list[ArgumentKey] = []
+        for role, attributes in zip(
+            argument_roles(self.entry), argument_attributes(self.entry), strict=True
+        ):
+            layout = requested_layout(attributes) or Layout(self.mesh.name)
+            placement = placement_in(layout, axis)
+            derived = role in PARAMETER_ROLES
+            if free_parameters and role == "parameter" and placement.kind == "whole":
+                placement = FREE
+            keys.append((placement, derived))
+        return keys
+
+    def _decompose(self, op: Operation) -> None:
+        """Replaces an op by one without addend and the addition of it."""
+        parts = decompose(op)
+        if parts is None:
+            raise DistIRError(
+                f"{describe(op)} adds an operand after its reduction and has no "
+                f"decomposition; its reduction cannot be split"
+            )
+        base = self.ops.pop(op, None)
+        if base is not None:
+            layouts = dict(zip(op.operands, base.operands, strict=True))
+            for part in parts:
+                self.ops[part] = self._inferred(part, layouts)
+                layouts |= zip(part.results, self.ops[part].results, strict=True)
+        Rewriter.replace_op(op, list(parts))
+
+    def _inferred(self, op: Operation, layouts: dict[SSAValue, Layout]) -> OpLayouts:
+        whole = Layout(self.mesh.name)
+        operands = [layouts.get(v, whole) for v in op.operands]
+        inference = infer(rule_for(op), operands, self.mesh)
+        return OpLayouts(operands, list(inference.results), dict(inference.assignment))
+
+    def add_axis(self, axis: str) -> None:
+        """Chooses for one more axis and records the outcome for every op."""
+        chooser, choice = self.solve(axis, free_parameters=False)
+        before, arguments = self.ops, self.arguments
+        self.ops, self.arguments = {}, {}
+        variants: dict[FunctionKey, FuncOp] = {}
+        taken = {self.entry.sym_name.data}
+        pending = [(choice, self.entry, self.entry)]
+        while pending:
+            solved, original, function = pending.pop()
+            pairs = zip(original.body.block.ops, function.body.block.ops, strict=True)
+            copies = dict(pairs)
+            for op_choice in solved.ops:
+                op = copies[op_choice.op]
+                key = op_choice.callee
+                if key is not None:
+                    if key not in variants:
+                        callee = chooser.functions[key[0]]
+                        variants[key] = self._variant(callee, taken)
+                        pending.append((chooser.solved[key], callee, variants[key]))
+                    name = variants[key].sym_name.data
+                    op.properties["callee"] = SymbolRefAttr(name)
+                base = before.get(op_choice.op) or self._whole(op)
+                self.ops[op] = self._with_choice(op, base, op_choice, axis)
+            old_return, new_return = return_op(original), return_op(function)
+            base = before.get(old_return) or self._whole(new_return)
+            self.ops[new_return] = OpLayouts(
+                self._placed(base.operands, solved.results, new_return.operands, axis),
+                [],
+            )
+            args = function.body.block.args
+            whole = [Layout(self.mesh.name)] * len(args)
+            self.arguments[function] = self._placed(
+                arguments.get(original, whole), solved.arguments, args, axis
+            )
+
+    def _whole(self, op: Operation) -> OpLayouts:
+        whole = Layout(self.mesh.name)
+        return OpLayouts([whole] * len(op.operands), [whole] * len(op.results))
+
+    def _variant(self, original: FuncOp, taken: set[str]) -> FuncOp:
+        """The function itself for its first set of layouts, a clone for others."""
+        name = original.sym_name.data
+        if name not in taken:
+            taken.add(name)
+            return original
+        clone = original.clone()
+        existing = functions(self.module)
+        number = next(n for n in count(1) if f"{name}_{n}" not in existing)
+        clone.properties["sym_name"] = StringAttr(f"{name}_{number}")
+        Rewriter.insert_op(clone, InsertPoint.after(original))
+        return clone
+
+    def _placed(
+        self,
+        layouts: Sequence[Layout],
+        placements: Sequence[Placement],
+        values: Sequence[SSAValue],
+        axis: str,
+    ) -> list[Layout]:
+        return [
+            add_placement(layout, axis, placement, rank_of(value.type))
+            for layout, placement, value in zip(
+                layouts, placements, values, strict=True
+            )
+        ]
+
+    def _with_choice(
+        self, op: Operation, base: OpLayouts, choice: OpChoice, axis: str
+    ) -> OpLayouts:
+        """The layouts of an op with one more axis, from the factor that it splits."""
+        if choice.factor is None:
+            return OpLayouts(
+                self._placed(base.operands, choice.operands, op.operands, axis),
+                self._placed(base.results, choice.results, op.results, axis),
+                base.assignment,
+            )
+        rule = rule_for(op)
+        shards = (*base.assignment.get(choice.factor, ()), Shard(axis, choice.run))
+        assignment = {**base.assignment, choice.factor: shards}
+
+        def layouts(
+            values: Sequence[Sequence[Dim]],
+            old: Sequence[Layout],
+            placements: Sequence[Placement],
+        ) -> list[Layout]:
+            found: list[Layout] = []
+            for dims, layout, placement in zip(values, old, placements, strict=True):
+                split = layout_for(dims, rule, assignment, self.mesh, layout.partial)
+                if placement.kind == "partial":
+                    split = add_placement(split, axis, placement, len(dims))
+                found.append(split)
+            return found
+
+        return OpLayouts(
+            layouts(rule.operands, base.operands, choice.operands),
+            layouts(rule.results, base.results, choice.results),
+            assignment,
+        )
+
+    def annotate(self) -> None:
+        """Writes the layouts onto every op and argument as attributes."""
+        self._check_order()
+        for function, layouts in self.arguments.items():
+            attributes = argument_attributes(function)
+            for entry, layout in zip(attributes, layouts, strict=True):
+                entry[LAYOUT] = LayoutAttr(layout)
+            set_argument_attributes(function, attributes)
+            for op in function.body.block.ops:
+                chosen = self.ops[op]
+                if chosen.operands:
+                    op.attributes[OPERAND_LAYOUTS] = ArrayAttr(
+                        [LayoutAttr(x) for x in chosen.operands]
+                    )
+                if chosen.results:
+                    op.attributes[RESULT_LAYOUTS] = ArrayAttr(
+                        [LayoutAttr(x) for x in chosen.results]
+                    )
+
+    def _check_order(self) -> None:
+        """A dimension's axes are chosen in the mesh's order; requests must agree."""
+        names = argument_names(self.entry)
+        for i, attributes in enumerate(argument_attributes(self.entry)):
+            request = requested_layout(attributes)
+            chosen = self.arguments[self.entry][i]
+            if request is not None and request != chosen:
+                raise DistIRError(
+                    f"argument {names[i]!r}: layout {request} was requested, but "
+                    f"{chosen} is what the mesh's order of axes gives; list the axes "
+                    f"of a dimension in the order of mesh @{self.mesh.name}"
+                )
+
+
+def reachable(
+    chooser: AxisChooser, choice: FunctionChoice
+) -> dict[FunctionKey, FunctionChoice]:
+    """The choices that a solution really uses, its own included."""
+    found: dict[FunctionKey, FunctionChoice] = {(ENTRY, ()): choice}
+    pending = [choice]
+    while pending:
+        for op_choice in pending.pop().ops:
+            key = op_choice.callee
+            if key is not None and key not in found:
+                found[key] = chooser.solved[key]
+                pending.append(found[key])
+    return found

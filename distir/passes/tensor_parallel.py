@@ -1,0 +1,81 @@
+"""`tensor-parallel`: split parameters over a mesh axis, by the sharding rules alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
+from distir.passes.annotations import add_notes, axis_mesh, requested_layout
+from distir.passes.sharding_plan import ShardingPlan, reachable
+from distir.program import (
+    argument_attributes,
+    describe,
+    entry_function,
+    set_argument_attributes,
+)
+from distir.sharding.choice import FunctionChoice, OpChoice, add_placement
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import Rule, rank_of, rule_for
+
+
+def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
+    sizes = sorted(
+        {f.size for f in rule.factors if f.kind != "replicate" and f.size % parts}
+    )
+    if not sizes:
+        return "splitting it would cost more communication than it saves work"
+    listing = " and ".join(str(size) for size in sizes)
+    return f"{listing} cannot be split evenly by {parts}"
+
+
+def left_whole(choices: list[FunctionChoice], mesh: Mesh, axis: str) -> list[str]:
+    """A note for each contraction that the axis does not split, and why."""
+    parts = mesh.size(axis)
+    notes: list[str] = []
+    for choice in choices:
+        for op_choice in choice.ops:
+            rule = rule_for(op_choice.op)
+            if op_choice.callee is None and rule.flops and op_choice.factor is None:
+                notes.append(
+                    f"{describe(op_choice.op)} stays whole on axis {axis!r} of size "
+                    f"{parts}: {_undivided(rule, op_choice, parts)}"
+                )
+    return notes
+
+
+@dataclass(frozen=True)
+class TensorParallelPass(ModulePass):
+    """
+    Chooses which parameters to split over `axis`, and how, and annotates them.
+
+    Nothing here knows names or architectures: candidates come from the sharding rules,
+    the choice from `AxisChooser`. On a transformer it finds Megatron's scheme: columns
+    of the first and rows of the second matrix of each block, a fused QKV by heads
+    through run lengths, and one all-reduce per block. What cannot be split evenly stays
+    whole; a note in the module attribute `dist.notes` says so.
+    """
+
+    name = "tensor-parallel"
+
+    axis: str = "t"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        mesh = axis_mesh(op, self.axis)
+        plan = ShardingPlan(op, mesh)
+        chooser, choice = plan.solve(self.axis, free_parameters=True)
+        function = entry_function(op)
+        attributes = argument_attributes(function)
+        for entry, placement, arg in zip(
+            attributes, choice.arguments, function.body.block.args, strict=True
+        ):
+            before = requested_layout(entry) or Layout(mesh.name)
+            after = add_placement(before, self.axis, placement, rank_of(arg.type))
+            if placement.kind == "split" and self.axis not in before.split_axes:
+                entry[LAYOUT] = LayoutAttr(after)
+        set_argument_attributes(function, attributes)
+        solved = list(reachable(chooser, choice).values())
+        add_notes(op, left_whole(solved, mesh, self.axis))

@@ -1,0 +1,199 @@
+"""`verify-distribution`: the type check of distributed programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects import collective, dist
+from distir.dialects.dist import Layout, layout_of
+from distir.errors import DistIRError, ShardingError
+from distir.program import argument_names, describe, entry_function, functions
+from distir.sharding.layout import check_layout
+from distir.sharding.local import mesh_of_op
+from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.rule import infer, rule_for
+
+
+def _shown(type_: Attribute) -> str:
+    layout = layout_of(type_)
+    return f"layout {layout}" if layout is not None else f"type {type_}"
+
+
+class _Verifier:
+    def __init__(self, module: ModuleOp):
+        self.meshes: Mapping[str, Mesh] = meshes(module)
+        self.functions = functions(module)
+        self.entry = entry_function(module)
+
+    def function(self, function: FuncOp) -> None:
+        name = function.sym_name.data
+        names = argument_names(function)
+        inputs = function.function_type.inputs.data
+        for arg, declared in zip(function.body.block.args, inputs, strict=True):
+            what = f"@{name}: argument {names[arg.index]!r}"
+            if arg.type != declared:
+                raise DistIRError(
+                    f"{what} has {_shown(arg.type)}, expected {_shown(declared)} as the "
+                    f"function's type says"
+                )
+            self.type(arg.type, what)
+        for op in function.body.block.ops:
+            what = f"@{name}: {describe(op)}"
+            for result in op.results:
+                self.type(result.type, what)
+            try:
+                self.op(op, function)
+            except (ShardingError, VerifyException) as error:
+                raise DistIRError(f"{what}: {error}") from error
+            except DistIRError as error:
+                raise DistIRError(f"{what}: {error}") from error
+
+    def type(self, type_: Attribute, what: str) -> None:
+        """Every tensor has a layout that its shape and the mesh allow."""
+        if not isinstance(type_, TensorType):
+            return
+        layout = layout_of(type_)
+        if layout is None:
+            raise DistIRError(
+                f"{what}: {type_} has no layout; in a distributed program every tensor "
+                f"has a #dist.layout"
+            )
+        if layout.mesh not in self.meshes:
+            raise DistIRError(f"{what}: there is no device.mesh @{layout.mesh}")
+        check_layout(type_.get_shape(), layout, self.meshes[layout.mesh], what)
+
+    def op(self, op: Operation, function: FuncOp) -> None:
+        if isinstance(op, CallOp):
+            self.call(op)
+        elif isinstance(op, ReturnOp):
+            self.returned(op, function)
+        elif isinstance(op, collective.CollectiveOp | dist.SendOp):
+            self.communication(op)
+        elif isinstance(op, dist.ReshardOp):
+            op.verify_()
+        elif isinstance(op, dist.ConstrainOp):
+            raise DistIRError(
+                "dist.constrain belongs to sequential programs; partition removes it"
+            )
+        else:
+            self.compute(op)
+
+    def call(self, op: CallOp) -> None:
+        callee = self.functions.get(op.callee.string_value())
+        if callee is None:
+            raise DistIRError(f"calls @{op.callee.string_value()}, which is not there")
+        inputs = callee.function_type.inputs.data
+        outputs = callee.function_type.outputs.data
+        names = argument_names(callee)
+        if len(inputs) != len(op.operands) or len(outputs) != len(op.results):
+            raise DistIRError(
+                f"@{callee.sym_name.data} takes {len(inputs)} arguments and gives "
+                f"{len(outputs)} results; the call has {len(op.operands)} and "
+                f"{len(op.results)}"
+            )
+        for i, (value, expected) in enumerate(zip(op.operands, inputs, strict=True)):
+            if value.type != expected:
+                raise DistIRError(
+                    f"operand {i} ({names[i]!r}) has {_shown(value.type)}, expected "
+                    f"{_shown(expected)} of @{callee.sym_name.data}"
+                )
+        for i, (value, expected) in enumerate(zip(op.results, outputs, strict=True)):
+            if value.type != expected:
+                raise DistIRError(
+                    f"result {i} has {_shown(value.type)}, expected {_shown(expected)} "
+                    f"of @{callee.sym_name.data}"
+                )
+
+    def returned(self, op: ReturnOp, function: FuncOp) -> None:
+        outputs = function.function_type.outputs.data
+        if len(outputs) != len(op.operands):
+            raise DistIRError(f"returns {len(op.operands)} values of {len(outputs)}")
+        for i, (value, expected) in enumerate(zip(op.operands, outputs, strict=True)):
+            if value.type != expected:
+                raise DistIRError(
+                    f"result {i} has {_shown(value.type)}, expected {_shown(expected)} "
+                    f"as the function's type says"
+                )
+            layout = layout_of(value)
+            if function is self.entry and layout is not None and layout.partial:
+                raise DistIRError(
+                    f"result {i} leaves the program partial; expected layout "
+                    f"{layout.without_partial(layout.partial_axes)}"
+                )
+
+    def communication(self, op: collective.CollectiveOp | dist.SendOp) -> None:
+        op.verify_()
+        for value in (*op.operands, *op.results):
+            layout = layout_of(value)
+            if layout is None:
+                raise DistIRError(
+                    "is in per-rank form (it has a group); a distributed program's "
+                    "collectives have layouts on both sides"
+                )
+            if layout.mesh not in self.meshes:
+                raise DistIRError(f"there is no device.mesh @{layout.mesh}")
+        source = layout_of(op.operands[0])
+        target = layout_of(op.results[0])
+        assert source is not None and target is not None
+        if isinstance(op, dist.SendOp):
+            before, after = self.meshes[source.mesh], self.meshes[target.mesh]
+            if before.axes != after.axes:
+                raise DistIRError(
+                    f"a send needs meshes with the same axes, got {dict(before.axes)} "
+                    f"and {dict(after.axes)}"
+                )
+            return
+        wide = target.mesh
+        if isinstance(op, collective.ReduceOp | collective.GatherOp):
+            wide = source.mesh
+        for axis in op.axis_names:
+            self.meshes[wide].size(axis)
+
+    def compute(self, op: Operation) -> None:
+        mesh = mesh_of_op(op, self.meshes)
+        if mesh is None:
+            return
+        whole = Layout(mesh.name)
+        operands = [layout_of(v) or whole for v in op.operands]
+        inference = infer(rule_for(op), operands, mesh)
+        for i, (value, expected) in enumerate(
+            zip(op.results, inference.results, strict=True)
+        ):
+            actual = layout_of(value)
+            if actual is not None and actual != expected:
+                raise DistIRError(
+                    f"result {i} has layout {actual}, expected layout {expected} from "
+                    f"the layouts of its operands"
+                )
+
+
+def verify_distribution(module: ModuleOp) -> None:
+    """Raises DistIRError, naming op and expected layout, at the first type error."""
+    verifier = _Verifier(module)
+    for function in verifier.functions.values():
+        verifier.function(function)
+
+
+@dataclass(frozen=True)
+class VerifyDistributionPass(ModulePass):
+    """
+    Checks a distributed program (DESIGN section 2): every tensor has a layout that fits
+    its shape and mesh; every op's result layouts are what its sharding rule gives for
+    its operands' layouts; collectives, sends, calls and returns change or keep layouts
+    exactly as they must; nothing partial leaves the program. Works for ops of every
+    dialect: those without a rule must be replicated. Run it before `simulate`,
+    `project` and emission.
+    """
+
+    name = "verify-distribution"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        verify_distribution(op)
