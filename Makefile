@@ -1,0 +1,41 @@
+# Everything runs in a virtual environment of its own, which the first target makes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+INSTALLED = $(VENV)/installed
+# Installed before everything else, so that nothing pulls in another build of it.
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test test-all lint format install clean
+
+demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
+	$(BIN)/python examples/gpt2_demo.py
+
+test: install ## Everything but the slow tests.
+	$(BIN)/lit --quiet test/filecheck
+	$(BIN)/pytest -m "not slow and not gpu"
+
+test-all: install ## Also the slow tests, and those that need a GPU where there is one.
+	$(BIN)/lit --quiet test/filecheck
+	$(BIN)/pytest
+
+lint: install ## Format, style and types.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("DistIR needs Python 3.11 or newer; say which one: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) build .lit .pytest_cache .ruff_cache .hypothesis
