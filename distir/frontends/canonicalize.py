@@ -1,0 +1,134 @@
+"""
+Rewrites of what exporters emit when they are told not to optimize. Only forms that are
+equal for every input: everything else is left to the passes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+from xdsl.traits import is_side_effect_free
+
+from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_values import onnx_element_type
+
+_Identity = operator("Identity")
+_Cast = operator("Cast")
+_CastLike = operator("CastLike")
+_Constant = operator("Constant")
+_SequenceAt = operator("SequenceAt")
+_Split = operator("Split")
+_SplitToSequence = operator("SplitToSequence")
+
+
+def canonicalize(module: ModuleOp) -> None:
+    """Applies every rewrite, then removes ops whose results nothing uses."""
+    for function in module.body.block.ops:
+        if isinstance(function, FuncOp):
+            for op in list(function.body.block.ops):
+                if isinstance(op, _Identity):
+                    remove_identity(op)
+                elif isinstance(op, _CastLike):
+                    cast_like_to_cast(op)
+                elif isinstance(op, _SplitToSequence):
+                    split_sequence_to_split(op)
+            remove_dead_ops(function)
+
+
+def remove_identity(op: OnnxOp) -> None:
+    """`Identity(x)` is x."""
+    op.results[0].replace_all_uses_with(op.operands[0])
+
+
+def cast_like_to_cast(op: OnnxOp) -> None:
+    """`CastLike(x, y)` is a Cast to the element type of y."""
+    source, like = op.operands
+    if not isinstance(like.type, TensorType):
+        return
+    attributes = {n: a for n, a in op.properties.items() if n in _Cast.SCHEMA.attributes}
+    attributes["to"] = IntegerAttr(onnx_element_type(like.type.element_type), i64)
+    cast = _Cast.build_op([source], [op.results[0].type], attributes, op.attributes)
+    _replace(op, cast)
+
+
+def split_sequence_to_split(op: OnnxOp) -> None:
+    """
+    `SequenceAt(SplitToSequence(x), i)` with constant i is a result of a Split, if the
+    parts are constant too and no other op sees the sequence.
+    """
+    source, users = op.operands[0], [use.operation for use in op.results[0].uses]
+    if not isinstance(source.type, TensorType) or len(op.operands) < 2:
+        return
+    axis = op.attribute("axis") % max(source.type.get_num_dims(), 1)
+    sizes = _parts(constant_of(op.operands[1]), source.type.get_shape()[axis])
+    positions = [_position(user, op.results[0], len(sizes)) for user in users]
+    if not sizes or None in positions:
+        return
+    shape = list(source.type.get_shape())
+    types = [
+        TensorType(source.type.element_type, [*shape[:axis], size, *shape[axis + 1 :]])
+        for size in sizes
+    ]
+    split = _Constant.build_op(
+        [], [TensorType(i64, [len(sizes)])], {"value": np.array(sizes, np.int64)}
+    )
+    parts = _Split.build_op([source, split], types, {"axis": axis}, op.attributes)
+    block = op.parent_block()
+    assert block is not None
+    block.insert_ops_before([split, parts], op)
+    for user, position in zip(users, positions, strict=True):
+        assert position is not None
+        user.results[0].replace_all_uses_with(parts.results[position])
+        user.detach()
+        user.erase()
+    op.detach()
+    op.erase()
+
+
+def _parts(split: np.ndarray | None, size: int) -> list[int]:
+    """The sizes of the parts along a dimension of that size; [] if they are not known."""
+    if split is None:
+        return []
+    if split.ndim:
+        return [int(s) for s in split]
+    step = int(split)
+    if size < 0 or step < 1:
+        return []
+    return [min(step, size - start) for start in range(0, size, step)]
+
+
+def _position(user: object, sequence: SSAValue, count: int) -> int | None:
+    if not isinstance(user, _SequenceAt) or user.operands[0] is not sequence:
+        return None
+    position = constant_of(user.operands[1])
+    if position is None or not -count <= int(position) < count:
+        return None
+    return int(position) % count
+
+
+def constant_of(value: SSAValue) -> np.ndarray | None:
+    """The value of an `onnx.Constant`, or None."""
+    if isinstance(value.owner, _Constant):
+        return value.owner.attribute("value")
+    return None
+
+
+def remove_dead_ops(function: FuncOp) -> None:
+    """Removes ops without effects whose results nothing uses, users first."""
+    for op in reversed(list(function.body.block.ops)):
+        if op.results and not any(r.first_use for r in op.results) and is_side_effect_free(op):
+            op.detach()
+            op.erase()
+
+
+def _replace(op: OnnxOp, new: OnnxOp) -> None:
+    block = op.parent_block()
+    assert block is not None
+    block.insert_op_before(new, op)
+    for old, result in zip(op.results, new.results, strict=True):
+        result.name_hint = old.name_hint
+        old.replace_all_uses_with(result)
+    op.detach()
+    op.erase()

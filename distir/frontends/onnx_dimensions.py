@@ -1,0 +1,73 @@
+"""Sizes for the dynamic dimensions of an ONNX model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from onnx import TypeProto, ValueInfoProto
+
+from distir.errors import DistIRError
+
+
+def bind_inputs(
+    inputs: Sequence[ValueInfoProto], dims: Mapping[str, int]
+) -> tuple[dict[str, TypeProto], dict[str, int]]:
+    """
+    The types of the inputs with every dimension known, and the sizes of the symbolic
+    dimensions. `dims` names a dimension by its symbol or as `INPUT.POSITION`.
+    Raises DistIRError for dimensions without a size and for sizes without a dimension.
+    """
+    dynamic = {
+        (info.name, index): dim.dim_param
+        for info in inputs
+        for index, dim in enumerate(info.type.tensor_type.shape.dim)
+        if not dim.HasField("dim_value")
+    }
+    names = [
+        *dict.fromkeys(s for s in dynamic.values() if s),
+        *(f"{name}.{index}" for name, index in dynamic),
+    ]
+    for name, size in dims.items():
+        if name not in names:
+            known = f"its dynamic dimensions are {', '.join(names)}" if names else (
+                "it has no dynamic dimensions"
+            )
+            raise DistIRError(
+                f"the model has no dynamic dimension {name!r} to give the size {size}: "
+                f"{known}"
+            )
+        if size < 1:
+            raise DistIRError(f"the size of dimension {name!r} is {size}; give at least 1")
+    symbols = {s: dims[s] for s in dynamic.values() if s in dims}
+    types: dict[str, TypeProto] = {}
+    unresolved: list[str] = []
+    remedies: list[str] = []
+    for info in inputs:
+        type_ = TypeProto()
+        type_.CopyFrom(info.type)
+        types[info.name] = type_
+        for index, dim in enumerate(type_.tensor_type.shape.dim):
+            if dim.HasField("dim_value"):
+                continue
+            key, symbol = f"{info.name}.{index}", dim.dim_param
+            size = dims.get(key, symbols.get(symbol) if symbol else None)
+            if size and symbol and symbols.setdefault(symbol, size) != size:
+                raise DistIRError(
+                    f"dimension {symbol!r} gets the sizes {symbols[symbol]} and {size}; "
+                    "give it one"
+                )
+            if size is not None:
+                dim.dim_value = size
+            else:
+                unresolved.append(
+                    f"dimension {index} of input {info.name!r}"
+                    + (f" ({symbol})" if symbol else "")
+                )
+                remedies.append(symbol or key)
+    if unresolved:
+        options = " ".join(f"--dim {name}=SIZE" for name in dict.fromkeys(remedies))
+        raise DistIRError(
+            f"the model has dynamic dimensions without a size: {', '.join(unresolved)}; "
+            f"give their sizes with {options}"
+        )
+    return types, symbols

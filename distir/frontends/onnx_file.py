@@ -1,0 +1,151 @@
+"""Reading ONNX files: the protobuf message and the tensors in external-data files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from distir.errors import DistIRError
+
+_PACKED_BITS = 8
+"""Elements narrower than a byte are packed; they are read whole by onnx."""
+
+
+def load_model(path: str | Path) -> ModelProto:
+    """
+    The model in an ONNX file, without the data in external files.
+    Raises DistIRError if the file is missing or no ONNX model.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DistIRError(f"cannot read the model {path}: {error.strerror}") from error
+    try:
+        model = ModelProto.FromString(content)
+    except DecodeError as error:
+        raise DistIRError(
+            f"{path} is not an ONNX model, or only a part of one: its {len(content)} "
+            "bytes cannot be decoded; export or copy the model again"
+        ) from error
+    if not model.HasField("graph") or not model.opset_import:
+        raise DistIRError(
+            f"{path} is not an ONNX model: it has no graph or imports no operators; "
+            "export or copy the model again"
+        )
+    return model
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether the tensor's data is in another file."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def _attribute_tensors(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.TENSOR:
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def embed_attribute_tensors(model: ModelProto, folder: Path | None) -> None:
+    """Brings external data of node attributes, which is small, into the model."""
+    nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
+    for tensor in _attribute_tensors(nodes):
+        if is_external(tensor):
+            array = tensor_value(tensor, folder)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+
+
+def tensor_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any]:
+    """
+    The value of a tensor. Data in an external file under `folder` is mapped, not read.
+    Raises DistIRError when the data is missing, outside the folder or of a wrong size.
+    """
+    try:
+        if is_external(tensor):
+            return _external_value(tensor, folder)
+        return numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, KeyError) as error:
+        raise DistIRError(
+            f"the data of tensor {tensor.name!r} is not valid: {error}; "
+            "export the model again"
+        ) from error
+
+
+def _external_value(tensor: TensorProto, folder: Path | None) -> npt.NDArray[Any]:
+    entries = {e.key: e.value for e in tensor.external_data}
+    path = _external_path(tensor.name, entries.get("location", ""), folder)
+    shape = tuple(tensor.dims)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    if dtype.kind == "O":
+        raise ValueError("strings cannot be kept in an external file")
+    count = int(np.prod(shape, dtype=np.int64))
+    bits = _bits(tensor.data_type, dtype)
+    needed = (count * bits + 7) // 8
+    offset, size = int(entries.get("offset", 0)), path.stat().st_size
+    length = int(entries.get("length", needed))
+    if length != needed or offset < 0 or offset + length > size:
+        raise DistIRError(
+            f"tensor {tensor.name!r} needs {needed} bytes, but the model says that "
+            f"{path} holds {length} at offset {offset}, and the file has {size} bytes; "
+            "export or copy the model again"
+        )
+    if bits < _PACKED_BITS or count == 0:
+        inline = TensorProto()
+        inline.CopyFrom(tensor)
+        inline.ClearField("external_data")
+        inline.ClearField("data_location")
+        with path.open("rb") as file:
+            file.seek(offset)
+            inline.raw_data = file.read(length)
+        return numpy_helper.to_array(inline)
+    mapped = np.memmap(path, np.uint8, "r", offset, (length,))
+    return mapped.view(np.ndarray).view(dtype).reshape(shape)
+
+
+def _bits(onnx_type: int, dtype: np.dtype[Any]) -> int:
+    """Bits of an element in a file: the digits in the names of the narrow types."""
+    name = TensorProto.DataType.Name(onnx_type)
+    for bits, names in ((2, ("UINT2", "INT2")), (4, ("UINT4", "INT4", "FLOAT4E2M1"))):
+        if name in names:
+            return bits
+    return dtype.itemsize * 8
+
+
+def _external_path(tensor: str, location: str, folder: Path | None) -> Path:
+    """The file of an external tensor, which must lie in the model's folder."""
+    if folder is None:
+        raise DistIRError(
+            f"tensor {tensor!r} is in the external file {location!r}, but the model was "
+            "given without its folder; import it from its file"
+        )
+    folder = folder.resolve()
+    path = Path(location)
+    if (
+        not location
+        or path.is_absolute()
+        or ".." in path.parts
+        or "\\" in location
+        or "\0" in location
+        or not (folder / path).resolve().is_relative_to(folder)
+    ):
+        raise DistIRError(
+            f"tensor {tensor!r} is in the external file {location!r}, which is not "
+            f"inside the model's folder {folder}; DistIR does not read it: move the "
+            "data beside the model and export again"
+        )
+    if not (folder / path).is_file():
+        raise DistIRError(
+            f"tensor {tensor!r} is in the external file {folder / path}, which does "
+            "not exist; copy it beside the model"
+        )
+    return folder / path

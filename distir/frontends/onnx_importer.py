@@ -1,0 +1,298 @@
+"""
+ONNX models as sequential programs.
+
+The graph becomes `@main`, its nodes one op each, in order. Graph inputs and weights are
+arguments: an initializer of floats is a `parameter`, or a `constant` where the exporter
+says that it is a buffer; large constants are `constant` arguments too; everything small
+is an `onnx.Constant`. Dimensions that the types do not tell stay dynamic: `fold-shapes`
+resolves them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    helper,
+    numpy_helper,
+)
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+
+from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import element_type_of_dtype, tensor_type, type_from_proto
+from distir.errors import DistIRError
+from distir.frontends.canonicalize import canonicalize
+from distir.frontends.imported_model import ImportedModel
+from distir.frontends.onnx_dimensions import bind_inputs
+from distir.frontends.onnx_file import embed_attribute_tensors, load_model, tensor_value
+from distir.frontends.onnx_prepare import LARGE, domain_of, node_name, prepare, value_infos
+from distir.frontends.onnx_scopes import node_scope
+from distir.frontends.onnx_types import TypeInference
+from distir.program import ENTRY, set_argument_attributes
+
+Array = npt.NDArray[Any]
+
+_FLOATS = frozenset(
+    (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.BFLOAT16,
+        TensorProto.DOUBLE,
+    )
+)
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+
+
+def import_onnx(
+    source: str | Path | ModelProto, dims: Mapping[str, int] | None = None
+) -> ImportedModel:
+    """
+    The program in an ONNX file, or in a model whose data is all inside it. `dims` gives
+    sizes to dynamic dimensions of the inputs, by their name or as `INPUT.POSITION`.
+    Raises DistIRError.
+    """
+    if isinstance(source, ModelProto):
+        model, folder = source, None
+    else:
+        model, folder = load_model(source), Path(source).parent
+    embed_attribute_tensors(model, folder)
+    return _Importer(model, folder, dims or {}).run()
+
+
+class _Importer:
+    """Builds `@main` of one model."""
+
+    def __init__(self, model: ModelProto, folder: Path | None, dims: Mapping[str, int]):
+        self.initializers = {t.name: t for t in model.graph.initializer}
+        self.sparse = {s.values.name: s for s in model.graph.sparse_initializer}
+        self.infos = value_infos(model.graph)
+        self.folder = folder
+        prepared = prepare(model)
+        self.graph = prepared.graph
+        inputs = [
+            i
+            for i in self.graph.input
+            if i.name not in self.initializers and i.name not in self.sparse
+        ]
+        self.inputs, symbols = bind_inputs(inputs, dims)
+        self.inference = TypeInference(prepared, symbols)
+        self.block = Block()
+        self.values: dict[str, SSAValue] = {}
+        self.attributes: list[dict[str, Attribute]] = []
+        self.weights: dict[str, Array] = {}
+
+    def run(self) -> ImportedModel:
+        for name, type_ in self.inputs.items():
+            self._argument(name, type_from_proto(type_), "input")
+            self.inference.types[name] = type_
+        used = {n for node in self.graph.node for n in node.input}
+        used |= {o.name for o in self.graph.output}
+        for name in [*self.initializers, *self.sparse]:
+            if name in used:
+                self._initializer(name)
+        for node in self.graph.node:
+            self._node(node)
+        missing = [o.name for o in self.graph.output if o.name not in self.values]
+        if missing:
+            raise DistIRError(
+                f"no node of the ONNX model computes its output {missing[0]!r}; "
+                "export the model again"
+            )
+        results = [self.values[o.name] for o in self.graph.output]
+        self.block.add_op(ReturnOp(*results))
+        function = FuncOp(
+            ENTRY,
+            (self.block.arg_types, [r.type for r in results]),
+            Region(self.block),
+        )
+        set_argument_attributes(function, self.attributes)
+        function.res_attrs = ArrayAttr(
+            [DictionaryAttr({NAME: StringAttr(o.name)}) for o in self.graph.output]
+        )
+        module = ModuleOp([function])
+        canonicalize(module)
+        return ImportedModel(module, self.weights)
+
+    def _argument(self, name: str, type_: Attribute, role: str) -> None:
+        value = self.block.insert_arg(type_, len(self.block.args))
+        value.name_hint = name_hint(name)
+        self.values[name] = value
+        self.attributes.append({ROLE: StringAttr(role), NAME: StringAttr(name)})
+
+    def _weight(self, name: str, array: Array, role: str) -> None:
+        element = element_type_of_dtype(array.dtype)
+        self._argument(name, tensor_type(array.shape, element), role)
+        self.weights[name] = array
+
+    def _constant(self, name: str, array: Array, scope: str = "") -> None:
+        element = element_type_of_dtype(array.dtype)
+        op = operator("Constant").build_op(
+            [],
+            [tensor_type(array.shape, element)],
+            {"value": array},
+            {SCOPE: StringAttr(scope)} if scope else None,
+        )
+        op.results[0].name_hint = name_hint(name)
+        self.block.add_op(op)
+        self.values[name] = op.results[0]
+
+    def _known(self, name: str, array: Array) -> None:
+        """Tells the type inference about a value."""
+        proto = numpy_helper.from_array(array) if array.size <= LARGE else None
+        self.inference.types[name] = helper.make_tensor_type_proto(
+            helper.np_dtype_to_tensor_dtype(array.dtype)
+            if array.dtype.kind != "O"
+            else TensorProto.STRING,
+            array.shape,
+        )
+        if proto is not None:
+            self.inference.known[name] = proto
+
+    def _initializer(self, name: str) -> None:
+        if name in self.sparse:
+            array = dense_value(self.sparse[name], self.folder)
+            element = self.sparse[name].values.data_type
+        else:
+            array = tensor_value(self.initializers[name], self.folder)
+            element = self.initializers[name].data_type
+        self._known(name, array)
+        if element in _FLOATS and (array.ndim > 0 or "." in name):
+            self._weight(name, array, self._role(name))
+        elif array.size > LARGE and array.dtype.kind != "O":
+            self._weight(name, array, "constant")
+        else:
+            self._constant(name, array)
+
+    def _role(self, name: str) -> str:
+        """A buffer is a constant if the exporter says so; else floats are trained."""
+        info = self.infos.get(name)
+        kinds = [p.value for p in info.metadata_props if p.key == _KIND] if info else []
+        return "constant" if kinds and kinds[0] != "PARAMETER" else "parameter"
+
+    def _node(self, node: NodeProto) -> None:
+        absent = [n for n in node.input if n and n not in self.values]
+        if absent:
+            raise DistIRError(
+                f"{node_name(node)} reads {absent[0]!r}, which nothing before it "
+                "computes; export the model again"
+            )
+        if node.op_type == "Constant" and not domain_of(node):
+            self._constant_node(node)
+        elif self._restores_parameter(node):
+            array = self.weights[node.input[0]]
+            self._known(node.output[0], array)
+            self._weight(node.output[0], array, "parameter")
+        else:
+            self._compute_node(node)
+
+    def _restores_parameter(self, node: NodeProto) -> bool:
+        """
+        The older exporter merges parameters that happen to have equal values and gives
+        the others as `Identity` of the first, under their own names.
+        """
+        return (
+            node.op_type == "Identity"
+            and node.input[0] in self.weights
+            and "." in node.output[0]
+            and "/" not in node.output[0]
+        )
+
+    def _constant_node(self, node: NodeProto) -> None:
+        name, array = node.output[0], constant_node_value(node)
+        self._known(name, array)
+        if array.size > LARGE and array.dtype.kind != "O":
+            self._weight(name, array, "constant")
+        else:
+            self._constant(name, array, node_scope(node))
+
+    def _compute_node(self, node: NodeProto) -> None:
+        op_type = operator(node.op_type, domain_of(node))
+        types = self.inference.infer(node)
+        while types and not node.output[len(types) - 1]:
+            types.pop()
+        scope = node_scope(node)
+        try:
+            op = op_type.build_op(
+                [self.values[n] if n else None for n in node.input],
+                [type_from_proto(t) for t in types],
+                {a.name: attribute_value(a) for a in node.attribute},
+                {SCOPE: StringAttr(scope)} if scope else None,
+            )
+        except (ValueError, KeyError) as error:
+            raise DistIRError(
+                f"{node_name(node)} cannot be imported: {error}"
+            ) from error
+        self.block.add_op(op)
+        for output, result in zip(node.output, op.results, strict=False):
+            if output:
+                result.name_hint = name_hint(output)
+                self.values[output] = result
+
+
+def name_hint(name: str) -> str | None:
+    """An SSA name for an ONNX value name, or None."""
+    if SSAValue.is_valid_name(name):
+        return name
+    hint = re.sub(r"\W+", "_", name.split("/")[-1].split("::")[-1]).strip("_")
+    return hint if SSAValue.is_valid_name(hint) else None
+
+
+def attribute_value(attribute: AttributeProto) -> Any:
+    """An ONNX attribute as `OnnxOp.build_op` takes it."""
+    match attribute.type:
+        case AttributeProto.TENSOR:
+            return numpy_helper.to_array(attribute.t)
+        case AttributeProto.TYPE_PROTO:
+            return type_from_proto(attribute.tp)
+        case _:
+            return helper.get_attribute_value(attribute)
+
+
+def constant_node_value(node: NodeProto) -> Array:
+    """The value of a Constant node, whichever of its attributes holds it."""
+    attribute = next((a for a in node.attribute if a.name != "doc_string"), None)
+    if attribute is None:
+        raise DistIRError(f"{node_name(node)} has no value; export the model again")
+    match attribute.name:
+        case "value":
+            return tensor_value(attribute.t, None)
+        case "sparse_value":
+            return dense_value(attribute.sparse_tensor, None)
+        case "value_int" | "value_ints":
+            return np.array(helper.get_attribute_value(attribute), np.int64)
+        case "value_float" | "value_floats":
+            return np.array(helper.get_attribute_value(attribute), np.float32)
+        case "value_string":
+            return np.array(attribute.s.decode(), object)
+        case "value_strings":
+            return np.array([s.decode() for s in attribute.strings], object)
+        case _:
+            raise DistIRError(
+                f"{node_name(node)} has the attribute {attribute.name!r}, which is no "
+                "value; export the model again"
+            )
+
+
+def dense_value(sparse: Any, folder: Path | None) -> Array:
+    """The dense array of a sparse tensor in COO form."""
+    values = tensor_value(sparse.values, folder)
+    indices = tensor_value(sparse.indices, folder)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense

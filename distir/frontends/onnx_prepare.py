@@ -1,0 +1,253 @@
+"""
+Brings an ONNX model to the form that the importer reads: no local functions, only
+operators that the `onnx` dialect has, at the dialect's opset.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import onnx
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+    defs,
+    helper,
+)
+from onnx.defs import OpSchema
+
+from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OPSET
+from distir.errors import DistIRError
+from distir.frontends.onnx_file import is_external
+
+LARGE = 1024
+"""Constants with more elements are kept with the weights, outside the program."""
+
+_STANDARD = ("", "ai.onnx")
+
+
+def domain_of(node: NodeProto) -> str:
+    """The operator's domain; the default domain has two spellings."""
+    return "" if node.domain in _STANDARD else node.domain
+
+
+def node_name(node: NodeProto) -> str:
+    """A node as messages name it."""
+    domain = domain_of(node) or "ai.onnx"
+    name = node.name or (node.output[0] if node.output else "")
+    return f"{node.op_type} {name!r} (domain {domain})"
+
+
+def prepare(model: ModelProto) -> ModelProto:
+    """
+    An equivalent model without local functions, at the dialect's opset. Its large
+    initializers have no data: they are inputs of the graph. Raises DistIRError.
+    """
+    model = inline_functions(without_weights(model))
+    check_operators(model)
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise DistIRError(
+            f"the ONNX model is not valid: {_first_line(error)}; export it again"
+        ) from error
+    model = convert(model)
+    for node in model.graph.node:
+        _check_known(node)
+    return model
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """The model with its local functions written out where they are called."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model, convert_version=True)
+    except (RuntimeError, ValueError) as error:
+        raise DistIRError(
+            f"the functions of the ONNX model cannot be inlined: {_first_line(error)}; "
+            "export it without local functions"
+        ) from error
+
+
+def opset_versions(model: ModelProto) -> dict[str, int]:
+    """The imported version of each domain."""
+    return {
+        "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
+    }
+
+
+def check_operators(model: ModelProto) -> None:
+    """Refuses operators that are not in the standard or that have a body."""
+    versions = opset_versions(model)
+    if versions.get("", 0) > OPSET:
+        raise DistIRError(
+            f"the model uses opset {versions['']}, but DistIR knows the ONNX standard up "
+            f"to opset {OPSET}; export it with opset_version={OPSET}"
+        )
+    for node in model.graph.node:
+        if _has_body(node):
+            raise DistIRError(
+                f"the model uses {node_name(node)}, an operator with a body, but a "
+                "program of DistIR is straight-line code; export the model without "
+                "data-dependent control flow"
+            )
+        domain = domain_of(node)
+        if domain not in DOMAIN_VERSIONS or not defs.has(node.op_type, domain):
+            raise DistIRError(
+                f"the model uses {node_name(node)}, which is not an operator of the "
+                "ONNX standard; export the model with standard operators only, or "
+                "with the operator as a local function"
+            )
+
+
+def _has_body(node: NodeProto) -> bool:
+    if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+        return True
+    domain = domain_of(node)
+    if not defs.has(node.op_type, domain):
+        return False
+    attributes = defs.get_schema(node.op_type, domain).attributes
+    return any(a.type == OpSchema.AttrType.GRAPH for a in attributes.values())
+
+
+def _check_known(node: NodeProto) -> None:
+    if (domain_of(node), node.op_type) not in OPERATORS:
+        raise DistIRError(
+            f"the model uses {node_name(node)}, which ONNX has withdrawn by opset "
+            f"{OPSET} without a conversion; export it with a newer opset_version"
+        )
+
+
+def without_weights(model: ModelProto) -> ModelProto:
+    """The model whose large or external initializers are inputs without data."""
+    graph = model.graph
+    light = ModelProto()
+    for field, value in model.ListFields():
+        if field.name == "graph":
+            continue
+        if field.is_repeated:
+            getattr(light, field.name).extend(value)
+        else:
+            setattr(light, field.name, value)
+    copy: GraphProto = light.graph
+    for field, value in graph.ListFields():
+        if field.name in ("initializer", "sparse_initializer"):
+            continue
+        if field.is_repeated:
+            getattr(copy, field.name).extend(value)
+        else:
+            setattr(copy, field.name, value)
+    inputs = {i.name for i in graph.input}
+    for tensor in graph.initializer:
+        if is_external(tensor) or _size(tensor.dims) > LARGE:
+            if tensor.name not in inputs:
+                copy.input.append(
+                    helper.make_tensor_value_info(
+                        tensor.name, tensor.data_type, list(tensor.dims)
+                    )
+                )
+        else:
+            copy.initializer.append(tensor)
+    for sparse in graph.sparse_initializer:
+        if sparse.values.name not in inputs:
+            copy.input.append(
+                helper.make_tensor_value_info(
+                    sparse.values.name, sparse.values.data_type, list(sparse.dims)
+                )
+            )
+    return light
+
+
+def _size(dims: Any) -> int:
+    size = 1
+    for dim in dims:
+        size *= dim
+    return size
+
+
+def convert(model: ModelProto) -> ModelProto:
+    """The model at the dialect's opset. Node metadata and value types are kept."""
+    versions = opset_versions(model)
+    stale: list[NodeProto] = []
+    for node in model.graph.node:
+        domain = domain_of(node)
+        if not _same_signature(node.op_type, domain, versions.get(domain, 1)):
+            stale.append(node)
+    for node in stale:
+        if domain_of(node):
+            raise DistIRError(
+                f"the model uses {node_name(node)} at version "
+                f"{versions[node.domain]} of its domain, which cannot be converted to "
+                f"version {DOMAIN_VERSIONS[node.domain]}; export it with the newer version"
+            )
+    if not stale:
+        return model
+    from onnx import version_converter
+
+    try:
+        converted = version_converter.convert_version(model, OPSET)
+    except (RuntimeError, ValueError, version_converter.ConvertError) as error:
+        names = ", ".join(sorted({n.op_type for n in stale}))
+        raise DistIRError(
+            f"the model uses opset {versions.get('', 1)}, and ONNX's version converter "
+            f"cannot bring it to opset {OPSET} ({_first_line(error)}; operators that "
+            f"changed: {names}); export it with a newer opset_version"
+        ) from error
+    _restore_annotations(model.graph, converted.graph)
+    return converted
+
+
+def _restore_annotations(source: GraphProto, target: GraphProto) -> None:
+    """The converter drops metadata; nodes are the same by the names of their outputs."""
+    by_output = {o: node for node in source.node for o in node.output if o}
+    for node in target.node:
+        original = next((by_output[o] for o in node.output if o in by_output), None)
+        if original is not None:
+            del node.metadata_props[:]
+            node.metadata_props.extend(original.metadata_props)
+            node.name = original.name
+    del target.value_info[:]
+    target.value_info.extend(source.value_info)
+
+
+@cache
+def _same_signature(name: str, domain: str, version: int) -> bool:
+    """
+    Whether nothing but type constraints and documentation changed in an operator
+    between that version of its domain and the dialect's.
+    """
+    try:
+        old = defs.get_schema(name, version, domain)
+        new = defs.get_schema(name, DOMAIN_VERSIONS[domain], domain)
+    except defs.SchemaError:
+        return False
+    return old.since_version == new.since_version or _signature(old) == _signature(new)
+
+
+def _signature(schema: OpSchema) -> Any:
+    return (
+        schema.deprecated,
+        [(i.name, i.option, i.is_homogeneous, i.min_arity) for i in schema.inputs],
+        [(o.name, o.option, o.is_homogeneous, o.min_arity) for o in schema.outputs],
+        {
+            a.name: (a.type, a.required, a.default_value.SerializeToString())
+            for a in schema.attributes.values()
+        },
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def value_infos(graph: GraphProto) -> dict[str, ValueInfoProto]:
+    """What the model itself says about its intermediate values and results."""
+    return {v.name: v for v in [*graph.value_info, *graph.output]}

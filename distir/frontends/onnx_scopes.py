@@ -1,0 +1,47 @@
+"""
+The module of the source model that an ONNX node came from, as PyTorch's exporters leave
+it: the new one in the node's metadata, the older one in the node's name.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from onnx import NodeProto
+
+_NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+_NAMESPACE = "namespace"
+
+
+def node_scope(node: NodeProto) -> str:
+    """The dotted path of the source module, or ''."""
+    metadata = {p.key: p.value for p in node.metadata_props}
+    if _NAME_SCOPES in metadata:
+        return _from_name_scopes(metadata[_NAME_SCOPES])
+    if _NAMESPACE in metadata:
+        return _from_namespace(metadata[_NAMESPACE])
+    return _from_name(node.name)
+
+
+def _from_name_scopes(text: str) -> str:
+    """`['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
+    try:
+        scopes = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return ""
+    if not isinstance(scopes, list) or len(scopes) < 2:
+        return ""
+    return str(scopes[-2])
+
+
+def _from_namespace(text: str) -> str:
+    """`: Model/encoder: Encoder/encoder.0: Linear/linear: aten.linear`, likewise."""
+    parts = [part.partition(":")[0].strip() for part in text.split("/")]
+    return parts[-2] if len(parts) > 1 else ""
+
+
+def _from_name(name: str) -> str:
+    """`/encoder/encoder.0/Gemm` names each module by its own part of the path."""
+    if not name.startswith("/"):
+        return ""
+    return ".".join(part for part in name.split("/")[1:-1] if part)

@@ -1,0 +1,118 @@
+"""
+Weights live outside the IR, in a safetensors file that holds them by their source name.
+
+A module names its file in the attribute `dist.weights`: a bare file name in the folder
+of the `.mlir` file, so that a program never makes a tool read from anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.dist import WEIGHTS
+from distir.errors import DistIRError
+from distir.program import text_attribute
+
+SUFFIX = ".safetensors"
+
+_DTYPES = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64"),
+        *("uint8", "uint16", "uint32", "uint64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64"),
+    )
+)
+
+
+class Weights(Mapping[str, npt.NDArray[Any]]):
+    """
+    The tensors of a safetensors file. The file is mapped: a tensor is read when it is
+    looked up, and not kept.
+    """
+
+    def __init__(self, path: Path):
+        import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
+        from safetensors import SafetensorError, safe_open
+
+        self.path = path
+        try:
+            self._file: Any = safe_open(path, framework="np")
+        except FileNotFoundError:
+            raise DistIRError(
+                f"the weights file {path} does not exist; put it beside the program, "
+                "or import the model again"
+            ) from None
+        except (SafetensorError, OSError) as error:
+            raise DistIRError(
+                f"{path} is not a readable safetensors file ({error}); "
+                "import the model again"
+            ) from error
+        self._names: list[str] = list(self._file.keys())
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        if name not in self:
+            raise KeyError(name)
+        return self._file.get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def load_weights(path: str | Path) -> Weights:
+    """The weights in a file, by name. Raises DistIRError."""
+    return Weights(Path(path))
+
+
+def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Writes weights to a safetensors file. Raises DistIRError."""
+    from safetensors.numpy import save_file
+
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, array in weights.items():
+        array = np.asarray(array, order="C")
+        if array.dtype.name not in _DTYPES:
+            raise DistIRError(
+                f"weight {name!r} has elements of type {array.dtype.name}, which a "
+                "safetensors file written by DistIR cannot hold; cast it before "
+                "importing the model"
+            )
+        arrays[name] = array
+    try:
+        save_file(arrays, Path(path))
+    except OSError as error:
+        raise DistIRError(f"cannot write the weights file {path}: {error}") from error
+
+
+def weights_file(module: ModuleOp, model_path: str | Path) -> Path | None:
+    """
+    The file that holds a module's weights, beside the file `model_path` the module was
+    read from; None if the module names no file. Raises DistIRError if `dist.weights` is
+    anything but a bare file name.
+    """
+    if WEIGHTS not in module.attributes:
+        return None
+    name = text_attribute(module.attributes, WEIGHTS)
+    if (
+        not name
+        or name in (".", "..")
+        or any(c in name for c in "/\\:\0")
+        or Path(name).name != name
+    ):
+        raise DistIRError(
+            f"the module's {WEIGHTS} attribute is {module.attributes[WEIGHTS]}, but it "
+            "must be a bare file name in the folder of the program, such as "
+            '"model.safetensors"'
+        )
+    return Path(model_path).parent / name
