@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     BFloat16Type,
     ComplexType,
     DenseIntOrFPElementsAttr,
@@ -162,7 +163,7 @@ def bytes_per_element(type_: Attribute) -> float:
 def tensor_type(
     shape: Sequence[int], element: Attribute, encoding: Attribute | None = None
 ) -> TensorType[Any]:
-    """A ranked tensor type; -1 is a dynamic dimension."""
+    """A ranked tensor type; `DYNAMIC_INDEX` is a dynamic dimension."""
     if encoding is None:
         return TensorType(element, shape)
     return TensorType(element, shape, encoding)
@@ -209,7 +210,7 @@ def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:
         return TensorType(
             element,
             [
-                d.dim_value if d.HasField("dim_value") else -1
+                d.dim_value if d.HasField("dim_value") else DYNAMIC_INDEX
                 for d in proto.tensor_type.shape.dim
             ],
         )
