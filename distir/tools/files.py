@@ -20,7 +20,8 @@ from xdsl.universe import Universe
 
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
-from distir.weights import load_weights, weights_file
+from distir.passes import get_all_passes
+from distir.weights import SUFFIX, load_weights, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -48,6 +49,11 @@ def write_program(module: ModuleOp, path: Path) -> None:
         stream.write("\n")
 
 
+def named_pass(name: str) -> ModulePass:
+    """A pass of DistIR with its default options."""
+    return get_all_passes()[name]()()
+
+
 def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
     """Runs passes in order and verifies the module after each."""
     context = new_context()
@@ -71,7 +77,11 @@ def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path
     file = weights_file(module, source)
     if file is None or target.parent.resolve() == source.parent.resolve():
         return None
-    beside = target.with_suffix(".safetensors")
+    beside = target.with_suffix(SUFFIX)
+    if beside == target:
+        raise DistIRError(
+            f"{target} is where the weights would go; give the program the suffix .mlir"
+        )
     module.attributes[WEIGHTS] = StringAttr(beside.name)
     if beside.exists() and beside.samefile(file):
         return None

@@ -51,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.device import ClusterOp
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
+    from distir.passes.annotations import read_notes
     from distir.passes.distribute import DistributePass
-    from distir.passes.verify_distribution import VerifyDistributionPass
     from distir.tools.files import (
         apply_passes,
         keep_weights_reachable,
@@ -84,8 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
                 cluster=cluster.sym_name.data,
                 shard=tuple(arguments.shard),
             ),
-            VerifyDistributionPass(),
         )
+    for text in read_notes(module):
+        note(text)
     beside = keep_weights_reachable(module, arguments.program, arguments.output)
     if beside is not None:
         note(f"the weights are now also at {beside}, beside {arguments.output.name}")

@@ -34,27 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from xdsl.dialects.builtin import StringAttr
-
-    from distir.dialects.dist import WEIGHTS
     from distir.frontends.onnx_importer import import_onnx
-    from distir.passes.fold_shapes import FoldShapesPass
-    from distir.passes.outline_repeats import OutlineRepeatsPass
-    from distir.tools.files import apply_passes, write_program
+    from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
-    from distir.weights import save_weights
 
-    output: Path = arguments.output
     with progress(f"importing {arguments.model}"):
         imported = import_onnx(arguments.model, dict(arguments.dim))
+    passes = ["fold-shapes"]
+    if not arguments.no_outline:
+        passes.append("outline-repeats")
     with progress("folding shapes, outlining repeated layers"):
-        passes = [FoldShapesPass()]
-        if not arguments.no_outline:
-            passes.append(OutlineRepeatsPass())
-        apply_passes(imported.module, *passes)
-    if imported.weights:
-        weights = output.with_suffix(".safetensors")
-        save_weights(weights, imported.weights)
-        imported.module.attributes[WEIGHTS] = StringAttr(weights.name)
-    write_program(imported.module, output)
+        apply_passes(imported.module, *map(named_pass, passes))
+    with progress(f"writing {arguments.output}"):
+        imported.save(arguments.output)
     return 0
