@@ -134,6 +134,7 @@ class Outliner:
     def __init__(self, function: FuncOp, sequence: OpSequence, repeat: Repeat):
         self.function = function
         self.windows = [[sequence.ops[row] for row in w] for w in repeat.windows]
+        self.firsts = [sequence.ops[min(window)] for window in repeat.windows]
         self.results = sorted(repeat.results)
         self.scopes = [".".join(common_scope(window)) for window in self.windows]
 
@@ -142,8 +143,8 @@ class Outliner:
         slots = self._slots()
         constants = self._constants()
         outlined = self._build(_function_name(self.scopes, taken), slots)
-        for scope, window in zip(self.scopes, self.windows, strict=True):
-            self._call(outlined, scope, window, list(slots.values()))
+        for index in range(len(self.windows)):
+            self._call(index, outlined, list(slots.values()))
         for constant in constants:
             if not any(result.uses for result in constant.results):
                 Rewriter.erase_op(constant)
@@ -236,20 +237,22 @@ class Outliner:
         )
 
     def _call(
-        self,
-        outlined: FuncOp,
-        scope: str,
-        window: list[Operation],
-        slots: Sequence[tuple[int, int]],
+        self, index: int, outlined: FuncOp, slots: Sequence[tuple[int, int]]
     ) -> None:
+        window, first, scope = (
+            self.windows[index],
+            self.firsts[index],
+            self.scopes[index],
+        )
         # Read now: where an earlier window was, these are the results of its call.
-        arguments = [window[position].operands[index] for position, index in slots]
+        arguments = [window[position].operands[column] for position, column in slots]
         call = CallOp(
             outlined.sym_name.data, arguments, outlined.function_type.outputs.data
         )
         if scope:
             call.attributes[SCOPE] = StringAttr(scope)
-        Rewriter.insert_op(call, InsertPoint.before(_gather(window)))
+        _gather(window, first)
+        Rewriter.insert_op(call, InsertPoint.before(first))
         for (position, result), new in zip(self.results, call.results, strict=True):
             old = window[position].results[result]
             new.name_hint = old.name_hint
@@ -258,41 +261,26 @@ class Outliner:
             Rewriter.erase_op(op)
 
 
-def _gather(window: list[Operation]) -> Operation:
+def _gather(window: list[Operation], first: Operation) -> None:
     """
     Moves the ops that stand between those of a window and do not depend on them before
-    the first of the window, and returns that first op: a call there has all it needs.
+    the first of the window: a call there has all it needs.
     """
     members = set(window)
-    span = _span(members)
     behind: set[Operation] = set()
-    for op in span:
+    remaining = len(members)
+    op: Operation | None = first
+    while remaining:
+        assert op is not None
+        following = op.next_op
         if op in members:
-            continue
-        if any(v.owner in members or v.owner in behind for v in op.operands):
+            remaining -= 1
+        elif any(v.owner in members or v.owner in behind for v in op.operands):
             behind.add(op)
         else:
             op.detach()
-            Rewriter.insert_op(op, InsertPoint.before(span[0]))
-    return span[0]
-
-
-def _span(members: set[Operation]) -> list[Operation]:
-    """The ops of the block from the first member to the last."""
-    start = next(iter(members))
-    block = start.parent_block()
-    assert block is not None
-    remaining = len(members)
-    span: list[Operation] = []
-    for op in block.ops:
-        if op in members:
-            remaining -= 1
-        elif not span:
-            continue
-        span.append(op)
-        if not remaining:
-            break
-    return span
+            Rewriter.insert_op(op, InsertPoint.before(first))
+        op = following
 
 
 def outline_function(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,7 +164,8 @@ def find_repeat(
 ) -> Repeat | None:
     """
     The repeat that saves most operations, or None. Its windows have at least `min_ops`
-    operations and each uses a result of the one before, unless `independent`.
+    operations, are connected and each uses a result of the one before, unless
+    `independent`.
     """
     stretches = sorted(
         _stretches(sequence.tokens, min_ops), key=lambda s: (-s.most_saved, s.period)
@@ -202,7 +204,8 @@ def _has_period_below(window: Integers, limit: int) -> bool:
     )
 
 
-class _Cut(NamedTuple):
+@dataclass(frozen=True)
+class _Cut:
     """A stretch cut into `count` windows from row `start` on."""
 
     start: int
@@ -218,25 +221,50 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
-    if not cuts:
-        return None
-    enough = max(2, max(cut.count for cut in cuts) - 1)
+    enough = max(2, max((cut.count for cut in cuts), default=0) - 1)
     cuts = [cut for cut in cuts if cut.count >= enough]
 
-    def keep_least(key: Any) -> None:
-        keys = [key(cut) for cut in cuts]
-        cuts[:] = [c for c, k in zip(cuts, keys, strict=True) if k == min(keys)]
+    def crossing(cut: _Cut) -> tuple[int, int]:
+        return int(cut.escaping.sum()), -cut.count
 
-    keep_least(lambda cut: int(cut.escaping.sum()))
-    keep_least(lambda cut: -cut.count)
-    keep_least(lambda cut: _parameter_count(sequence, cut, period))
-    keep_least(lambda cut: -_scope_depth(sequence, cut, period))
-    best = cuts[0]
-    starts = range(best.start, best.start + best.count * period, period)
-    return Repeat(
-        [list(range(start, start + period)) for start in starts],
-        {(int(op), int(result)) for op, result in np.argwhere(best.escaping)},
-    )
+    def preference(cut: _Cut) -> tuple[int, int]:
+        return (
+            _parameter_count(sequence, cut, period),
+            -_scope_depth(sequence, cut, period),
+        )
+
+    for _, equal in groupby(sorted(cuts, key=crossing), key=crossing):
+        fit = [c for c in equal if independent or _is_connected(sequence, c, period)]
+        if fit:
+            best = min(fit, key=preference)
+            starts = range(best.start, best.start + best.count * period, period)
+            return Repeat(
+                [list(range(start, start + period)) for start in starts],
+                {(int(op), int(result)) for op, result in np.argwhere(best.escaping)},
+            )
+    return None
+
+
+def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
+    """
+    Whether a window is one piece. Parts of two blocks that do not depend on each other
+    look like a chain where the border runs through both.
+    """
+    pieces = list(range(period))
+
+    def piece(index: int) -> int:
+        while pieces[index] != index:
+            pieces[index] = pieces[pieces[index]]
+            index = pieces[index]
+        return index
+
+    rows = slice(cut.start, cut.start + period)
+    for index, sources in enumerate((sequence.definition[rows] - cut.start).tolist()):
+        for source in sources:
+            if source >= 0:
+                pieces[piece(index)] = piece(source)
+    used = np.flatnonzero(sequence.last_use[rows].max(axis=1) >= 0)
+    return len({piece(index) for index in used.tolist()}) == 1
 
 
 def _possible_cuts(
@@ -267,7 +295,7 @@ def _possible_cuts(
         ends = first + period * np.arange(1, windows + 1)
         escaping = (uses >= ends[:, None, None]).any(axis=0)
         if escaping.any():
-            yield _Cut(first, windows, escaping)
+            yield _Cut(first, windows, np.asarray(escaping))
 
 
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
