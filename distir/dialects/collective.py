@@ -61,7 +61,7 @@ class CollectiveOp(IRDLOperation):
     source = operand_def(TensorType)
     result = result_def(TensorType)
     axes = prop_def(ArrayAttr[StringAttr])
-    group = opt_prop_def(DenseArrayBase)
+    group = opt_prop_def(DenseArrayBase.constr(i64))
     reduction = opt_prop_def(StringAttr)
     dim = opt_prop_def(I64)
     run = opt_prop_def(I64)

@@ -163,7 +163,7 @@ class OnnxOp(IRDLOperation):
         if attr is not None:
             return attribute_to_python(attr)
         proto = self.SCHEMA.attributes[name].default_value
-        if proto is not None and proto.type:
+        if proto.type:
             return _decoded(helper.get_attribute_value(proto))
         return default
 

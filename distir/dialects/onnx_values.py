@@ -175,7 +175,8 @@ def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorA
     element = element_type_of_dtype(array.dtype)
     if _FROM_BUILTIN.get(element) not in _DENSE:
         return TensorAttr(numpy_helper.from_array(array).SerializeToString())
-    type_ = TensorType(element, array.shape)
+    # The overloads of `from_list` cannot tell which element type this is.
+    type_: Any = TensorType(element, array.shape)
     if array.size == 0:
         return DenseIntOrFPElementsAttr.from_list(type_, [])
     first = array.reshape(-1)[:1]

@@ -96,7 +96,7 @@ class LowerReshard(RewritePattern):
         for new_op in ops:
             if SCOPE in op.attributes:
                 new_op.attributes[SCOPE] = op.attributes[SCOPE]
-        rewriter.replace_matched_op(ops, [ops[-1].results[0] if ops else op.source])
+        rewriter.replace(op, ops, [ops[-1].results[0] if ops else op.source])
 
 
 @dataclass(frozen=True)

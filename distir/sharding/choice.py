@@ -409,7 +409,7 @@ class _FunctionSolver:
                 self.derived.add(arg)
             if placement == FREE:
                 self.undecided.add(arg)
-        live = [arg for arg in args if arg in self.last_use]
+        live: list[SSAValue] = [arg for arg in args if arg in self.last_use]
         first = tuple(
             frozenset([placement])
             for arg, (placement, _) in zip(args, arguments, strict=True)

@@ -301,7 +301,7 @@ def _passed_partial(rule: Rule, operands: Sequence[Layout], axis: str) -> str:
     }
     monoids = set(over.values())
     for linear in rule.linear:
-        if linear.operands == set(over) and len(monoids) == 1:
+        if linear.operands == frozenset(over) and len(monoids) == 1:
             (monoid,) = monoids
             if monoid in linear.monoids:
                 return monoid
