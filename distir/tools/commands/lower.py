@@ -8,4 +8,24 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, metavar="dist.mlir")
-    parser.add_argument("-o", dest="output", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="the folder of the package; made if needed",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from distir.lowering.torch_package import write_package
+    from distir.tools.files import read_program
+    from distir.tools.reporting import progress
+    from distir.weights import weights_file
+
+    with progress(f"lowering {arguments.program}"):
+        module = read_program(arguments.program)
+        weights = weights_file(module, arguments.program)
+        write_package(module, arguments.output, weights)
+    return 0
