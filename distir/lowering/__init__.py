@@ -8,4 +8,9 @@ from xdsl.utils.target import Target
 def get_all_targets() -> dict[str, Callable[[], type[Target]]]:
     """Every target by name, imported on demand."""
 
-    return {}
+    def torch() -> type[Target]:
+        from distir.lowering.torch_target import TorchTarget
+
+        return TorchTarget
+
+    return {"torch": torch}

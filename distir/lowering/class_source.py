@@ -1,0 +1,287 @@
+"""The Python class for the program of one rank: functions become methods."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.traits import is_side_effect_free
+
+from distir.dialects.collective import CollectiveOp, CoordinateOp
+from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
+from distir.errors import DistIRError
+from distir.lowering.emitter import (
+    Call,
+    emitter_for,
+    known_constant,
+    literal,
+    torch_dtype,
+)
+from distir.lowering.identifiers import Names, comment, sanitized
+from distir.passes.project import MESH
+from distir.program import (
+    argument_names,
+    describe,
+    entry_function,
+    functions,
+    scope_of,
+)
+
+_LISTED_ELEMENTS = 64
+"""Constants with more elements than this are written as base64 text."""
+
+
+@dataclass
+class ClassSource:
+    """
+    - `body`: the class without its `class` line, indented by four spaces; the entry
+      function is its method `main`.
+    - `helpers`: the helper modules that it uses.
+    - `numbers`: the integers (peers) that differ between ranks that share the class.
+    - `groups`: per mesh the tuples of axes whose process groups it uses.
+    """
+
+    body: str
+    helpers: frozenset[str]
+    numbers: tuple[int, ...]
+    groups: frozenset[tuple[str, tuple[str, ...]]]
+
+
+@dataclass
+class _Writer:
+    """Collects what the methods of one class need."""
+
+    module: ModuleOp
+    devices: Sequence[int]
+    attributes: Names = field(default_factory=lambda: Names(("numbers", "arguments", "results")))
+    methods: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    meshes: dict[str, str] = field(default_factory=lambda: dict[str, str]())
+    constants: dict[object, str] = field(default_factory=lambda: dict[object, str]())
+    setup: list[str] = field(default_factory=lambda: list[str]())
+    helpers: set[str] = field(default_factory=lambda: set[str]())
+    numbers: list[int] = field(default_factory=lambda: list[int]())
+    groups: set[tuple[str, tuple[str, ...]]] = field(
+        default_factory=lambda: set[tuple[str, tuple[str, ...]]]()
+    )
+
+    def mesh(self, op: Operation) -> tuple[str, str]:
+        """The symbol of the mesh of a collective, and the attribute that holds it."""
+        symbol = op.attributes.get(MESH)
+        if not isinstance(symbol, SymbolRefAttr):
+            raise DistIRError(
+                f"{describe(op)} does not name its mesh; lower the distributed program, "
+                f"or the output of `project`"
+            )
+        name = symbol.string_value()
+        if name not in self.meshes:
+            self.meshes[name] = self.attributes.fresh(name, "mesh")
+        return name, f"self.{self.meshes[name]}"
+
+    def constant(self, array: npt.NDArray[Any], hint: str | None) -> str:
+        """The attribute that holds a constant tensor, made in `__init__`."""
+        key = (array.dtype.str, array.dtype.name, array.shape, array.tobytes())
+        if key not in self.constants:
+            name = self.attributes.fresh(hint, "constant")
+            self.constants[key] = f"self.{name}"
+            self.setup.append(f"self.{name} = {self._tensor(array)}")
+        return self.constants[key]
+
+    def _tensor(self, array: npt.NDArray[Any]) -> str:
+        if array.dtype.kind in "OUS":
+            raise DistIRError("constant strings have no torch lowering")
+        element = element_type_of_dtype(array.dtype)
+        dtype = torch_dtype(onnx_element_type(element), "a constant")
+        shape = tuple(array.shape)
+        if array.dtype.kind in "biuf" and array.dtype.name != "bfloat16":
+            flat = array.reshape(-1)
+            if array.size and flat.tobytes() == flat[:1].tobytes() * flat.size:
+                return f"torch.full({shape!r}, {literal(flat[:1])}, dtype={dtype})"
+            if 0 < array.size <= _LISTED_ELEMENTS and bool(np.isfinite(flat).all()):
+                return f"torch.tensor({array.tolist()!r}, dtype={dtype})"
+        self.helpers.add("tensors")
+        text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+        return f"tensors.from_base64({text!r}, {dtype}, {shape!r})"
+
+
+@dataclass
+class _Method:
+    """Writes one function; the `ValueNames` of its ops."""
+
+    writer: _Writer
+    function: FuncOp
+    variables: dict[SSAValue, str] = field(
+        default_factory=lambda: dict[SSAValue, str]()
+    )
+    names: Names = field(default_factory=lambda: Names(_MODULES))
+    lines: list[str] = field(default_factory=lambda: list[str]())
+
+    # ValueNames
+
+    def name(self, value: SSAValue) -> str:
+        known = known_constant(value)
+        if known is not None:
+            return self.writer.constant(known, value.name_hint)
+        return self.variables[value]
+
+    def helper(self, module: str) -> str:
+        self.writer.helpers.add(module)
+        return module
+
+    def group(self, op: Operation) -> str:
+        assert isinstance(op, CollectiveOp | CoordinateOp)
+        mesh, attribute = self.writer.mesh(op)
+        axes = tuple(a.data for a in op.axes.data)
+        self.writer.groups.add((mesh, axes))
+        return f"{attribute}.group({', '.join(repr(a) for a in axes)})"
+
+    def number(self, value: int) -> str:
+        self.writer.numbers.append(self.writer.devices.index(value))
+        return f"self.numbers[{len(self.writer.numbers) - 1}]"
+
+    def method(self, symbol: str) -> str:
+        return f"self.{self.writer.methods[symbol]}"
+
+    # Text
+
+    def text(self) -> str:
+        block = self.function.body.block
+        for argument, hint in zip(
+            block.args, argument_names(self.function), strict=True
+        ):
+            self.variables[argument] = self.names.fresh(hint, "x")
+        parameters = [self.variables[a] for a in block.args]
+        live = _live_ops(self.function)
+        last_use = _last_uses(live)
+        scope = ""
+        for op in live:
+            if scope_of(op) not in ("", scope):
+                scope = scope_of(op)
+                self.lines.append(f"# {comment(scope)}")
+            self._op(op)
+            dead = [
+                self.variables[v]
+                for v in dict.fromkeys((*op.operands, *op.results))
+                if v in self.variables
+                and v not in block.args  # the caller holds them
+                and last_use.get(v, op) is op
+            ]
+            if dead and not isinstance(op, ReturnOp):
+                self.lines.append(f"del {', '.join(dead)}")
+        name = self.writer.methods[self.function.sym_name.data]
+        header = f"def {name}({', '.join(['self', *parameters])}):"
+        return _indented([header, *("    " + line for line in self.lines)])
+
+    def _op(self, op: Operation) -> None:
+        if known_constant(op.results[0] if op.results else None) is not None:
+            return  # written where it is used
+        if isinstance(op, ReturnOp):
+            self.lines.append(f"return {', '.join(self.name(v) for v in op.operands)}")
+            return
+        if isinstance(op, CallOp):
+            operands = ", ".join(self.name(v) for v in op.operands)
+            written = f"{self.method(op.callee.string_value())}({operands})"
+        else:
+            written = emitter_for(op)(Call(op, self))
+        results = [self._result(r) for r in op.results]
+        if isinstance(written, str):
+            target = f"{', '.join(results)} = " if results else ""
+            self.lines.append(target + written)
+        else:
+            for result, line in zip(results, written, strict=True):
+                self.lines.append(f"{result} = {line}")
+
+    def _result(self, value: SSAValue) -> str:
+        owner = value.owner
+        kind = owner.name if isinstance(owner, Operation) else ""
+        fallback = sanitized(kind.rpartition(".")[2]).lower() or "x"
+        self.variables[value] = self.names.fresh(value.name_hint, fallback)
+        return self.variables[value]
+
+
+_MODULES = (
+    "torch",
+    "F",
+    *(file.name.removesuffix(".py") for file in files("distir.lowering.template").iterdir()),
+)
+"""What a method's variables must not hide."""
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "".join(f"    {line}\n" for line in lines)
+
+
+def _live_ops(function: FuncOp) -> list[Operation]:
+    """The ops without pure computations that nothing uses; communication stays."""
+    live: list[Operation] = []
+    used: set[SSAValue] = set()
+    for op in reversed(list(function.body.block.ops)):
+        removable = (
+            bool(op.results)
+            and not isinstance(op, CollectiveOp)
+            and is_side_effect_free(op)
+        )
+        if removable and not used.intersection(op.results):
+            continue
+        used.update(op.operands)
+        live.append(op)
+    live.reverse()
+    return live
+
+
+def _last_uses(ops: Sequence[Operation]) -> dict[SSAValue, Operation]:
+    return {value: op for op in ops for value in op.operands}
+
+
+def class_source(module: ModuleOp, devices: Sequence[int]) -> ClassSource:
+    """
+    The class for a per-rank (or sequential) program; process i of the run is device
+    `devices[i]`. Raises DistIRError for what has no torch lowering.
+    """
+    writer = _Writer(module, devices)
+    entry = entry_function(module)
+    reached = _reached(module, entry)
+    for name in reached:
+        hint = "main" if name == entry.sym_name.data else name
+        writer.methods[name] = writer.attributes.fresh(hint, "function")
+    methods = [_Method(writer, functions(module)[name]).text() for name in reached]
+    setup = [f"self.{a} = meshes[{m!r}]" for m, a in writer.meshes.items()]
+    if writer.numbers:
+        setup.append("self.numbers = numbers")
+    setup += writer.setup
+    header = ["def __init__(self, meshes, numbers):"]
+    init = _indented([*header, *("    " + line for line in setup or ["pass"])])
+    return ClassSource(
+        "\n".join([init, *methods]),
+        frozenset(writer.helpers),
+        tuple(writer.numbers),
+        frozenset(writer.groups),
+    )
+
+
+def _reached(module: ModuleOp, entry: FuncOp) -> list[str]:
+    """The functions that the entry calls, callees after callers, each once."""
+    known = functions(module)
+    order: list[str] = []
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            raise DistIRError(f"function @{name} calls itself; programs must not recurse")
+        if name in order:
+            return
+        if name not in known:
+            raise DistIRError(f"func.call names @{name}, which is not in the module")
+        order.append(name)
+        for op in known[name].body.block.ops:
+            if isinstance(op, CallOp):
+                visit(op.callee.string_value(), (*path, name))
+
+    visit(entry.sym_name.data, ())
+    return order

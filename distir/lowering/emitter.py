@@ -1,0 +1,313 @@
+"""
+The registry of emitters: the PyTorch expression for one op of a per-rank program.
+
+```python
+@torch_emitter("toy.scale")
+def scale(call: Call) -> str:
+    return f"{call.operand(0)} * {call.attribute('factor')!r}"
+```
+
+An emitter returns one Python expression: a tensor, or a tuple of tensors for an op with
+several results (a list of such expressions is one line each). What the expression may
+mention: `torch`, `F` (torch.nn.functional), `self`, and helper modules asked for by
+`call.helper`. Text from the IR must go through `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import constant_value, onnx_element_type
+from distir.errors import DistIRError
+from distir.program import describe
+
+DTYPES: dict[str, str] = {
+    "FLOAT": "torch.float32",
+    "DOUBLE": "torch.float64",
+    "FLOAT16": "torch.float16",
+    "BFLOAT16": "torch.bfloat16",
+    "BOOL": "torch.bool",
+    "INT8": "torch.int8",
+    "INT16": "torch.int16",
+    "INT32": "torch.int32",
+    "INT64": "torch.int64",
+    "UINT8": "torch.uint8",
+    "UINT16": "torch.uint16",
+    "UINT32": "torch.uint32",
+    "UINT64": "torch.uint64",
+    "COMPLEX64": "torch.complex64",
+    "COMPLEX128": "torch.complex128",
+    "FLOAT8E4M3FN": "torch.float8_e4m3fn",
+    "FLOAT8E4M3FNUZ": "torch.float8_e4m3fnuz",
+    "FLOAT8E5M2": "torch.float8_e5m2",
+    "FLOAT8E5M2FNUZ": "torch.float8_e5m2fnuz",
+    "FLOAT8E8M0": "torch.float8_e8m0fnu",
+}
+"""The torch dtype for each ONNX element type that has one."""
+
+
+class NoLowering(DistIRError):
+    """The op, or this form of it, has no torch lowering."""
+
+
+def torch_dtype(onnx_type: int, what: str) -> str:
+    """The torch dtype (source text) of a `TensorProto.DataType`. Raises NoLowering."""
+    from onnx import TensorProto
+
+    name = TensorProto.DataType.Name(onnx_type)
+    if name not in DTYPES:
+        raise NoLowering(
+            f"{what} has no torch lowering for elements of type {name.lower()}"
+        )
+    return DTYPES[name]
+
+
+class ValueNames(Protocol):
+    """What the source writer offers to a call."""
+
+    def name(self, value: SSAValue) -> str:
+        """The Python variable (or attribute) that holds a value."""
+        ...
+
+    def helper(self, module: str) -> str:
+        """Imports a helper module of the package; returns the name to use."""
+        ...
+
+    def group(self, op: Operation) -> str:
+        """The expression for the process group of a per-rank collective."""
+        ...
+
+    def number(self, value: int) -> str:
+        """An expression for an integer that may differ between ranks."""
+        ...
+
+    def method(self, symbol: str) -> str:
+        """The expression for a function of the program."""
+        ...
+
+
+def known_constant(value: SSAValue | None) -> npt.NDArray[Any] | None:
+    """The array of a value made by `onnx.Constant`; None for any other value."""
+    if value is None:
+        return None
+    owner = value.owner
+    if isinstance(owner, Operation) and owner.name == "onnx.Constant":
+        attr = owner.properties.get("value")
+        if attr is not None:
+            return constant_value(attr)
+    return None
+
+
+@dataclass
+class Call:
+    """One op for its emitter. Operands are numbered as in the op's schema."""
+
+    op: Operation
+    names: ValueNames
+
+    def value(self, index: int) -> SSAValue | None:
+        """The operand at that position, None if it is omitted."""
+        if isinstance(self.op, OnnxOp):
+            return self.op.input(index)
+        return self.op.operands[index] if index < len(self.op.operands) else None
+
+    @property
+    def count(self) -> int:
+        """The number of operands, omitted ones included."""
+        if isinstance(self.op, OnnxOp):
+            return len(self.op.input_values)
+        return len(self.op.operands)
+
+    def has(self, index: int) -> bool:
+        """Whether the operand is there."""
+        return self.value(index) is not None
+
+    def operand(self, index: int) -> str:
+        """The variable of an operand; `None` for an omitted one."""
+        value = self.value(index)
+        return "None" if value is None else self.names.name(value)
+
+    def operands(self) -> list[str]:
+        """The variables of all operands."""
+        return [self.operand(i) for i in range(self.count)]
+
+    def helper(self, module: str) -> str:
+        """The name of a helper module of the generated package."""
+        return self.names.helper(module)
+
+    def fail(self, why: str) -> NoLowering:
+        """The error for a form of the op that is not supported."""
+        return NoLowering(f"{describe(self.op)} has no torch lowering: {why}")
+
+    # Attributes and types
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The value of an ONNX attribute, or its schema's default."""
+        assert isinstance(self.op, OnnxOp)
+        return self.op.attribute(name, default)
+
+    def has_attribute(self, name: str) -> bool:
+        return name in self.op.properties
+
+    def type_of(self, index: int) -> TensorType[Any]:
+        """The tensor type of an operand. Raises NoLowering for other types."""
+        value = self.value(index)
+        if value is None or not isinstance(value.type, TensorType):
+            raise self.fail(f"operand {index} is not a tensor of known rank")
+        return value.type
+
+    def rank(self, index: int = 0) -> int:
+        """The number of dimensions of an operand."""
+        return self.type_of(index).get_num_dims()
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """The local shape of an operand; -1 where it is not known."""
+        return self.type_of(index).get_shape()
+
+    def element(self, index: int = 0) -> str:
+        """The ONNX name of an operand's element type, such as `FLOAT16`."""
+        return element_name(self.type_of(index).element_type)
+
+    def result_type(self, index: int = 0) -> TensorType[Any]:
+        """The tensor type of a result. Raises NoLowering for other types."""
+        type_ = self.op.results[index].type
+        if not isinstance(type_, TensorType):
+            raise self.fail(f"result {index} is not a tensor of known rank")
+        return type_
+
+    def result_shape(self, index: int = 0) -> tuple[int, ...] | None:
+        """The local shape of a result, None unless every dimension is known."""
+        type_ = self.op.results[index].type
+        if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
+            return None
+        return type_.get_shape()
+
+    def result_dtype(self, index: int = 0) -> str:
+        """The torch dtype of a result, as source text."""
+        return self.dtype(onnx_element_type(element_of(self.op.results[index].type)))
+
+    def dtype(self, onnx_type: int) -> str:
+        """The torch dtype for an ONNX element type number, as source text."""
+        return torch_dtype(onnx_type, describe(self.op))
+
+    # Known values
+
+    def constant(self, index: int) -> npt.NDArray[Any] | None:
+        """The array of an operand that is a constant."""
+        return known_constant(self.value(index))
+
+    def integers(self, index: int) -> str:
+        """
+        An expression for the list of Python integers that an operand holds: a literal
+        where the values are known.
+        """
+        known = self.constant(index)
+        if known is not None:
+            return repr([int(v) for v in known.reshape(-1)])
+        if not self.has(index):
+            return "None"
+        return f"{self.operand(index)}.reshape(-1).tolist()"
+
+    def integer(self, index: int) -> str:
+        """An expression for the one Python integer that an operand holds."""
+        known = self.constant(index)
+        if known is not None:
+            return repr(int(known.reshape(-1)[0]))
+        return f"int({self.operand(index)})"
+
+    def number(self, index: int) -> str:
+        """An expression for the one Python number that an operand holds."""
+        known = self.constant(index)
+        if known is not None:
+            return literal(known)
+        return f"{self.operand(index)}.item()"
+
+    def scalar(self, index: int) -> str:
+        """
+        An operand of an elementwise op: a Python number where it is a known scalar that
+        the other operand's shape absorbs, else its variable.
+        """
+        known = self.constant(index)
+        if known is None or known.size != 1 or known.dtype.kind not in "fiu":
+            return self.operand(index)
+        others = [
+            self.rank(i)
+            for i in range(self.count)
+            if i != index and self.constant(i) is None
+        ]
+        if not others or max(others) < known.ndim:
+            return self.operand(index)
+        return literal(known)
+
+
+def element_of(type_: Attribute) -> Attribute:
+    """The element type of a tensor type, ranked or not."""
+    return getattr(type_, "element_type", type_)
+
+
+def element_name(type_: Attribute) -> str:
+    """The ONNX name of an element type."""
+    from onnx import TensorProto
+
+    return TensorProto.DataType.Name(onnx_element_type(type_))
+
+
+def literal(array: npt.NDArray[Any]) -> str:
+    """A one-element array as a Python number that has the same value."""
+    value = array.reshape(-1)[0]
+    if array.dtype.kind == "b":
+        return repr(bool(value))
+    if array.dtype.kind in "iu":
+        return repr(int(value))
+    number = float(value)
+    if np.isnan(number) or np.isinf(number):
+        return f"float({str(number)!r})"
+    return repr(number)
+
+
+EmitFunction = Callable[[Call], "str | Sequence[str]"]
+_EMITTERS: dict[str, EmitFunction] = {}
+_builtin_loaded = False
+
+
+def torch_emitter(*names: str) -> Callable[[EmitFunction], EmitFunction]:
+    """Registers a function as the emitter of the ops with these names."""
+
+    def register(function: EmitFunction) -> EmitFunction:
+        for name in names:
+            _EMITTERS[name] = function
+        return function
+
+    return register
+
+
+def emitter_for(op: Operation) -> EmitFunction:
+    """The emitter of an op. Raises NoLowering when there is none."""
+    function = _load().get(op.name)
+    if function is None:
+        raise NoLowering(
+            f"{describe(op)} has no torch lowering; register one with "
+            f"distir.lowering.emitter.torch_emitter({op.name!r})"
+        )
+    return function
+
+
+def supported_ops() -> frozenset[str]:
+    """The names of all ops that have an emitter."""
+    return frozenset(_load())
+
+
+def _load() -> dict[str, EmitFunction]:
+    global _builtin_loaded
+    if not _builtin_loaded:
+        _builtin_loaded = True
+        import distir.lowering.emitters  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    return _EMITTERS

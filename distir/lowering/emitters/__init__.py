@@ -1,0 +1,7 @@
+"""The emitters of this package, one family of ops per file; registered on import."""
+
+from distir.lowering.emitters import (  # noqa: F401
+    communication,
+    elementwise,
+    linear_algebra,
+)

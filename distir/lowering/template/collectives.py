@@ -1,0 +1,200 @@
+"""
+Communication among the processes of a group, by torch.distributed.
+
+A tensor dimension that is split over a group in runs of `run` elements has its elements
+i at the member (i // run) % size; `run=None` is the contiguous split.
+"""
+
+import torch
+import torch.distributed as dist
+
+_REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+# Backends move these types; the others travel as bytes.
+_MOVABLE = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.int8,
+)
+
+
+class Group:
+    """
+    Some processes in the order of their positions along mesh axes.
+
+    `ranks` are global ranks in that order. A process group numbers its members by
+    ascending global rank; `order[i]` is the number of the member at position i.
+    """
+
+    def __init__(self, ranks, handle):
+        self.ranks = tuple(ranks)
+        self.handle = handle
+        ascending = sorted(self.ranks)
+        self.order = tuple(ascending.index(rank) for rank in self.ranks)
+        self.size = len(self.ranks)
+        self.position = self.ranks.index(dist.get_rank()) if self.size > 1 else 0
+
+    def by_position(self, parts):
+        """A list by member number as a list by position."""
+        return [parts[number] for number in self.order]
+
+    def by_number(self, parts):
+        """A list by position as a list by member number."""
+        return [parts[self.order.index(number)] for number in range(self.size)]
+
+
+def _packed(x):
+    """`x` as a contiguous tensor of a type that backends can move."""
+    x = x.contiguous()
+    return x if x.dtype in _MOVABLE else x.reshape(-1).view(torch.uint8)
+
+
+def _unpacked(packed, like):
+    return packed.view(like.dtype).reshape(like.shape)
+
+
+def split(x, count, dim, run=None):
+    """The `count` shards of a dimension."""
+    if run is None:
+        return list(x.chunk(count, dim))
+    blocks = x.unflatten(dim, (x.shape[dim] // (count * run), count, run))
+    return [part.flatten(dim, dim + 1) for part in blocks.unbind(dim + 1)]
+
+
+def join(parts, dim, run=None):
+    """The dimension whose shards are `parts`; the inverse of `split`."""
+    if run is None:
+        return torch.cat(parts, dim)
+    blocks = [part.unflatten(dim, (part.shape[dim] // run, run)) for part in parts]
+    return torch.stack(blocks, dim + 1).flatten(dim, dim + 2)
+
+
+def coordinate(group):
+    """This process's position in the group, as a scalar tensor."""
+    return torch.tensor(group.position)
+
+
+def keep_shard(x, group, dim, run=None):
+    """This process's shard of a value that it holds whole."""
+    return split(x, group.size, dim, run)[group.position].clone()
+
+
+def all_reduce(x, group, reduction):
+    if group.size == 1:
+        return x
+    out = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(out, _REDUCTIONS[reduction], group.handle)
+    return out
+
+
+def all_gather(x, group, dim, run=None):
+    if group.size == 1:
+        return x
+    packed = _packed(x)
+    parts = [torch.empty_like(packed) for _ in range(group.size)]
+    dist.all_gather(parts, packed, group.handle)
+    return join([_unpacked(p, x) for p in group.by_position(parts)], dim, run)
+
+
+def reduce_scatter(x, group, dim, reduction, run=None):
+    if group.size == 1:
+        return x
+    parts = [part.contiguous() for part in split(x, group.size, dim, run)]
+    out = torch.empty_like(parts[0])
+    dist.reduce_scatter(
+        out, group.by_number(parts), _REDUCTIONS[reduction], group.handle
+    )
+    return out
+
+
+def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
+    """Splits `split_dim` and gathers `dim`."""
+    if group.size == 1:
+        return x
+    parts = group.by_number(split(x, group.size, split_dim, split_run))
+    sent = torch.stack([_packed(part) for part in parts])
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group.handle)
+    pieces = [_unpacked(piece, parts[0]) for piece in received]
+    return join(group.by_position(pieces), dim, run)
+
+
+def permute(x, group, shift=1):
+    """Each process passes its tensor `shift` positions on, around the ring."""
+    if shift % group.size == 0:
+        return x
+    packed = _packed(x)
+    received = torch.empty_like(packed)
+    target = group.ranks[(group.position + shift) % group.size]
+    source = group.ranks[(group.position - shift) % group.size]
+    transfers = [
+        dist.P2POp(dist.isend, packed, target),
+        dist.P2POp(dist.irecv, received, source),
+    ]
+    for work in dist.batch_isend_irecv(transfers):
+        work.wait()
+    return _unpacked(received, x)
+
+
+def broadcast(x, group, root):
+    """The root's tensor; the tensors of the others give its shape."""
+    if group.size == 1:
+        return x
+    packed = _packed(x).clone()
+    dist.broadcast(packed, root, group.handle)
+    return _unpacked(packed, x)
+
+
+def reduce(x, group, root, reduction):
+    """The root gets the reduced tensor."""
+    if group.size == 1:
+        return x
+    out = x.clone(memory_format=torch.contiguous_format)
+    dist.reduce(out, root, _REDUCTIONS[reduction], group.handle)
+    return out
+
+
+def gather(x, group, root, dim, run=None):
+    """The root gets the joined shards, the others their own shard."""
+    if group.size == 1:
+        return x
+    if dist.get_rank() != root:
+        send(x, root)
+        return x
+    shards = [
+        x if rank == root else recv(x.shape, x.dtype, rank) for rank in group.ranks
+    ]
+    return join(shards, dim, run)
+
+
+def scatter(x, group, root, dim, run=None):
+    """Each process gets its shard of the root's tensor."""
+    if group.size == 1:
+        return x
+    shards = split(x, group.size, dim, run)
+    if dist.get_rank() != root:
+        return recv(shards[0].shape, x.dtype, root)
+    for rank, shard in zip(group.ranks, shards, strict=True):
+        if rank != root:
+            send(shard, rank)
+    return shards[group.position].clone()
+
+
+def send(x, peer):
+    """Sends a tensor to the process with that rank; waits until it is on its way."""
+    dist.send(_packed(x), peer)
+
+
+def recv(shape, dtype, peer):
+    """Receives a tensor of that shape from the process with that rank."""
+    x = torch.empty(shape, dtype=dtype)
+    packed = _packed(x)
+    dist.recv(packed, peer)
+    return _unpacked(packed, x)

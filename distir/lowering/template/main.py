@@ -1,0 +1,52 @@
+"""
+Runs the program in this folder:
+
+    torchrun --nproc-per-node N DIR/main.py --weights FILE --inputs FILE --outputs FILE
+
+Files are safetensors (or .pt) with tensors by name, whole: each process takes its part.
+"""
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def load_package():
+    """The package in this folder, whatever the folder is called."""
+    here = Path(__file__).resolve().parent
+    name = "distributed_program"
+    spec = importlib.util.spec_from_file_location(
+        name, here / "__init__.py", submodule_search_locations=[str(here)]
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return name
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description="Runs this distributed program.")
+    parser.add_argument("--weights", action="append", default=[], help="a tensor file")
+    parser.add_argument("--inputs", action="append", default=[], help="a tensor file")
+    parser.add_argument("--outputs", help="where rank 0 writes the results")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds to wait for other ranks"
+    )
+    options = parser.parse_args(arguments)
+    name = load_package()
+    program = importlib.import_module(f"{name}.program")
+    runtime = importlib.import_module(f"{name}.runtime")
+    tensors = importlib.import_module(f"{name}.tensors")
+    try:
+        sources = [tensors.load(f) for f in (*options.inputs, *options.weights)]
+        results = runtime.run(program, options.backend, sources, options.timeout)
+        if options.outputs and results:
+            tensors.save(options.outputs, results)
+    except (runtime.ProgramError, tensors.FileError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

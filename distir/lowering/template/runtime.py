@@ -1,0 +1,295 @@
+"""Starts one process of a distributed program: groups, arguments, results."""
+
+import os
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import product
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from . import collectives, tensors
+
+
+class ProgramError(Exception):
+    """The program cannot run; the message says why."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """
+    An argument or result: its global shape, and per dimension the axes of `mesh` that
+    split it, with their run lengths. Over the axes in `partial` the processes hold
+    terms of a reduction. No mesh: process 0 holds it.
+    """
+
+    name: str
+    dtype: torch.dtype | None = None
+    shape: tuple[int, ...] | None = None
+    mesh: str | None = None
+    split: tuple = ()
+    partial: tuple = ()
+    role: str = ""
+
+
+@dataclass(frozen=True)
+class MeshSpec:
+    """
+    Named axes over an ordered list of ranks, the last axis varying fastest; `groups`
+    are the combinations of axes that the program communicates over.
+    """
+
+    axes: dict[str, int]
+    ranks: list[int]
+    groups: list[tuple[str, ...]]
+
+    def coordinates(self):
+        """The coordinates of each rank, by axis, in the order of `ranks`."""
+        return [
+            dict(zip(self.axes, c, strict=True))
+            for c in product(*(range(n) for n in self.axes.values()))
+        ]
+
+    def members(self, axes, rank):
+        """The ranks that differ from `rank` only along `axes`, the first axis major."""
+        places = self.coordinates()
+        own = places[self.ranks.index(rank)]
+        return [
+            self.ranks[places.index({**own, **dict(zip(axes, c, strict=True))})]
+            for c in product(*(range(self.axes[a]) for a in axes))
+        ]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one process runs: a class, and the numbers that set it apart."""
+
+    program: type
+    numbers: tuple[int, ...] = ()
+
+
+class Mesh:
+    """A mesh in a running process; every process makes every mesh, in the same order."""
+
+    def __init__(self, spec, device):
+        self.spec = spec
+        self._groups = {}
+        rank = dist.get_rank()
+        self.device_mesh = None
+        if spec.axes and len(spec.ranks) > 1:
+            ranks = torch.tensor(spec.ranks, device="cpu").reshape(
+                tuple(spec.axes.values())
+            )
+            self.device_mesh = DeviceMesh(
+                device, ranks, mesh_dim_names=tuple(spec.axes)
+            )
+        for axes in spec.groups:
+            self._groups[axes] = self._make(axes, rank)
+
+    def _make(self, axes, rank):
+        here = rank in self.spec.ranks
+        if len(axes) == 1 and self.device_mesh is not None:
+            handle = self.device_mesh.get_group(axes[0]) if here else None
+        else:  # every process takes part in making every group
+            handle = None
+            for members in self._all_groups(axes):
+                made = dist.new_group(members)
+                if rank in members:
+                    handle = made
+        if not here:
+            return None
+        return collectives.Group(self.spec.members(axes, rank), handle)
+
+    def _all_groups(self, axes):
+        found = [self.spec.members(axes, rank) for rank in self.spec.ranks]
+        return [g for i, g in enumerate(found) if sorted(g) not in map(sorted, found[:i])]
+
+    def group(self, *axes):
+        """The processes that differ from this one only along these axes."""
+        return self._groups[axes]
+
+
+def shard(value, spec, mesh, rank):
+    """The part of a global tensor that a rank of the mesh holds."""
+    if mesh is None:
+        return value
+    place = mesh.coordinates()[mesh.ranks.index(rank)]
+    for dim, axes in enumerate(spec.split):
+        for axis, run in axes:
+            parts = collectives.split(value, mesh.axes[axis], dim, run)
+            value = parts[place[axis]]
+    if any(monoid == "sum" and place[axis] for axis, monoid in spec.partial):
+        value = torch.zeros_like(value)
+    return value
+
+
+def local_shape(spec, mesh):
+    """The shape of the part that one process holds."""
+    if mesh is None or not spec.split:
+        return spec.shape
+    return tuple(
+        size // prod(mesh.axes[axis] for axis, _ in axes)
+        for size, axes in zip(spec.shape, spec.split, strict=True)
+    )
+
+
+def assemble(parts, spec, mesh):
+    """The global tensor that the parts of a mesh's ranks make up; inverse of `shard`."""
+    held = {
+        tuple(place.values()): parts[rank]
+        for rank, place in zip(mesh.ranks, mesh.coordinates(), strict=True)
+        if rank in parts
+    }
+    combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
+
+    def merge(axis, how):
+        """Merges what differs only along an axis; a merged axis has coordinate 0."""
+        at = list(mesh.axes).index(axis)
+        rows = {}
+        for place in sorted(held):
+            rows.setdefault((*place[:at], 0, *place[at + 1 :]), []).append(held[place])
+        held.clear()
+        held.update({place: how(row) for place, row in rows.items()})
+
+    for axis, monoid in spec.partial:
+        def reduced(row, monoid=monoid):
+            total = row[0]
+            for part in row[1:]:
+                total = combine[monoid](total, part)
+            return total
+
+        merge(axis, reduced)
+    for dim in range(len(spec.split)):
+        for axis, run in reversed(spec.split[dim]):
+            merge(axis, lambda row, d=dim, r=run: collectives.join(row, d, r))
+    (value,) = held.values()
+    return value
+
+
+def holders(spec, mesh):
+    """The ranks whose parts make up a tensor: one for each that replicates it."""
+    needed = {axis for axes in spec.split for axis, _ in axes}
+    needed |= {axis for axis, _ in spec.partial}
+    return [
+        rank
+        for rank, place in zip(mesh.ranks, mesh.coordinates(), strict=True)
+        if not any(at for axis, at in place.items() if axis not in needed)
+    ]
+
+
+def argument(spec, mesh, rank, sources):
+    """This process's part of an argument, from the first source that has it."""
+    for source in sources:
+        if spec.name in source:
+            value = source[spec.name]
+            break
+    else:
+        raise ProgramError(
+            f"no value for {spec.role or 'argument'} {spec.name!r}: it is neither in "
+            f"the inputs nor in the weights"
+        )
+    if spec.shape is not None and tuple(value.shape) != spec.shape:
+        raise ProgramError(
+            f"{spec.role or 'argument'} {spec.name!r} has shape {tuple(value.shape)}, "
+            f"expected {spec.shape}"
+        )
+    if spec.dtype is not None and value.dtype != spec.dtype:
+        raise ProgramError(
+            f"{spec.role or 'argument'} {spec.name!r} has type {value.dtype}, "
+            f"expected {spec.dtype}"
+        )
+    return shard(value, spec, mesh, rank).contiguous()
+
+
+def collect(specs, indices, results, meshes, rank):
+    """The whole results, by name, on rank 0; the other processes send it their parts."""
+    own = dict(zip(indices, results, strict=True))
+    whole = {}
+    for index, spec in enumerate(specs):
+        mesh = None if spec.mesh is None else meshes[spec.mesh]
+        if mesh is None:
+            if rank == 0:
+                whole[spec.name] = own[index]
+            continue
+        parts = {}
+        for holder in holders(spec, mesh):
+            if holder == rank:
+                parts[rank] = own[index]
+                if rank != 0:
+                    collectives.send(own[index], 0)
+            elif rank == 0:
+                shape = local_shape(spec, mesh)
+                parts[holder] = collectives.recv(shape, spec.dtype, holder)
+        if rank == 0:
+            whole[spec.name] = assemble(parts, spec, mesh)
+    return whole
+
+
+def report(text):
+    """A line of progress, from rank 0."""
+    if dist.get_rank() == 0:
+        print(text, file=sys.stderr, flush=True)
+
+
+def start(backend, processes, timeout_s):
+    """Joins the other processes, as torchrun's environment variables say."""
+    rank = int(os.environ.get("RANK", "0"))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size != processes:
+        raise ProgramError(
+            f"this program is for {processes} processes, but was started with {size}; "
+            f"use `torchrun --nproc-per-node {processes}`"
+        )
+    device = torch.device("cpu")
+    if backend == "nccl":
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        count = torch.cuda.device_count()
+        if local >= count:
+            raise ProgramError(
+                f"nccl needs one GPU per process: rank {rank} needs GPU {local}, and "
+                f"this machine has {count}; use --backend gloo to run on the CPU"
+            )
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        torch.set_default_device(device)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    dist.init_process_group(
+        backend, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
+    )
+    return rank, device
+
+
+def run(program, backend, sources, timeout_s=600.0):
+    """
+    Runs this process's part of a program (the module `program`): the results by name
+    on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
+    """
+    rank, device = start(backend, len(program.RANKS), timeout_s)
+    try:
+        meshes = {
+            name: Mesh(spec, device.type) for name, spec in program.MESHES.items()
+        }
+        own = program.RANKS[rank]
+        report("loading arguments")
+        arguments = [
+            argument(spec, program.MESHES.get(spec.mesh), rank, sources).to(device)
+            for spec in (program.ARGUMENTS[i] for i in own.program.arguments)
+        ]
+        body = own.program(meshes, own.numbers)
+        report("running")
+        with torch.inference_mode():
+            results = body.main(*arguments)
+            if not isinstance(results, tuple):
+                results = () if results is None else (results,)
+            report("gathering results")
+            whole = collect(
+                program.RESULTS, own.program.results, results, program.MESHES, rank
+            )
+        dist.barrier()
+        return whole
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,25 @@
+"""Target `torch`: the PyTorch program of every rank, as one file of Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.target import Target
+
+from distir.lowering.program_source import program_source
+
+
+@dataclass(frozen=True)
+class TorchTarget(Target):
+    """
+    Prints `program.py` of the package that `distir lower` writes: a class per distinct
+    rank program. `distir.lowering.torch_package.write_package` adds what runs it.
+    """
+
+    name = "torch"
+
+    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
+        output.write(program_source(module).text)
