@@ -16,6 +16,7 @@ _PASSES: dict[str, str] = {
     "propagate-sharding": "PropagateShardingPass",
     "tensor-parallel": "TensorParallelPass",
     "verify-distribution": "VerifyDistributionPass",
+    "simulate": "SimulatePass",
     "project": "Project",
 }
 

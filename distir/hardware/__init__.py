@@ -1,0 +1,136 @@
+"""
+Clusters: the built-in ones are the `.mlir` files of this folder, named like the file.
+
+A file describes one node, or one whole cluster, in the `device` dialect. Where its two
+outermost levels of links span the same devices, the outermost one is the network between
+nodes, and the cluster grows by whole nodes on request.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from distir.dialects.device import ClusterOp, Device, KindOp, LinkOp
+from distir.errors import DistIRError
+
+_FOLDER = Path(__file__).parent
+
+
+def cluster_names() -> list[str]:
+    """The names of the built-in clusters."""
+    return sorted(path.stem for path in _FOLDER.glob("*.mlir"))
+
+
+def load_cluster(name_or_path: str | Path, devices: int | None = None) -> ClusterOp:
+    """
+    The cluster with that built-in name, or the one in that `.mlir` file, detached.
+    With `devices` it is grown to that many devices where the file holds fewer; a
+    cluster that already has enough stays as it is. Raises DistIRError.
+    """
+    cluster = _read(_path_of(str(name_or_path)))
+    if devices is None:
+        return cluster
+    if devices < 1:
+        raise DistIRError(
+            f"a cluster cannot have {devices} devices; ask for at least 1"
+        )
+    return cluster if devices <= cluster.size else grow(cluster, devices)
+
+
+def _path_of(name: str) -> Path:
+    if name in cluster_names():
+        return _FOLDER / f"{name}.mlir"
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".mlir" or len(path.parts) > 1:
+        raise DistIRError(f"there is no cluster file {name}")
+    raise DistIRError(
+        f"there is no built-in cluster {name!r} and no such file; the built-in clusters "
+        f"are {', '.join(cluster_names())}"
+    )
+
+
+def _read(path: Path) -> ClusterOp:
+    context = Context()
+    context.load_dialect(Builtin)
+    context.load_dialect(Device)
+    try:
+        module = Parser(
+            context, path.read_text(encoding="utf-8"), str(path)
+        ).parse_module()
+        module.verify()
+    except ParseError as error:
+        location = error.span.get_location()
+        raise DistIRError(f"{location}: {' '.join(error.msg.split())}") from error
+    except VerifyException as error:
+        # The first line names what is wrong; the others print the whole file.
+        lines = [line.strip(" ^-") for line in str(error).splitlines()]
+        reason = next((line for line in reversed(lines) if line), "invalid")
+        raise DistIRError(f"{path}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise DistIRError(f"{path} is not a text file in UTF-8") from error
+    except OSError as error:
+        raise DistIRError(f"cannot read {path}: {error.strerror}") from error
+    return _only_cluster(module, path)
+
+
+def _only_cluster(module: ModuleOp, path: Path) -> ClusterOp:
+    clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
+    if len(clusters) != 1:
+        found = ", ".join(f"@{c.sym_name.data}" for c in clusters) or "none"
+        raise DistIRError(
+            f"{path} must hold exactly one device.cluster, but holds {found}"
+        )
+    clusters[0].detach()
+    return clusters[0]
+
+
+def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
+    """
+    A cluster of `devices` devices made of whole nodes of this one: the kinds of devices
+    repeat, and the outermost link spans all of them. Raises DistIRError.
+    """
+    size, links = cluster.size, cluster.links
+    name = cluster.sym_name.data
+    if len(links) < 2 or links[-1].spans.value.data < size:
+        raise DistIRError(
+            f"cluster @{name} has {size} devices and no network between nodes, so it "
+            f"cannot grow to {devices}; use at most {size} devices, or describe the "
+            f"network as a second device.link"
+        )
+    node = links[-2].spans.value.data
+    if devices % node:
+        raise DistIRError(
+            f"cluster @{name} grows by whole nodes of {node} devices, but {devices} is "
+            f"not a multiple of {node}"
+        )
+    of_kind: list[list[int]] = []
+    for kind in cluster.kinds:
+        ids = set(kind.devices.data)
+        of_kind.append([i for i in range(devices) if i % size in ids])
+    kinds = [
+        _with_devices(k, ids) for k, ids in zip(cluster.kinds, of_kind, strict=True)
+    ]
+    inner = [link.clone() for link in links[:-1]]
+    outer = links[-1]
+    grown = LinkOp(
+        outer.sym_name.data,
+        devices,
+        bandwidth=outer.bandwidth.value.data,
+        latency=outer.latency.value.data,
+        in_fabric_reduction=outer.in_fabric_reduction is not None
+        and bool(outer.in_fabric_reduction.value.data),
+    )
+    return ClusterOp(name, kinds, [*inner, grown])
+
+
+def _with_devices(kind: KindOp, devices: list[int]) -> KindOp:
+    copy = kind.clone()
+    copy.devices = type(kind.devices)(tuple(devices))
+    return copy

@@ -1,0 +1,137 @@
+"""
+What an op costs on one device: a registry of functions by op name.
+
+```python
+@cost_function("toy.scale")
+def scale(context: CostContext) -> Cost:
+    return context.roofline(moved=2 * sum(context.result_bytes))
+```
+
+Ops without a function follow the roofline: the floating-point operations that their
+sharding rule counts, or the bytes of their operands and results, whichever takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation
+
+from distir.dialects.onnx_values import ElementType
+from distir.interpreters.cost.hardware import DeviceKind
+
+
+@dataclass(frozen=True)
+class Cost:
+    """
+    Seconds on one device, and the bytes that the op needs besides its operands and
+    results while it runs.
+    """
+
+    seconds: float
+    workspace: int = 0
+
+
+FREE = Cost(0.0)
+
+
+@dataclass(frozen=True)
+class CostContext:
+    """
+    An op on one device.
+
+    - `op`: the op, with global shapes in its types;
+    - `device`: the kind of device it runs on;
+    - `flops`: floating-point operations on this device, by the op's sharding rule;
+    - `operand_bytes`, `result_bytes`: of this device's parts.
+    """
+
+    op: Operation
+    device: DeviceKind
+    flops: float
+    operand_bytes: tuple[int, ...]
+    result_bytes: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written when each operand and result is touched once."""
+        return sum(self.operand_bytes) + sum(self.result_bytes)
+
+    @property
+    def element_type(self) -> str:
+        """The element type that the op computes in: that of its first tensor."""
+        for value in (*self.op.operands, *self.op.results):
+            if isinstance(value.type, TensorType):
+                element = value.type.element_type
+                if isinstance(element, ElementType):
+                    return element.kind.data
+                return str(element)
+        return "default"
+
+    def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
+        """
+        Launch latency plus the longer of computing and of moving bytes through memory.
+        """
+        flops = self.flops if flops is None else flops
+        moved = self.bytes if moved is None else moved
+        compute = flops / self.device.peak(self.element_type) if flops else 0.0
+        memory = moved / self.device.memory_bandwidth
+        return Cost(self.device.launch_latency + max(compute, memory))
+
+
+CostFunction = Callable[[CostContext], Cost]
+_COSTS: dict[str, CostFunction] = {}
+
+
+def cost_function(*names: str) -> Callable[[CostFunction], CostFunction]:
+    """Registers a function as the cost of the ops with these names."""
+
+    def register(function: CostFunction) -> CostFunction:
+        for name in names:
+            _COSTS[name] = function
+        return function
+
+    return register
+
+
+def cost_of(context: CostContext) -> Cost:
+    """The cost of an op on one device."""
+    function = _COSTS.get(context.op.name)
+    return context.roofline() if function is None else function(context)
+
+
+VIEWS = frozenset(
+    f"onnx.{name}"
+    for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+)
+"""Ops whose result is their first operand's memory under another shape."""
+
+
+@cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
+def no_work(context: CostContext) -> Cost:
+    """Ops that compute nothing when the program runs."""
+    return FREE
+
+
+@cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
+def lookup(context: CostContext) -> Cost:
+    """Reads the indices and the elements that it selects, not the whole table."""
+    indices = sum(context.operand_bytes[1:])
+    return context.roofline(moved=indices + 2 * sum(context.result_bytes))
+
+
+@cost_function("onnx.Slice", "collective.slice")
+def selection(context: CostContext) -> Cost:
+    """Reads what it keeps and writes it."""
+    return context.roofline(moved=2 * sum(context.result_bytes))
+
+
+@cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")
+def fill(context: CostContext) -> Cost:
+    """Writes its result; what it reads is small beside it or counted already."""
+    moved = sum(context.result_bytes)
+    if context.op.name == "onnx.Expand":
+        moved += context.operand_bytes[0]
+    return context.roofline(moved=moved)

@@ -1,0 +1,120 @@
+"""A cluster as plain numbers: what the cost functions compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.dialects.builtin import FloatAttr
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.errors import DistIRError
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """
+    One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
+    element type (`default` serves the others), seconds from issuing an op to its start.
+    """
+
+    name: str
+    memory: int
+    memory_bandwidth: float
+    peak_flops: Mapping[str, float]
+    launch_latency: float
+
+    @staticmethod
+    def of(op: KindOp) -> DeviceKind:
+        """The kind that a `device.kind` declares."""
+        rates = {
+            name: rate.value.data
+            for name, rate in op.peak_flops.data.items()
+            if isinstance(rate, FloatAttr)
+        }
+        return DeviceKind(
+            op.sym_name.data,
+            op.memory.value.data,
+            op.memory_bandwidth.value.data,
+            rates,
+            op.launch_latency.value.data,
+        )
+
+    def peak(self, element_type: str) -> float:
+        """FLOP/s for an element type such as `f16`. Raises DistIRError."""
+        rate = self.peak_flops.get(element_type, self.peak_flops.get("default"))
+        if rate is None:
+            raise DistIRError(
+                f"device kind @{self.name} gives no peak_flops for {element_type}; add "
+                f"it to the cluster, or a `default`"
+            )
+        return rate
+
+
+@dataclass(frozen=True)
+class LinkLevel:
+    """
+    Consecutive groups of `span` devices reach each other at `bandwidth` bytes/s per
+    device and direction, `latency` seconds per message.
+    """
+
+    name: str
+    span: int
+    bandwidth: float
+    latency: float
+    in_fabric_reduction: bool
+
+    @staticmethod
+    def of(op: LinkOp) -> LinkLevel:
+        """The level that a `device.link` declares."""
+        reduces = op.in_fabric_reduction
+        return LinkLevel(
+            op.sym_name.data,
+            op.spans.value.data,
+            op.bandwidth.value.data,
+            op.latency.value.data,
+            reduces is not None and bool(reduces.value.data),
+        )
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The kind of each device, by device id, and the levels of links, innermost first."""
+
+    name: str
+    kinds: tuple[DeviceKind, ...]
+    levels: tuple[LinkLevel, ...]
+
+    @staticmethod
+    def of(cluster: ClusterOp) -> Hardware:
+        """What a `device.cluster` declares."""
+        by_device: dict[int, DeviceKind] = {}
+        for op in cluster.kinds:
+            kind = DeviceKind.of(op)
+            by_device.update(dict.fromkeys(op.devices.data, kind))
+        return Hardware(
+            cluster.sym_name.data,
+            tuple(by_device[i] for i in range(len(by_device))),
+            tuple(LinkLevel.of(op) for op in cluster.links),
+        )
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all devices are of one kind."""
+        return len(set(map(id, self.kinds))) == 1
+
+    def distinct_kinds(self, devices: Sequence[int]) -> list[DeviceKind]:
+        """The kinds among these devices."""
+        if self.is_uniform:
+            return [self.kinds[0]]
+        return list({id(self.kinds[i]): self.kinds[i] for i in devices}.values())
+
+    def level_between(self, first: int, second: int) -> LinkLevel:
+        """The innermost level that connects two devices."""
+        for level in self.levels:
+            if first // level.span == second // level.span:
+                return level
+        raise DistIRError(
+            f"no link of cluster @{self.name} connects devices {first} and {second}"
+        )

@@ -1,0 +1,180 @@
+"""
+Executing plans on clocks: DistIR's synchronous semantics.
+
+Ops run in program order. A device does one thing at a time; a computation occupies each
+of its devices on its own, a collective or send makes its devices wait for each other and
+occupies all of them. Memory: results are allocated before operands are freed; a value is
+freed after its last use, across calls too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.interpreters.cost.placement import Positions
+from distir.interpreters.cost.plan import Allocation, Plan, Seconds, Step
+
+
+class Observer(Protocol):
+    """Is told of every op as it runs, with the path of calls that led to it."""
+
+    def __call__(
+        self,
+        step: Step,
+        path: Sequence[Step],
+        positions: Positions | npt.NDArray[np.intp],
+        start: npt.NDArray[np.float64],
+        seconds: Seconds,
+    ) -> None: ...
+
+
+class Buffer:
+    """Memory on some devices, and how many values hold it."""
+
+    __slots__ = ("holders", "positions", "size")
+
+    def __init__(self, positions: Positions, size: int):
+        self.positions = positions
+        self.size = size
+        self.holders = 1
+
+
+class Machine:
+    """
+    The state of all devices while a program runs. Arrays have one entry per device:
+    `clock`, `compute` and `communication` in seconds, `live`, `peak` and `sent` in bytes.
+    """
+
+    def __init__(self, devices: int, observer: Observer | None = None):
+        self.clock = np.zeros(devices)
+        self.compute = np.zeros(devices)
+        self.communication = np.zeros(devices)
+        self.sent = np.zeros(devices)
+        self.live = np.zeros(devices, dtype=np.int64)
+        self.peak = np.zeros(devices, dtype=np.int64)
+        self.ops = 0
+        self._observer = observer
+        self._constants: dict[Step, Buffer] = {}
+        self._path: list[Step] = []
+
+    def allocate(self, allocation: Allocation) -> Buffer:
+        """New memory for a value."""
+        buffer = Buffer(allocation.positions, allocation.size)
+        self.live[buffer.positions] += buffer.size
+        return buffer
+
+    def release(self, buffer: Buffer) -> None:
+        """One value less holds the memory; without holders it is freed."""
+        buffer.holders -= 1
+        if not buffer.holders:
+            self.live[buffer.positions] -= buffer.size
+
+    def note_peak(self) -> None:
+        """Updates the peak of each device from what is live now."""
+        np.maximum(self.peak, self.live, out=self.peak)
+
+    def run(self, plan: Plan, arguments: Sequence[Buffer]) -> list[Buffer]:
+        """
+        Runs a function. Each argument is held once for it; each of its results is held
+        once for the caller.
+        """
+        frame: list[Buffer] = [
+            *arguments,
+            *([_NOTHING] * (plan.slots - plan.arguments)),
+        ]
+        for slot in plan.unused:
+            self.release(frame[slot])
+        for step in plan.steps:
+            if step.callee is not None:
+                self._call(step, step.callee, frame)
+            else:
+                self.ops += 1
+                self._occupy(step)
+                self._store(step, frame)
+                for slot in step.dying:
+                    self.release(frame[slot])
+        results = [frame[slot] for slot in plan.returns]
+        for buffer in results:
+            buffer.holders += 1
+        for slot in dict.fromkeys(plan.returns):
+            self.release(frame[slot])
+        return results
+
+    def _call(self, step: Step, callee: Plan, frame: list[Buffer]) -> None:
+        arguments = [frame[slot] for slot in step.operands]
+        for buffer in arguments:
+            buffer.holders += 1
+        # What the caller needs no more is the callee's to free.
+        results = {allocation.slot for allocation in step.results}
+        for slot in step.dying:
+            if slot not in results:
+                self.release(frame[slot])
+        self._path.append(step)
+        returned = self.run(callee, arguments)
+        self._path.pop()
+        for allocation, buffer in zip(step.results, returned, strict=True):
+            frame[allocation.slot] = buffer
+        for slot in step.dying:
+            if slot in results:
+                self.release(frame[slot])
+
+    def _occupy(self, step: Step) -> None:
+        for transfer in step.transfers:
+            rows = self.clock[transfer.positions]
+            start = rows.max(axis=1)
+            if self._observer is not None:
+                starts = np.broadcast_to(start[:, None], rows.shape)
+                each = np.broadcast_to(transfer.seconds, start.shape)
+                seconds = np.broadcast_to(each[:, None], rows.shape)
+                self._observer(
+                    step,
+                    self._path,
+                    transfer.positions.ravel(),
+                    starts.ravel(),
+                    seconds.ravel(),
+                )
+            self.clock[transfer.positions] = (start + transfer.seconds)[:, None]
+            self.communication[transfer.positions] += np.reshape(
+                transfer.seconds, (-1, 1)
+            )
+            self.sent[transfer.positions] += transfer.sent
+        if not step.transfers:
+            if self._observer is not None:
+                start = self.clock[step.positions].copy()
+                self._observer(step, self._path, step.positions, start, step.seconds)
+            self.clock[step.positions] += step.seconds
+            self.compute[step.positions] += step.seconds
+
+    def _store(self, step: Step, frame: list[Buffer]) -> None:
+        if step.view_of is not None:
+            buffer = frame[step.view_of]
+            buffer.holders += 1
+            frame[step.results[0].slot] = buffer
+            return
+        if step.is_constant:
+            buffer = self._constants[step]
+            buffer.holders += 1
+            frame[step.results[0].slot] = buffer
+            return
+        for allocation in step.results:
+            frame[allocation.slot] = self.allocate(allocation)
+        if step.workspace:
+            self.live[step.positions] += step.workspace
+            self.note_peak()
+            self.live[step.positions] -= step.workspace
+        else:
+            self.note_peak()
+
+    def hold_constants(self, plans: Sequence[Plan]) -> None:
+        """Allocates the constants of these functions for the whole step."""
+        for plan in plans:
+            for step in plan.steps:
+                if step.is_constant:
+                    self._constants[step] = self.allocate(step.results[0])
+
+
+_NOTHING = Buffer(slice(0, 0), 0)

@@ -1,0 +1,165 @@
+"""Where the values of a program live, and how many bytes of each a device holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import ceil, prod
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import layout_of
+from distir.dialects.onnx_values import bytes_per_element
+from distir.errors import DistIRError
+from distir.interpreters.cost.communication import Topology, topology
+from distir.interpreters.cost.hardware import Hardware
+from distir.program import describe
+from distir.sharding.layout import check_layout, local_shape
+from distir.sharding.mesh import Mesh
+
+Positions = slice | npt.NDArray[np.intp]
+"""Which entries of the arrays over the program's devices, as an index."""
+
+
+class Placement:
+    """
+    The devices that a program uses, as positions `0..count-1` in arrays over devices.
+
+    A value without a layout belongs to a sequential program and lives on the first
+    device, or, beside distributed values, on no device at all (sequences of tensors).
+    """
+
+    def __init__(
+        self, meshes: Mapping[str, Mesh], used: Sequence[str], hardware: Hardware
+    ):
+        self.meshes = meshes
+        self.hardware = hardware
+        self.devices: tuple[int, ...] = tuple(
+            sorted({d for name in used for d in meshes[name].devices}) or (0,)
+        )
+        self.is_sequential = not used
+        self._position = {d: i for i, d in enumerate(self.devices)}
+        self._positions: dict[str, Positions] = {}
+        self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
+        self._bytes: dict[int, int] = {}
+
+    def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
+        """The meshes of the values, each once, in order."""
+        layouts = (layout_of(value) for value in values)
+        return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
+
+    def positions(self, mesh: str | None) -> Positions:
+        """The positions of the devices of a mesh, in its order; None: sequential."""
+        if mesh is None:
+            return slice(0, 1 if self.is_sequential else 0)
+        if mesh not in self._positions:
+            self._positions[mesh] = as_positions(
+                [self._position[d] for d in self.meshes[mesh].devices]
+            )
+        return self._positions[mesh]
+
+    def device_ids(self, mesh: str | None) -> tuple[int, ...]:
+        """The device ids of a mesh, in its order; None: sequential."""
+        if mesh is None:
+            return self.devices[:1] if self.is_sequential else ()
+        return self.meshes[mesh].devices
+
+    def position_of(self, device: int) -> int:
+        """The position of a device id."""
+        return self._position[device]
+
+    def bytes_of(self, value: SSAValue, op: Operation) -> int:
+        """
+        Bytes of a value on each device that it lives on; 0 for values that are not
+        tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
+        """
+        key = id(value.type)
+        if key not in self._bytes:
+            self._bytes[key] = self._bytes_of_type(value.type, op)
+        return self._bytes[key]
+
+    def _bytes_of_type(self, type_: Attribute, op: Operation) -> int:
+        if not isinstance(type_, TensorType):
+            return 0
+        shape: tuple[int, ...] = type_.get_shape()
+        if any(size < 0 for size in shape):
+            raise DistIRError(
+                f"{describe(op)}: cannot simulate a value of type {type_}, whose shape "
+                f"is not known; give the dimension on import and run fold-shapes"
+            )
+        layout = layout_of(type_)
+        if layout is not None:
+            mesh = self.meshes[layout.mesh]
+            check_layout(shape, layout, mesh, describe(op))
+            shape = local_shape(shape, layout, mesh)
+        try:
+            each = bytes_per_element(type_.element_type)
+        except ValueError as error:
+            raise DistIRError(f"{describe(op)}: {error}") from error
+        return ceil(prod(shape) * each)
+
+    def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
+        """The groups of devices along mesh axes."""
+        key = (mesh, axes)
+        if key not in self._groups:
+            self._groups[key] = Groups(
+                _groups_along(self.meshes[mesh], axes), self._position, self.hardware
+            )
+        return self._groups[key]
+
+    def group(self, devices: Sequence[int]) -> Groups:
+        """One group of these devices, in this order."""
+        ids = np.asarray([devices], dtype=np.intp)
+        return Groups(ids, self._position, self.hardware)
+
+
+class Groups:
+    """
+    Groups of devices that communicate at the same time: `ids` and `positions` have one
+    row per group.
+    """
+
+    def __init__(
+        self,
+        ids: npt.NDArray[np.intp],
+        position: Mapping[int, int],
+        hardware: Hardware,
+    ):
+        self.ids = ids
+        self.positions = np.vectorize(position.__getitem__, otypes=[np.intp])(ids)
+        self._hardware = hardware
+
+    @cached_property
+    def topologies(self) -> list[Topology]:
+        """The levels of links that each group crosses."""
+        return [topology(row, self._hardware) for row in self.ids.tolist()]
+
+    @property
+    def size(self) -> int:
+        """Devices per group."""
+        return self.ids.shape[1]
+
+    def distinct(self) -> Iterator[Topology]:
+        """Each topology once."""
+        yield from dict.fromkeys(self.topologies)
+
+
+def as_positions(indices: Sequence[int]) -> Positions:
+    """An index for these positions; a slice where they are consecutive."""
+    first = indices[0]
+    if list(indices) == list(range(first, first + len(indices))):
+        return slice(first, first + len(indices))
+    return np.asarray(indices, dtype=np.intp)
+
+
+def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
+    """The device ids of all groups along `axes`, the first axis major."""
+    names = [name for name, _ in mesh.axes]
+    size = prod(mesh.size(axis) for axis in axes)
+    grid = np.asarray(mesh.devices, dtype=np.intp).reshape([n for _, n in mesh.axes])
+    last = range(grid.ndim - len(axes), grid.ndim)
+    moved = np.moveaxis(grid, [names.index(axis) for axis in axes], list(last))
+    return np.ascontiguousarray(moved).reshape(-1, size)

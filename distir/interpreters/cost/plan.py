@@ -1,0 +1,234 @@
+"""
+A function compiled for simulation: what each op occupies, for how long, and what it does
+to memory, worked out once however often the function is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from distir.dialects import collective
+from distir.dialects.dist import Layout, ReshardOp, layout_of
+from distir.errors import DistIRError
+from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
+from distir.interpreters.cost.placement import Placement, Positions
+from distir.interpreters.cost.transfers import Transfer, transfers_of
+from distir.program import describe, functions, return_op
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import infer, rule_for
+
+Seconds = float | npt.NDArray[np.float64]
+
+
+class Allocation(NamedTuple):
+    """A result: its slot, where it lives, its bytes on each of these devices."""
+
+    slot: int
+    positions: Positions
+    size: int
+
+
+@dataclass(eq=False)
+class Step:
+    """
+    One op. Either it computes on `positions` for `seconds` (a number, or one per
+    device), or it communicates by `transfers`, or it calls `callee`.
+
+    Slots number the values of the function. `view_of` is the slot whose memory the
+    (only) result shares. `dying` are the slots used here for the last time, `unused` the
+    results that nothing uses.
+    """
+
+    op: Operation
+    operands: tuple[int, ...]
+    positions: Positions
+    seconds: Seconds = 0.0
+    workspace: int = 0
+    transfers: tuple[Transfer, ...] = ()
+    callee: Plan | None = None
+    results: tuple[Allocation, ...] = ()
+    view_of: int | None = None
+    is_constant: bool = False
+    dying: tuple[int, ...] = ()
+
+
+@dataclass(eq=False)
+class Plan:
+    """
+    A function: its steps, the number of its slots (arguments come first), arguments that
+    nothing uses, and the slots that it returns.
+    """
+
+    name: str
+    arguments: int
+    slots: int = 0
+    unused: tuple[int, ...] = ()
+    returns: tuple[int, ...] = ()
+    steps: list[Step] = field(default_factory=list[Step])
+
+
+class Planner:
+    """Compiles the functions of a module, each once."""
+
+    def __init__(self, module: ModuleOp, placement: Placement):
+        self.functions = functions(module)
+        self.placement = placement
+        self._plans: dict[str, Plan] = {}
+        self._open: list[str] = []
+
+    def plan(self, function: FuncOp) -> Plan:
+        """The plan of a function and of those that it calls. Raises DistIRError."""
+        name = function.sym_name.data
+        if name in self._open:
+            cycle = " -> ".join(f"@{n}" for n in (*self._open, name))
+            raise DistIRError(f"functions call each other in a cycle: {cycle}")
+        if name not in self._plans:
+            self._open.append(name)
+            self._plans[name] = self._compile(function)
+            self._open.pop()
+        return self._plans[name]
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Every function compiled so far."""
+        return list(self._plans.values())
+
+    def _compile(self, function: FuncOp) -> Plan:
+        block = _body(function)
+        slots: dict[SSAValue, int] = {arg: i for i, arg in enumerate(block.args)}
+        last_use: dict[SSAValue, Operation] = {}
+        for op in block.ops:
+            for operand in op.operands:
+                last_use[operand] = op
+            for result in op.results:
+                slots[result] = len(slots)
+        plan = Plan(function.sym_name.data, len(block.args), len(slots))
+        plan.unused = tuple(slots[a] for a in block.args if a not in last_use)
+        end = return_op(function)
+        plan.returns = tuple(slots[v] for v in end.operands)
+        for op in block.ops:
+            if isinstance(op, ReturnOp):
+                continue
+            step = self._step(op, slots)
+            used = [v for v in dict.fromkeys(op.operands) if last_use[v] is op]
+            unused = [r for r in op.results if r not in last_use]
+            step.dying = tuple(slots[v] for v in (*used, *unused))
+            plan.steps.append(step)
+        return plan
+
+    def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
+        """Where a value lives and how many bytes it has."""
+        layout = layout_of(value)
+        positions = self.placement.positions(layout.mesh if layout else None)
+        return Allocation(slot, positions, self.placement.bytes_of(value, op))
+
+    def _step(self, op: Operation, slots: dict[SSAValue, int]) -> Step:
+        operands = tuple(slots[v] for v in op.operands)
+        results = tuple(self.allocation(r, slots[r], op) for r in op.results)
+        if isinstance(op, CallOp):
+            callee = self.functions.get(op.callee.string_value())
+            if callee is None:
+                raise DistIRError(
+                    f"{describe(op)} calls {op.callee}, which is not there"
+                )
+            inner = self.plan(callee)
+            return Step(op, operands, slice(0, 0), callee=inner, results=results)
+        _refuse_other_forms(op)
+        transfers = transfers_of(op, self.placement)
+        if transfers is not None:
+            return Step(op, operands, slice(0, 0), transfers=transfers, results=results)
+        return self._compute(op, operands, results)
+
+    def _compute(
+        self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
+    ) -> Step:
+        placement = self.placement
+        names = placement.mesh_names((*op.operands, *op.results))
+        if len(names) > 1:
+            where = " and ".join(f"@{name}" for name in names)
+            raise DistIRError(
+                f"{describe(op)} uses values on meshes {where}; a dist.send must bring "
+                f"them together"
+            )
+        name = names[0] if names else None
+        mesh = placement.meshes[name] if name else None
+        operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
+        result_bytes = tuple(r.size for r in results)
+        flops = _local_flops(op, mesh)
+        by_kind: dict[int, Cost] = {}
+        ids = placement.device_ids(name)
+        for kind in placement.hardware.distinct_kinds(ids):
+            context = CostContext(op, kind, flops, operand_bytes, result_bytes)
+            by_kind[id(kind)] = cost_of(context)
+        kinds = placement.hardware.kinds
+        seconds: Seconds
+        if len(by_kind) == 1:
+            (cost,) = by_kind.values()
+            seconds = cost.seconds
+        else:
+            seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
+        is_view = (
+            op.name in VIEWS and len(results) == 1 and operand_bytes[:1] == result_bytes
+        )
+        is_constant = not op.operands and op.name == "onnx.Constant"
+        return Step(
+            op,
+            operands,
+            placement.positions(name),
+            seconds,
+            max(cost.workspace for cost in by_kind.values()),
+            results=results,
+            view_of=operands[0] if is_view else None,
+            is_constant=is_constant,
+        )
+
+
+def _body(function: FuncOp) -> Block:
+    if function.is_declaration:
+        raise DistIRError(
+            f"function @{function.sym_name.data} has no body and cannot be simulated"
+        )
+    return function.body.block
+
+
+def _refuse_other_forms(op: Operation) -> None:
+    if isinstance(op, ReshardOp):
+        raise DistIRError(
+            f"{describe(op)} says nothing about how the layout changes; run "
+            f"lower-reshard before simulating"
+        )
+    per_rank = isinstance(
+        op, collective.SendOp | collective.RecvOp | collective.CoordinateOp
+    ) or (isinstance(op, collective.CollectiveOp) and op.is_per_rank)
+    if per_rank:
+        raise DistIRError(
+            f"{describe(op)} belongs to one rank's program; simulate the distributed "
+            f"program that it was projected from"
+        )
+
+
+def _local_flops(op: Operation, mesh: Mesh | None) -> float:
+    """Floating-point operations on one device of the mesh (None: sequential)."""
+    rule = rule_for(op)
+    if mesh is None or not rule.flops:
+        return rule.flops
+    whole = Layout(mesh.name)
+    layouts = [layout_of(v) or whole for v in op.operands]
+    try:
+        inference = infer(rule, layouts, mesh)
+    except DistIRError as error:
+        raise DistIRError(
+            f"{describe(op)}: {error}; run verify-distribution to find every such op"
+        ) from error
+    parts = 1
+    for shards in inference.assignment.values():
+        for shard in shards:
+            parts *= mesh.size(shard.axis)
+    return rule.flops / parts

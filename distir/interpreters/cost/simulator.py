@@ -1,0 +1,138 @@
+"""Simulating a program on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+
+from distir.dialects.device import ClusterOp, MeshOp
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.interpreters.cost.hardware import Hardware
+from distir.interpreters.cost.machine import Machine, Observer
+from distir.interpreters.cost.placement import Placement
+from distir.interpreters.cost.plan import Planner
+from distir.interpreters.cost.simulation import Simulation
+from distir.program import argument_roles, entry_function, walk_functions
+from distir.sharding.mesh import meshes
+from distir.sharding.rule import shape_of
+
+
+def simulate(module: ModuleOp, cluster: ClusterOp | None = None) -> Simulation:
+    """
+    Simulates one run of a distributed program, or of a sequential one on device 0.
+
+    `cluster` replaces the one that the program's meshes name; a program without meshes
+    uses the only `device.cluster` of its module. Raises DistIRError for a program that
+    cannot be simulated.
+    """
+    names = _used_meshes(module)
+    found = meshes(module)
+    for name in names:
+        if name not in found:
+            raise DistIRError(f"there is no device.mesh @{name}")
+    hardware = Hardware.of(cluster or _cluster_of(module, names))
+    for name in names:
+        if max(found[name].devices) >= len(hardware.kinds):
+            raise DistIRError(
+                f"mesh @{name} uses device {max(found[name].devices)}, but cluster "
+                f"@{hardware.name} has only {len(hardware.kinds)} devices; use a larger "
+                f"cluster, or grow it with --devices"
+            )
+    placement = Placement(found, names, hardware)
+    entry = entry_function(module)
+    planner = Planner(module, placement)
+    plan = planner.plan(entry)
+    arguments = [
+        planner.allocation(arg, i, entry) for i, arg in enumerate(entry.body.block.args)
+    ]
+
+    def execute(observer: Observer | None = None) -> Machine:
+        machine = Machine(len(placement.devices), observer)
+        held = [machine.allocate(allocation) for allocation in arguments]
+        for buffer in held:
+            buffer.holders += 1  # arguments live throughout
+        machine.hold_constants(planner.plans)
+        machine.note_peak()
+        machine.run(plan, held)
+        return machine
+
+    return _result(execute(), execute, entry, placement)
+
+
+def _result(
+    machine: Machine,
+    replay: Callable[[Observer], object],
+    entry: FuncOp,
+    placement: Placement,
+) -> Simulation:
+    step_time = float(machine.clock.max())
+    batch = _batch(entry)
+    idle = step_time - machine.compute - machine.communication
+    return Simulation(
+        cluster=placement.hardware.name,
+        devices=list(placement.devices),
+        step_time_s=step_time,
+        throughput_samples_per_s=batch / step_time if step_time else 0.0,
+        peak_memory_bytes=machine.peak.tolist(),
+        memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
+        communication_bytes=[round(b) for b in machine.sent.tolist()],
+        compute_s=machine.compute.tolist(),
+        communication_s=machine.communication.tolist(),
+        idle_s=[max(0.0, i) for i in idle.tolist()],
+        ops=machine.ops,
+        replay=replay,
+    )
+
+
+def _batch(entry: FuncOp) -> int:
+    """The first dimension of the first input, in the global shape; 0 if there is none."""
+    for arg, role in zip(entry.body.block.args, argument_roles(entry), strict=True):
+        shape = shape_of(arg.type)
+        if role == "input" and isinstance(arg.type, TensorType) and shape:
+            return shape[0]
+    return 0
+
+
+def _used_meshes(module: ModuleOp) -> list[str]:
+    """The meshes that layouts of the program's values name, each once."""
+    names: dict[str, None] = {}
+    seen: set[int] = set()
+    values = [
+        arg for op in module.body.block.ops if isinstance(op, FuncOp) for arg in op.args
+    ]
+    values += [r for _, op in walk_functions(module) for r in op.results]
+    for value in values:
+        if id(value.type) not in seen:
+            seen.add(id(value.type))
+            layout = layout_of(value)
+            if layout is not None:
+                names[layout.mesh] = None
+    return list(names)
+
+
+def _cluster_of(module: ModuleOp, names: list[str]) -> ClusterOp:
+    """The cluster of the meshes used, or the only one of the module."""
+    ops = list(module.body.block.ops)
+    clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}
+    wanted = {
+        op.cluster.string_value()
+        for op in ops
+        if isinstance(op, MeshOp) and op.sym_name.data in names
+    } or set(clusters)
+    if len(wanted) != 1:
+        raise DistIRError(
+            "the program names no cluster; give one"
+            if not wanted
+            else f"a program runs on one cluster, but this one names "
+            f"{', '.join(sorted('@' + w for w in wanted))}"
+        )
+    (name,) = wanted
+    if name not in clusters:
+        raise DistIRError(
+            f"the program does not hold the device.cluster @{name} that its meshes name; "
+            f"add it, or give a cluster"
+        )
+    return clusters[name]

@@ -1,0 +1,72 @@
+"""Chrome trace events, streamed to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.interpreters.cost.placement import Positions
+from distir.interpreters.cost.plan import Seconds, Step
+from distir.program import scope_of
+
+_MICROSECONDS = 1e6
+
+
+class TraceWriter:
+    """
+    Writes one complete event per op and device: the process is the device, the name is
+    the op and its scope. Ops that take no time are left out.
+    """
+
+    def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):
+        self._file = file
+        self._devices = np.asarray(devices)
+        self._separator = "\n"
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [')
+        for device in devices:
+            name = {"name": f"device {device} of {cluster}"}
+            self._write(
+                {"name": "process_name", "ph": "M", "pid": device, "args": name}
+            )
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self._file.write(self._separator + json.dumps(event))
+        self._separator = ",\n"
+
+    def record(
+        self,
+        step: Step,
+        path: Sequence[Step],
+        positions: Positions | npt.NDArray[np.intp],
+        start: npt.NDArray[np.float64],
+        seconds: Seconds,
+    ) -> None:
+        """One op on some devices."""
+        scopes = [scope_of(s.op) for s in (*path, step)]
+        scope = next((s for s in reversed(scopes) if s), "")
+        calls = [s.callee.name for s in path if s.callee is not None]
+        event: dict[str, Any] = {
+            "name": f"{step.op.name} {scope}".strip(),
+            "cat": "communication" if step.transfers else "compute",
+            "ph": "X",
+            "tid": 0,
+            "args": {"scope": scope, "calls": " > ".join(calls)},
+        }
+        devices = self._devices[positions].tolist()
+        durations = np.broadcast_to(seconds, start.shape).tolist()
+        for device, begin, duration in zip(
+            devices, start.tolist(), durations, strict=True
+        ):
+            if duration > 0:
+                event["pid"] = device
+                event["ts"] = begin * _MICROSECONDS
+                event["dur"] = duration * _MICROSECONDS
+                self._write(event)
+
+    def close(self) -> None:
+        """Ends the list of events."""
+        self._file.write("\n]}\n")

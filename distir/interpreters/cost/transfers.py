@@ -1,0 +1,205 @@
+"""What a collective or a send occupies: groups of devices, for how long, sending what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.ir import Operation
+
+from distir.dialects import collective
+from distir.dialects.dist import SendOp, layout_of
+from distir.errors import DistIRError
+from distir.interpreters.cost import communication
+from distir.interpreters.cost.communication import Topology
+from distir.interpreters.cost.placement import Groups, Placement
+from distir.program import describe
+
+
+@dataclass
+class Transfer:
+    """
+    Groups of devices (one row of `positions` each) that wait for each other and are then
+    busy for `seconds` (one per group, or one number); `sent` are the bytes that each
+    device sends, in the shape of `positions`.
+    """
+
+    positions: npt.NDArray[np.intp]
+    seconds: float | npt.NDArray[np.float64]
+    sent: npt.NDArray[np.float64]
+
+
+def transfers_of(op: Operation, placement: Placement) -> tuple[Transfer, ...] | None:
+    """
+    The transfers of an op, one after the other; None for ops that do not communicate.
+    """
+    if isinstance(op, SendOp):
+        return _send(op, placement)
+    cost = _COLLECTIVES.get(type(op))
+    if cost is None:
+        return None
+    assert isinstance(op, collective.CollectiveOp)
+    return (cost(op, placement),)
+
+
+def _local_bytes(op: collective.CollectiveOp, placement: Placement) -> tuple[int, int]:
+    return placement.bytes_of(op.source, op), placement.bytes_of(op.result, op)
+
+
+def _groups(op: collective.CollectiveOp, placement: Placement) -> Groups:
+    layout = layout_of(op.source)
+    if layout is None:
+        raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
+    return placement.groups(layout.mesh, op.axis_names)
+
+
+def _rooted_groups(
+    op: collective.CollectiveOp, placement: Placement, root_is_source: bool
+) -> Groups:
+    """One group: the root first, then the other devices of the mesh."""
+    before, after = layout_of(op.source), layout_of(op.result)
+    if before is None or after is None:
+        raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
+    root, other = before.mesh, after.mesh
+    if not root_is_source:
+        root, other = other, root
+    devices = placement.device_ids(root)
+    if len(devices) != 1:
+        raise DistIRError(
+            f"{describe(op)}: mesh @{root} of the root must have one device, not "
+            f"{len(devices)}"
+        )
+    rest = [d for d in placement.device_ids(other) if d != devices[0]]
+    return placement.group([*devices, *rest])
+
+
+def _transfer(
+    groups: Groups,
+    seconds: Callable[[Topology], float],
+    sent: npt.NDArray[np.float64] | float,
+) -> Transfer:
+    by_topology = {stages: seconds(stages) for stages in groups.distinct()}
+    shape = groups.positions.shape
+    per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
+    if len(by_topology) == 1:
+        (only,) = by_topology.values()
+        return Transfer(groups.positions, only, per_device)
+    each = np.array([by_topology[stages] for stages in groups.topologies])
+    return Transfer(groups.positions, each, per_device)
+
+
+def _all_reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
+    sent = 2 * (groups.size - 1) / groups.size * size
+    return _transfer(groups, partial(communication.all_reduce_seconds, size), sent)
+
+
+def _all_gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups, (_, size) = _groups(op, placement), _local_bytes(op, placement)
+    sent = (groups.size - 1) / groups.size * size
+    return _transfer(groups, partial(communication.all_gather_seconds, size), sent)
+
+
+def _reduce_scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
+    sent = (groups.size - 1) / groups.size * size
+    return _transfer(groups, partial(communication.reduce_scatter_seconds, size), sent)
+
+
+def _all_to_all(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
+    sent = (groups.size - 1) / groups.size * size
+    return _transfer(groups, partial(communication.all_to_all_seconds, size), sent)
+
+
+def _permute(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
+    sent = size if groups.size > 1 else 0
+    return _transfer(groups, partial(communication.shift_seconds, size), sent)
+
+
+def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups = _rooted_groups(op, placement, root_is_source=True)
+    size, _ = _local_bytes(op, placement)
+    sent = np.full(groups.size, float(size))
+    sent[-1] = 0.0  # the end of the chain
+    return _transfer(groups, partial(communication.broadcast_seconds, size), sent)
+
+
+def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups = _rooted_groups(op, placement, root_is_source=False)
+    size, _ = _local_bytes(op, placement)
+    sent = np.full(groups.size, float(size))
+    sent[0] = 0.0  # the root is the end of the chain
+    return _transfer(groups, partial(communication.broadcast_seconds, size), sent)
+
+
+def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups = _rooted_groups(op, placement, root_is_source=True)
+    _, part = _local_bytes(op, placement)
+    whole = part * groups.size
+    sent = np.zeros(groups.size)
+    sent[0] = whole - part
+    return _transfer(groups, partial(communication.all_to_all_seconds, whole), sent)
+
+
+def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
+    groups = _rooted_groups(op, placement, root_is_source=False)
+    part, _ = _local_bytes(op, placement)
+    whole = part * groups.size
+    sent = np.full(groups.size, float(part))
+    sent[0] = 0.0
+    return _transfer(groups, partial(communication.all_to_all_seconds, whole), sent)
+
+
+_COLLECTIVES: dict[
+    type[Operation], Callable[[collective.CollectiveOp, Placement], Transfer]
+] = {
+    collective.AllReduceOp: _all_reduce,
+    collective.AllGatherOp: _all_gather,
+    collective.ReduceScatterOp: _reduce_scatter,
+    collective.AllToAllOp: _all_to_all,
+    collective.PermuteOp: _permute,
+    collective.BroadcastOp: _broadcast,
+    collective.ReduceOp: _reduce,
+    collective.ScatterOp: _scatter,
+    collective.GatherOp: _gather,
+}
+
+
+def _send(op: SendOp, placement: Placement) -> tuple[Transfer, ...]:
+    before, after = layout_of(op.source), layout_of(op.result)
+    assert before is not None and after is not None  # the op's verifier
+    size = placement.bytes_of(op.source, op)
+    sources = placement.device_ids(before.mesh)
+    targets = placement.device_ids(after.mesh)
+    if len(sources) != len(targets):
+        raise DistIRError(
+            f"{describe(op)}: meshes @{before.mesh} and @{after.mesh} must have equally "
+            f"many devices"
+        )
+    pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s != t]
+    if not pairs:
+        return ()
+    # Pairs that share a device follow each other, as a device does one thing at a time.
+    batches = (
+        [pairs]
+        if len({d for p in pairs for d in p}) == 2 * len(pairs)
+        else [[pair] for pair in pairs]
+    )
+    return tuple(_send_batch(batch, size, placement) for batch in batches)
+
+
+def _send_batch(
+    pairs: list[tuple[int, int]], size: int, placement: Placement
+) -> Transfer:
+    positions = np.array(
+        [[placement.position_of(d) for d in pair] for pair in pairs], dtype=np.intp
+    )
+    seconds = np.array(
+        [communication.send_seconds(size, s, t, placement.hardware) for s, t in pairs]
+    )
+    return Transfer(positions, seconds, np.array([[float(size), 0.0]] * len(pairs)))

@@ -1,0 +1,40 @@
+"""The pass `simulate`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.hardware import load_cluster
+from distir.interpreters.cost import report, simulate
+
+
+@dataclass(frozen=True)
+class SimulatePass(ModulePass):
+    """
+    Prints the simulation of the program on stderr; the program stays as it is.
+
+    - `cluster`: a built-in cluster or a file, instead of the program's own;
+    - `devices`: grows that cluster;
+    - `trace`, `json`: files to write the timeline and the numbers to.
+    """
+
+    name = "simulate"
+
+    cluster: str | None = None
+    devices: int | None = None
+    trace: str | None = None
+    json: str | None = None
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        cluster = load_cluster(self.cluster, self.devices) if self.cluster else None
+        simulation = simulate(op, cluster)
+        if self.trace is not None:
+            simulation.write_trace(self.trace)
+        if self.json is not None:
+            simulation.write_json(self.json)
+        print(report(simulation), file=sys.stderr)
