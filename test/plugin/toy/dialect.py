@@ -1,0 +1,56 @@
+"""
+A compiler's own dialect, as DistIR sees it: one op, and what DistIR wants to know of it.
+All of it is registered from here; nothing in DistIR names this op.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Dialect, Operation
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+
+from distir.interpreters.cost import Cost, CostContext, cost_function
+from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
+
+
+@irdl_op_definition
+class SimilarityOp(IRDLOperation):
+    """Scalar products of the rows of two matrices: `out[i, j] = sum_k x[i, k] y[j, k]`."""
+
+    name = "toy.similarity"
+
+    x = operand_def(TensorType)
+    y = operand_def(TensorType)
+    result = result_def(TensorType)
+
+    traits = traits_def(Pure())
+    assembly_format = "$x `,` $y attr-dict `:` functional-type(operands, results)"
+
+
+@sharding_rule("toy.similarity")
+def similarity_rule(op: Operation) -> Rule:
+    """`([i, k], [j, k]) -> [i, j]`"""
+    (i, k), (j, _) = (shape_of(value.type) for value in op.operands)
+    return Rule(
+        factors=(Factor(i), Factor(j), Factor(k, "reduction")),
+        operands=(((0,), (2,)), ((1,), (2,))),
+        results=(((0,), (1,)),),
+        linear=(Linear(frozenset({0})), Linear(frozenset({1}))),
+        flops=2 * i * j * k,
+    )
+
+
+@cost_function("toy.similarity")
+def similarity_cost(context: CostContext) -> Cost:
+    """One second per operation: easy to find again in a simulation."""
+    return Cost(context.flops)
+
+
+Toy = Dialect("toy", [SimilarityOp], [])
