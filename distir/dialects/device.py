@@ -118,7 +118,7 @@ def _ranges(ids: Sequence[int]) -> list[str]:
 
 
 def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
-    if value.value.data <= 0:
+    if not value.value.data > 0:  # refuses NaN too
         raise VerifyException(f"{owner}: {what} must be positive")
 
 
@@ -177,7 +177,7 @@ class KindOp(IRDLOperation):
         owner = f"device kind @{self.sym_name.data}"
         _positive(self.memory, "memory", owner)
         _positive(self.memory_bandwidth, "memory_bandwidth", owner)
-        if self.launch_latency.value.data < 0:
+        if not self.launch_latency.value.data >= 0:
             raise VerifyException(f"{owner}: launch_latency must not be negative")
         if not self.peak_flops.data:
             raise VerifyException(f"{owner}: peak_flops names no element type")
@@ -243,7 +243,7 @@ class LinkOp(IRDLOperation):
         owner = f"device link @{self.sym_name.data}"
         _positive(self.spans, "the number of devices it spans", owner)
         _positive(self.bandwidth, "bandwidth", owner)
-        if self.latency.value.data < 0:
+        if not self.latency.value.data >= 0:
             raise VerifyException(f"{owner}: latency must not be negative")
 
 
