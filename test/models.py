@@ -1,0 +1,158 @@
+"""
+Small models from Hugging Face configs with fixed weights, their inputs and outputs, and
+their ONNX files by both of PyTorch's exporters.
+
+Batch 4, sequence 8, vocabulary 128, two layers: a case costs a second or two.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from distir.frontends.torch_importer import Exporter, export_onnx
+
+BATCH, SEQ, VOCAB = 4, 8, 128
+EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
+
+
+@dataclass(frozen=True)
+class Model:
+    """`inputs` and `outputs` are by the names of the module's arguments and results."""
+
+    name: str
+    module: nn.Module
+    inputs: dict[str, torch.Tensor]
+    outputs: dict[str, torch.Tensor]
+
+    @property
+    def numpy_inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: value.numpy() for name, value in self.inputs.items()}
+
+    @property
+    def numpy_outputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: value.numpy() for name, value in self.outputs.items()}
+
+
+class Mlp(nn.Module):
+    """Three layers with ReLU, 16 -> 32 -> 32 -> 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)
+        )
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.layers(input)
+
+
+def _gpt2(heads: int, width: int, vocab: int = VOCAB) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=2,
+            n_head=heads,
+            n_embd=width,
+            vocab_size=vocab,
+            n_positions=16,
+            use_cache=False,
+        )
+    )
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(
+        BertConfig(
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            hidden_size=32,
+            intermediate_size=64,
+            vocab_size=VOCAB,
+            max_position_embeddings=16,
+        )
+    )
+
+
+def _llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            num_hidden_layers=2,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            hidden_size=64,
+            intermediate_size=96,
+            vocab_size=VOCAB,
+            max_position_embeddings=16,
+            use_cache=False,
+        )
+    )
+
+
+def _perturb(module: nn.Module) -> None:
+    """
+    Biases and norms start out as zeros and ones; with equal values, a mix-up of two
+    parameters or a bias that is added twice would not show.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+
+
+_BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "mlp": Mlp,
+    "gpt2": lambda: _gpt2(4, 32),
+    "gpt2_12_heads": lambda: _gpt2(12, 48),
+    "gpt2_odd_vocab": lambda: _gpt2(4, 32, 127),
+    "bert": _bert,
+    "llama": _llama,
+}
+MODELS = ("mlp", "gpt2", "bert", "llama")
+"""The models of the acceptance tests; the others are variants for single cases."""
+
+
+@functools.cache
+def model(name: str) -> Model:
+    """The model with that name, in evaluation mode."""
+    torch.manual_seed(0)
+    module = _BUILDERS[name]().eval()
+    _perturb(module)
+    if name == "mlp":
+        inputs = {"input": torch.randn(BATCH, 16)}
+    else:
+        inputs = {
+            "input_ids": torch.randint(0, 127, (BATCH, SEQ)),
+            "attention_mask": torch.ones(BATCH, SEQ, dtype=torch.int64),
+        }
+    with torch.no_grad():
+        output = module(**inputs)
+    outputs = {"output": output} if isinstance(output, torch.Tensor) else dict(output)
+    return Model(name, module, inputs, outputs)
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="distir-test-models-")
+
+
+@functools.cache
+def onnx_file(name: str, exporter: Exporter = "dynamo") -> Path:
+    """The ONNX file of a model, exported once a session. Do not write to its folder."""
+    path = Path(_folder().name, f"{name}.{exporter}.onnx")
+    case = model(name)
+    export_onnx(case.module, (), path, case.inputs, exporter=exporter)
+    return path
