@@ -398,7 +398,6 @@ class _FunctionSolver:
             for value in op.operands:
                 last_use[value] = position
         self.last_use = last_use
-        self.is_entry = function.sym_name.data == "main"
 
     def solve(self, key: FunctionKey) -> FunctionChoice:
         """Runs the dynamic program; see `AxisChooser.solve`."""
@@ -690,9 +689,9 @@ class _FunctionSolver:
                 placement, price = self._settled(state[slots[value]], sizes[i])
                 placement = WHOLE if placement == FREE else placement
                 cost += price
-                if placement.kind == "split" and not self.is_entry:
-                    # The caller will want it whole again: without this charge a layer
-                    # would hand its last all-gather to the next one.
+                if placement.kind == "split" and self.chooser.split_parameters:
+                    # Whoever gets it may want it whole: without this charge a layer
+                    # would leave its last all-gather to the next one.
                     cost += _gather_price(sizes[i], self.chooser.parts)
                 results.append(placement)
             if best is None or cost < best[0]:
