@@ -89,7 +89,7 @@ def average_pool(op: OnnxOp) -> Rule:
     return _per_channel(op, linear=True)
 
 
-@onnx_rule("LpPool", "GlobalLpPool")
+@onnx_rule("LpPool")
 def norm_pool(op: OnnxOp) -> Rule:
     """Batch and channels are parallel."""
     return _per_channel(op, linear=False)

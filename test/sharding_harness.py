@@ -1,0 +1,399 @@
+"""
+Runs one op sequentially and distributed: the proof that its rule and local form agree
+with what the op computes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.ir import Block, Operation, SSAValue
+
+from distir.dialects.collective import CoordinateOp
+from distir.dialects.dist import Layout, Shard, layout_of, with_layout
+from distir.dialects.onnx import OPSET, OnnxOp, operator
+from distir.dialects.onnx_values import (
+    constant_attr,
+    element_type_of_dtype,
+    numpy_dtype,
+    tensor_type,
+)
+from distir.sharding.layout import assemble, check_layout, local_type, take_shard
+from distir.sharding.local import local_ops
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import Rule, infer, layout_for, rule_for
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    One op on concrete inputs, by schema position; None is omitted. Inputs in `constants`
+    come from an onnx.Constant, the others are arguments.
+    """
+
+    name: str
+    inputs: Sequence[Array | None]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    constants: frozenset[int] = frozenset()
+    results: int = 1
+    label: str = ""
+
+    def __str__(self) -> str:
+        shapes = "x".join(
+            "none" if a is None else str(list(a.shape)).replace(" ", "")
+            for a in self.inputs
+        )
+        return f"{self.name}-{self.label or shapes}"
+
+
+def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
+    """The results of one op of the per-rank form."""
+    if isinstance(op, CoordinateOp):
+        return [np.array(op.index.value.data, dtype=np.int64)]
+    assert isinstance(op, OnnxOp)
+    if op.name == "onnx.Constant":
+        return [np.asarray(op.attribute("value"))]
+    override = _OVERRIDES.get(op.SCHEMA.name)
+    if override is not None:
+        return [override(op, *inputs)]
+    given = iter(range(len(inputs)))
+    names = ["" if v is None else f"x{next(given)}" for v in op.input_values]
+    key = (
+        op.SCHEMA.name,
+        tuple(names),
+        len(op.results),
+        _frozen(op.onnx_attributes()),
+        tuple(
+            (a.dtype.str if a.dtype.kind != "V" else str(a.dtype), a.ndim)
+            for a in inputs
+        ),
+    )
+    run = _session(key, [a.dtype for a in inputs], [a.ndim for a in inputs], op)
+    feeds = {f"x{i}": a for i, a in enumerate(inputs)}
+    return [np.asarray(r) for r in run.run(None, feeds)]
+
+
+def _gather_elements(op: OnnxOp, data: Array, indices: Array) -> Array:
+    axis = op.attribute("axis") % data.ndim
+    kept = tuple(slice(None if i == axis else n) for i, n in enumerate(indices.shape))
+    return np.take_along_axis(data[kept], indices, axis)
+
+
+def _lrn(op: OnnxOp, x: Array) -> Array:
+    size = op.attribute("size")
+    out = np.empty_like(x)
+    for c in range(x.shape[1]):
+        window = x[:, max(0, c - (size - 1) // 2) : c + size // 2 + 1]
+        total = np.square(window).sum(axis=1) * (op.attribute("alpha") / size)
+        out[:, c] = x[:, c] / (op.attribute("bias") + total) ** op.attribute("beta")
+    return out
+
+
+def _conv_transpose(op: OnnxOp, x: Array, w: Array, *bias: Array) -> Array:
+    groups = op.attribute("group")
+    one = type(op).build_op(op.operands[:2], [op.results[0].type], op.properties)
+    one.properties["group"] = IntegerAttr(1, i64)
+    _OVERRIDES.pop("ConvTranspose")
+    parts = [
+        evaluate(one, [a, b])[0]
+        for a, b in zip(np.split(x, groups, 1), np.split(w, groups, 0), strict=True)
+    ]
+    _OVERRIDES["ConvTranspose"] = _conv_transpose
+    out = np.concatenate(parts, axis=1)
+    for b in bias:
+        out = out + b.reshape(-1, *[1] * (x.ndim - 2))
+    return out
+
+
+_OVERRIDES: dict[str, Any] = {
+    "ConvTranspose": _conv_transpose,
+    "GatherElements": _gather_elements,
+    "LRN": _lrn,
+}
+"""Operators that onnx.reference computes wrongly: groups, negative axes, channels."""
+
+_SESSIONS: dict[Any, ReferenceEvaluator] = {}
+
+
+def _frozen(attributes: Mapping[str, Any]) -> Any:
+    return tuple(
+        (k, v.tobytes() if isinstance(v, np.ndarray) else str(v))
+        for k, v in sorted(attributes.items())
+    )
+
+
+def _session(
+    key: Any, dtypes: Sequence[np.dtype[Any]], ranks: Sequence[int], op: OnnxOp
+) -> ReferenceEvaluator:
+    if key not in _SESSIONS:
+        attributes = {
+            k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v
+            for k, v in op.onnx_attributes().items()
+        }
+        outputs = [f"y{i}" for i in range(len(op.results))]
+        node = helper.make_node(op.SCHEMA.name, key[1], outputs, **attributes)
+        inputs = [
+            helper.make_tensor_value_info(
+                f"x{i}", helper.np_dtype_to_tensor_dtype(d), [None] * r
+            )
+            for i, (d, r) in enumerate(zip(dtypes, ranks, strict=True))
+        ]
+        graph = helper.make_graph(
+            [node], "g", inputs, [onnx.ValueInfoProto(name=o) for o in outputs]
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+        _SESSIONS[key] = ReferenceEvaluator(model)
+    return _SESSIONS[key]
+
+
+def run_block(ops: Sequence[Operation], env: dict[SSAValue, Array]) -> list[Array]:
+    """Evaluates ops in order; the results of the last one. Checks types on the way."""
+    results: list[Array] = []
+    for op in ops:
+        op.verify()
+        results = evaluate(op, [env[v] for v in op.operands])
+        for value, array in zip(op.results, results, strict=True):
+            assert isinstance(value.type, TensorType)
+            assert value.type.get_shape() == array.shape, f"{op}: got {array.shape}"
+            assert numpy_dtype(value.type.element_type) == array.dtype, f"{op}"
+            env[value] = array
+    return results
+
+
+@dataclass
+class Sequential:
+    """A case as an op of the sequential form, and what it computes."""
+
+    case: Case
+    op: OnnxOp
+    operands: list[Array]
+    results: list[Array]
+    rule: Rule
+
+
+def typed(array: Array) -> TensorType[Any]:
+    return tensor_type(array.shape, element_type_of_dtype(array.dtype))
+
+
+def build(
+    case: Case,
+    operand_layouts: Sequence[Layout] | None = None,
+    result_types: Sequence[Any] | None = None,
+) -> tuple[OnnxOp, Block]:
+    """The op, its operands arguments of a block or constants, with these layouts."""
+    block = Block()
+    values: list[SSAValue | None] = []
+    layouts = iter(operand_layouts or [])
+    for position, array in enumerate(case.inputs):
+        if array is None:
+            values.append(None)
+            continue
+        type_ = typed(array)
+        if operand_layouts is not None:
+            type_ = with_layout(type_, next(layouts))
+        if position in case.constants:
+            constant = operator("Constant").build_op(
+                [], [type_], {"value": constant_attr(array)}
+            )
+            block.add_op(constant)
+            values.append(constant.results[0])
+        else:
+            values.append(block.insert_arg(type_, len(block.args)))
+    types = result_types or [TensorType(element_type_of_dtype(np.float32), [])] * (
+        case.results
+    )
+    op = operator(case.name).build_op(values, types, case.attributes)
+    block.add_op(op)
+    return op, block
+
+
+def sequential(case: Case) -> Sequential:
+    op, _ = build(case)
+    operands = [a for a in case.inputs if a is not None]
+    results = evaluate(op, operands)
+    op, block = build(case, None, [typed(r) for r in results])
+    op.verify()
+    sequential = Sequential(case, op, operands, results, rule_for(op))
+    _KEEP.append(block)
+    return sequential
+
+
+_KEEP: list[Block] = []
+
+
+@cache
+def mesh(**axes: int) -> Mesh:
+    count = int(np.prod(list(axes.values())))
+    return Mesh("m", tuple(axes.items()), tuple(range(count)))
+
+
+Assignment = dict[int, tuple[Shard, ...]]
+
+
+def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
+    """Every split of that many elements over one axis."""
+    if size % parts == 0:
+        yield Shard(axis)
+        for run in range(1, size // parts):
+            if size % (run * parts) == 0:
+                yield Shard(axis, run)
+
+
+def can_split(rule: Rule, factor: int) -> bool:
+    kind = rule.factors[factor].kind
+    return kind == "parallel" or (kind == "reduction" and not rule.addends)
+
+
+def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:
+    """Every legal split of one or two factors over the axes of a mesh with two axes."""
+    factors = [f for f in range(len(rule.factors)) if can_split(rule, f)]
+    (a, m), (b, n) = on.axes
+    yield {}
+    for f in factors:
+        size = rule.factors[f].size
+        for axis, parts in on.axes:
+            for shard in shards_of(size, axis, parts):
+                yield {f: (shard,)}
+        for first in shards_of(size, a, m):
+            for second in shards_of(size // m, b, n):
+                yield {f: (first, second)}
+        if size % (m * n) == 0:
+            yield {f: (Shard(b), Shard(a))}
+        for g in factors:
+            if g != f:
+                for first in shards_of(size, a, m):
+                    for second in shards_of(rule.factors[g].size, b, n):
+                        yield {f: (first,), g: (second,)}
+
+
+def partial_assignments(
+    plain: Sequential, on: Mesh
+) -> Iterator[tuple[Assignment, frozenset[int], str]]:
+    """Partial operands over the second axis, and what may be split over the first."""
+    rule = plain.rule
+    (a, m), _ = on.axes
+    for linear in rule.linear:
+        if any(plain.operands[i].dtype == bool for i in linear.operands):
+            continue
+        for monoid in sorted(linear.monoids):
+            yield {}, linear.operands, monoid
+            for f, factor in enumerate(rule.factors):
+                # A sum over one axis and a maximum over another do not commute.
+                if factor.kind == "reduction" and factor.monoid != monoid:
+                    continue
+                if can_split(rule, f) and factor.size % m == 0:
+                    yield {f: (Shard(a),)}, linear.operands, monoid
+
+
+def terms(
+    array: Array, monoid: str, count: int, rng: np.random.Generator
+) -> list[Array]:
+    """Arrays that reduce to `array`."""
+    noise = [
+        rng.integers(0, 4, array.shape).astype(array.dtype) for _ in range(count - 1)
+    ]
+    if monoid == "sum":
+        return [*noise, (array - sum(noise)).astype(array.dtype)]
+    lower = [array - n if monoid == "max" else array + n for n in noise]
+    return [*lower, array]
+
+
+def run_distributed(
+    plain: Sequential,
+    on: Mesh,
+    assignment: Assignment,
+    partial_operands: frozenset[int] = frozenset(),
+    monoid: str = "sum",
+) -> None:
+    """Runs the op on every device and compares with the sequential results."""
+    case, rule = plain.case, plain.rule
+    axis, count = on.axes[1]
+    over = ((axis, monoid),)
+    layouts = [
+        layout_for(dims, rule, assignment, on, over if i in partial_operands else ())
+        for i, dims in enumerate(rule.operands)
+    ]
+    inference = infer(rule, layouts, on)
+    split = {f: s for f, s in inference.assignment.items() if s}
+    assert split == assignment
+    result_types = [
+        with_layout(typed(r), layout)
+        for r, layout in zip(plain.results, inference.results, strict=True)
+    ]
+    op, block = build(case, layouts, result_types)
+    op.verify()
+    assert rule_for(op) == rule
+    for value in (*op.operands, *op.results):
+        layout = layout_of(value)
+        assert layout is not None and isinstance(value.type, TensorType)
+        check_layout(value.type.get_shape(), layout, on, str(value))
+    rng = np.random.default_rng(0)
+    pieces = {
+        i: terms(plain.operands[i], monoid, count, rng)
+        for i in sorted(partial_operands)
+    }
+    shards: list[list[Array]] = [[] for _ in plain.results]
+    for coordinates in on.coordinates:
+        arrays = [
+            take_shard(
+                pieces[i][coordinates[axis]] if i in pieces else array,
+                layout.without_partial([axis]),
+                on,
+                coordinates,
+            )
+            for i, (array, layout) in enumerate(
+                zip(plain.operands, layouts, strict=True)
+            )
+        ]
+        local_block = Block(
+            arg_types=[local_type(v.type, {"m": on}) for v in op.operands]
+        )
+        env = dict(zip(local_block.args, arrays, strict=True))
+        ops = local_ops(op, local_block.args, {"m": on}, coordinates)
+        for result, array in zip(shards, run_block(ops, env), strict=True):
+            result.append(array)
+    for i, expected in enumerate(plain.results):
+        layout = inference.results[i]
+        check_replicas(shards[i], layout, on)
+        got = assemble(shards[i], expected.shape, layout, on)
+        compare(got, expected)
+    del block
+
+
+def check_replicas(parts: Sequence[Array], layout: Layout, on: Mesh) -> None:
+    """Devices that hold the same part must agree on it."""
+    used = {*layout.split_axes, *layout.partial_axes}
+    first: dict[tuple[int, ...], Array] = {}
+    for part, coordinates in zip(parts, on.coordinates, strict=True):
+        key = tuple(c for a, c in coordinates.items() if a in used)
+        compare(part, first.setdefault(key, part))
+
+
+def compare(got: Array, expected: Array) -> None:
+    assert got.dtype == expected.dtype
+    if got.dtype.kind in "fV":
+        kind = np.float64
+        tolerance = 5e-3 if got.dtype.itemsize == 2 else 2e-5
+        np.testing.assert_allclose(
+            got.astype(kind), expected.astype(kind), rtol=tolerance, atol=tolerance
+        )
+    else:
+        np.testing.assert_array_equal(got, expected)
+
+
+def sample(items: Sequence[Any], count: int, seed: str) -> list[Any]:
+    """At most that many items, the first one among them, always the same."""
+    if len(items) <= count:
+        return list(items)
+    return [items[0], *random.Random(seed).sample(list(items[1:]), count - 1)]
