@@ -12,10 +12,12 @@ from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from distir.dialects.device import ClusterOp, Device, KindOp, LinkOp
+from distir.dialects import get_all_dialects
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
 
 _FOLDER = Path(__file__).parent
@@ -57,9 +59,12 @@ def _path_of(name: str) -> Path:
 
 
 def _read(path: Path) -> ClusterOp:
+    # Every dialect, so that a program that holds a cluster can be given for it.
     context = Context()
     context.load_dialect(Builtin)
-    context.load_dialect(Device)
+    context.load_dialect(Func)
+    for name, dialect in get_all_dialects().items():
+        context.register_dialect(name, dialect)
     try:
         module = Parser(
             context, path.read_text(encoding="utf-8"), str(path)

@@ -20,12 +20,16 @@ from distir.program import describe, functions, return_op, scope_of
 
 
 def specialise(scope: str, call_scope: str) -> str:
-    """`h.3.attn` for the scope `h.*.attn` of an op called from the scope `h.3`."""
+    """
+    `h.3.attn` for the scope `h.*.attn` of an op called from the scope `h.3`. The call
+    has the innermost scope that holds all ops, so a result is never outside that.
+    """
     parts = scope.split(".")
-    for index, part in enumerate(call_scope.split(".")):
+    inside = call_scope.split(".")
+    for index, part in enumerate(inside):
         if index < len(parts) and parts[index] == VARYING:
             parts[index] = part
-    return ".".join(parts)
+    return ".".join(parts) if parts[: len(inside)] == inside else call_scope
 
 
 def inline_call(call: CallOp, callee: FuncOp) -> None:
@@ -40,7 +44,7 @@ def inline_call(call: CallOp, callee: FuncOp) -> None:
         if op is end:
             continue
         copy = op.clone(values)
-        if call_scope and SCOPE in copy.attributes:
+        if call_scope:
             copy.attributes[SCOPE] = StringAttr(specialise(scope_of(op), call_scope))
         Rewriter.insert_op(copy, place)
     results = [values.get(value, value) for value in end.arguments]

@@ -84,10 +84,16 @@ def _general_scope(ops: Sequence[Operation]) -> str:
 
 
 def _general_hint(values: Sequence[SSAValue]) -> str | None:
-    """A name hint for what stands for all these values: `add` for `add_1` and `add_7`."""
-    hints = {re.sub(r"_?\d+", "", value.name_hint or "") for value in values}
-    hint = hints.pop()
-    return hint if not hints and SSAValue.is_valid_name(hint) else None
+    """A name hint for all these values, without the numbers in which theirs differ."""
+    hints = [value.name_hint or "" for value in values]
+    split = [re.split(r"([._]?\d+)", hint) for hint in hints]
+    if len({tuple(parts[::2]) for parts in split}) == 1:
+        columns = zip(*split, strict=True)
+        hint = "".join(c[0] for c in columns if len(set(c)) == 1)
+    else:
+        shorter = {"".join(parts[::2]) for parts in split}
+        hint = shorter.pop() if len(shorter) == 1 else ""
+    return hint if SSAValue.is_valid_name(hint) else None
 
 
 def _general_attributes(
@@ -131,8 +137,11 @@ def _function_name(scopes: Sequence[str], taken: set[str]) -> str:
 class Outliner:
     """Moves the windows of one repeat into a function and calls it in their place."""
 
-    def __init__(self, function: FuncOp, sequence: OpSequence, repeat: Repeat):
+    def __init__(
+        self, function: FuncOp, sequence: OpSequence, repeat: Repeat, tokens: Tokens
+    ):
         self.function = function
+        self.tokens = tokens
         self.windows = [[sequence.ops[row] for row in w] for w in repeat.windows]
         self.firsts = [sequence.ops[min(window)] for window in repeat.windows]
         self.results = sorted(repeat.results)
@@ -180,35 +189,26 @@ class Outliner:
         for values, parameter in parameters.items():
             parameter.name_hint = _general_hint(values)
         inner: dict[SSAValue, SSAValue] = {}
+        constants: dict[int, SSAValue] = {}
         builder = Builder(InsertPoint.at_end(block))
-        constants: dict[Operation, SSAValue] = {}
         for ops in zip(*self.windows, strict=True):
-            model = ops[0]
+            model, scope = ops[0], _general_scope(ops)
             operands: list[SSAValue] = []
             for column, operand in enumerate(model.operands):
+                constant = constant_of(operand)
                 if operand in inner:
                     operands.append(inner[operand])
-                    continue
-                constant = constant_of(operand)
-                if constant is None:
+                elif constant is None:
                     values = tuple(op.operands[column] for op in ops)
                     operands.append(parameters[values])
-                    continue
-                if constant not in constants:
-                    constants[constant] = builder.insert(constant.clone()).results[0]
-                operands.append(constants[constant])
-            attributes = {k: v for k, v in model.attributes.items() if k != SCOPE}
-            scope = _general_scope(ops)
-            if scope:
-                attributes[SCOPE] = StringAttr(scope)
-            copy = builder.insert(
-                type(model).create(
-                    operands=operands,
-                    result_types=[result.type for result in model.results],
-                    properties=model.properties.copy(),
-                    attributes=attributes,
-                )
-            )
+                else:
+                    token = self.tokens.of(constant)
+                    if token not in constants:
+                        copy = builder.insert(_copy(constant, [], scope))
+                        copy.results[0].name_hint = operand.name_hint
+                        constants[token] = copy.results[0]
+                    operands.append(constants[token])
+            copy = builder.insert(_copy(model, operands, scope))
             for column, result in enumerate(copy.results):
                 values = tuple(op.results[column] for op in ops)
                 result.name_hint = _general_hint(values)
@@ -261,6 +261,18 @@ class Outliner:
             Rewriter.erase_op(op)
 
 
+def _copy(op: Operation, operands: Sequence[SSAValue], scope: str) -> Operation:
+    attributes = {k: v for k, v in op.attributes.items() if k != SCOPE}
+    if scope:
+        attributes[SCOPE] = StringAttr(scope)
+    return type(op).create(
+        operands=operands,
+        result_types=[result.type for result in op.results],
+        properties=op.properties.copy(),
+        attributes=attributes,
+    )
+
+
 def _gather(window: list[Operation], first: Operation) -> None:
     """
     Moves the ops that stand between those of a window and do not depend on them before
@@ -295,7 +307,7 @@ def outline_function(
         repeat = find_repeat(sequence, min_ops, independent)
         if repeat is None:
             return outlined
-        new = Outliner(function, sequence, repeat).outline(taken)
+        new = Outliner(function, sequence, repeat, tokens).outline(taken)
         taken.add(new.sym_name.data)
         outlined.append(new)
 

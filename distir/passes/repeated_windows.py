@@ -177,10 +177,8 @@ def find_repeat(
         repeat = _cut(sequence, stretch, independent)
         if repeat is not None and (best is None or repeat.saved > best.saved):
             best = repeat
-    if best is None:
-        return None
-    _add_earlier_windows(sequence, best)
-    _add_distant_windows(sequence, best)
+    if best is not None:
+        _add_distant_windows(sequence, best)
     return best
 
 
@@ -216,33 +214,44 @@ class _Cut:
 def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat | None:
     """
     The windows of a stretch, cut where the fewest values cross the border. One window
-    fewer than possible is accepted for that; then the fewest parameters decide, then
-    the longest common scope.
+    fewer than possible is accepted for that; then the most windows decide, the fewest
+    parameters, and the longest common scope.
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
     enough = max(2, max((cut.count for cut in cuts), default=0) - 1)
-    cuts = [cut for cut in cuts if cut.count >= enough]
 
-    def crossing(cut: _Cut) -> tuple[int, int]:
-        return int(cut.escaping.sum()), -cut.count
-
-    def preference(cut: _Cut) -> tuple[int, int]:
-        return (
-            _parameter_count(sequence, cut, period),
-            -_scope_depth(sequence, cut, period),
-        )
+    def crossing(cut: _Cut) -> int:
+        return int(cut.escaping.sum())
 
     for _, equal in groupby(sorted(cuts, key=crossing), key=crossing):
-        fit = [c for c in equal if independent or _is_connected(sequence, c, period)]
-        if fit:
-            best = min(fit, key=preference)
-            starts = range(best.start, best.start + best.count * period, period)
-            return Repeat(
-                [list(range(start, start + period)) for start in starts],
-                {(int(op), int(result)) for op, result in np.argwhere(best.escaping)},
+        found = [
+            (_windows(sequence, cut, period), cut)
+            for cut in equal
+            if cut.count >= enough
+            and (independent or _is_connected(sequence, cut, period))
+        ]
+        if found:
+            repeat, _ = min(
+                found,
+                key=lambda pair: (
+                    -len(pair[0].windows),
+                    _parameter_count(sequence, pair[1], period),
+                    -_scope_depth(sequence, pair[1], period),
+                ),
             )
+            return repeat
     return None
+
+
+def _windows(sequence: OpSequence, cut: _Cut, period: int) -> Repeat:
+    starts = range(cut.start, cut.start + cut.count * period, period)
+    repeat = Repeat(
+        [list(range(start, start + period)) for start in starts],
+        {(int(op), int(result)) for op, result in np.argwhere(cut.escaping)},
+    )
+    _add_earlier_windows(sequence, repeat)
+    return repeat
 
 
 def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:

@@ -105,8 +105,8 @@ class Hardware:
         return len(set(map(id, self.kinds))) == 1
 
     def distinct_kinds(self, devices: Sequence[int]) -> list[DeviceKind]:
-        """The kinds among these devices."""
-        if self.is_uniform:
+        """The kinds among these devices; that of device 0 if there are none."""
+        if self.is_uniform or not devices:
             return [self.kinds[0]]
         return list({id(self.kinds[i]): self.kinds[i] for i in devices}.values())
 

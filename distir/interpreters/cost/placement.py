@@ -91,6 +91,11 @@ class Placement:
                 f"is not known; give the dimension on import and run fold-shapes"
             )
         layout = layout_of(type_)
+        if layout is None and not self.is_sequential:
+            raise DistIRError(
+                f"{describe(op)}: a value of type {type_} has no layout, though others "
+                f"have one; run partition over the whole program"
+            )
         if layout is not None:
             mesh = self.meshes[layout.mesh]
             check_layout(shape, layout, mesh, describe(op))

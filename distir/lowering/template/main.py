@@ -34,6 +34,9 @@ def main(arguments=None):
     parser.add_argument(
         "--timeout", type=float, default=600.0, help="seconds to wait for other ranks"
     )
+    parser.add_argument(
+        "--init-method", default="env://", help="where the ranks meet (torch.distributed)"
+    )
     options = parser.parse_args(arguments)
     name = load_package()
     program = importlib.import_module(f"{name}.program")
@@ -41,7 +44,9 @@ def main(arguments=None):
     tensors = importlib.import_module(f"{name}.tensors")
     try:
         sources = [tensors.load(f) for f in (*options.inputs, *options.weights)]
-        results = runtime.run(program, options.backend, sources, options.timeout)
+        results = runtime.run(
+            program, options.backend, sources, options.timeout, options.init_method
+        )
         if options.outputs and results:
             tensors.save(options.outputs, results)
     except (runtime.ProgramError, tensors.FileError) as error:

@@ -234,7 +234,7 @@ def report(text):
         print(text, file=sys.stderr, flush=True)
 
 
-def start(backend, processes, timeout_s):
+def start(backend, processes, timeout_s, init_method):
     """Joins the other processes, as torchrun's environment variables say."""
     rank = int(os.environ.get("RANK", "0"))
     size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -258,17 +258,21 @@ def start(backend, processes, timeout_s):
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     dist.init_process_group(
-        backend, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
+        backend,
+        init_method=init_method,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
     )
     return rank, device
 
 
-def run(program, backend, sources, timeout_s=600.0):
+def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
     """
     Runs this process's part of a program (the module `program`): the results by name
     on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
     """
-    rank, device = start(backend, len(program.RANKS), timeout_s)
+    rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
         meshes = {
             name: Mesh(spec, device.type) for name, spec in program.MESHES.items()
