@@ -270,7 +270,13 @@ class ShardingPlan:
         )
 
     def annotate(self) -> None:
-        """Writes the layouts onto every op and argument as attributes."""
+        """
+        Writes the layouts onto every op and argument as attributes. What no axis
+        reached, because it is never called or there is no axis, stays whole.
+        """
+        for function in functions(self.module).values():
+            args = function.body.block.args
+            self.arguments.setdefault(function, [Layout(self.mesh.name)] * len(args))
         self._check_order()
         for function, layouts in self.arguments.items():
             attributes = argument_attributes(function)
@@ -278,7 +284,7 @@ class ShardingPlan:
                 entry[LAYOUT] = LayoutAttr(layout)
             set_argument_attributes(function, attributes)
             for op in function.body.block.ops:
-                chosen = self.ops[op]
+                chosen = self.ops.get(op) or self._whole(op)
                 if chosen.operands:
                     op.attributes[OPERAND_LAYOUTS] = ArrayAttr(
                         [LayoutAttr(x) for x in chosen.operands]
