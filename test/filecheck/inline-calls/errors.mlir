@@ -1,0 +1,12 @@
+// RUN: not distir-opt %s -p inline-calls 2>&1 | filecheck %s
+
+// CHECK: error: inline-calls: the functions call each other in a circle (@main -> @other -> @main)
+
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @other(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %0 : tensor<4xf32>
+}
+func.func private @other(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = func.call @main(%x) : (tensor<4xf32>) -> tensor<4xf32>
+  func.return %0 : tensor<4xf32>
+}
