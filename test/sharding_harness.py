@@ -67,6 +67,10 @@ def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
     override = _OVERRIDES.get(op.SCHEMA.name)
     if override is not None:
         return [override(op, *inputs)]
+    return _reference(op, inputs)
+
+
+def _reference(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     given = iter(range(len(inputs)))
     names = ["" if v is None else f"x{next(given)}" for v in op.input_values]
     key = (
@@ -104,12 +108,10 @@ def _conv_transpose(op: OnnxOp, x: Array, w: Array, *bias: Array) -> Array:
     groups = op.attribute("group")
     one = type(op).build_op(op.operands[:2], [op.results[0].type], op.properties)
     one.properties["group"] = IntegerAttr(1, i64)
-    _OVERRIDES.pop("ConvTranspose")
     parts = [
-        evaluate(one, [a, b])[0]
+        _reference(one, [a, b])[0]
         for a, b in zip(np.split(x, groups, 1), np.split(w, groups, 0), strict=True)
     ]
-    _OVERRIDES["ConvTranspose"] = _conv_transpose
     out = np.concatenate(parts, axis=1)
     for b in bias:
         out = out + b.reshape(-1, *[1] * (x.ndim - 2))

@@ -1,0 +1,36 @@
+"""Ops with addends as ops without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sharding_cases import CASES
+from sharding_harness import Case, compare, run_block, sequential
+from xdsl.dialects.builtin import StringAttr
+
+from distir.sharding.decompose import decompose
+from distir.sharding.rule import rule_for
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.name in ("Gemm", "Conv", "ConvTranspose")], ids=str
+)
+def test_decomposed_ops_compute_the_same(case: Case):
+    plain = sequential(case)
+    plain.op.attributes["scope"] = StringAttr("h.0.mlp")
+    ops = decompose(plain.op)
+    assert (ops is None) == (not plain.rule.addends)
+    if ops is None:
+        return
+    assert not any(rule_for(op).addends for op in ops)
+    assert {op.attributes["scope"] for op in ops} == {StringAttr("h.0.mlp")}
+    assert ops[-1].results[0].type == plain.op.results[0].type
+    env = dict(zip(plain.op.operands, plain.operands, strict=True))
+    for got, expected in zip(run_block(ops, env), plain.results, strict=True):
+        compare(got, expected)
+
+
+def test_other_ops_have_no_addends():
+    x = np.zeros((2, 2), np.float32)
+    assert decompose(sequential(Case("Add", [x, x])).op) is None
+    assert decompose(sequential(Case("MatMul", [x, x])).op) is None

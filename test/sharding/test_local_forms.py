@@ -1,0 +1,70 @@
+"""Local forms are needed, and keep what other tools rely on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sharding_cases import CASES
+from sharding_harness import (
+    Case,
+    assignments,
+    build,
+    mesh,
+    run_distributed,
+    sequential,
+    typed,
+)
+from xdsl.dialects.builtin import StringAttr
+
+from distir.dialects.dist import Layout, Shard, with_layout
+from distir.sharding import local
+from distir.sharding.local import local_ops
+
+
+def _forms() -> list[str]:
+    import distir.sharding.rules  # noqa: F401
+
+    return sorted(n for n in local._LOCAL_FORMS if n.startswith("onnx."))
+
+
+@pytest.mark.parametrize("name", _forms())
+def test_without_its_local_form_an_op_goes_wrong(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Also proves that the tests of the rules notice wrong numbers."""
+    monkeypatch.delitem(local._LOCAL_FORMS, name)
+    on = mesh(a=2, b=2)
+    for case in CASES:
+        if f"onnx.{case.name}" != name:
+            continue
+        plain = sequential(case)
+        for assignment in assignments(plain.rule, on):
+            try:
+                run_distributed(plain, on, assignment)
+            except Exception:
+                return
+    pytest.fail(f"every case of {name} passes without its local form")
+
+
+def test_local_ops_keep_the_scope():
+    on = mesh(t=2)
+    table, indices = np.zeros((6, 4), np.float32), np.array([1, 5])
+    case = Case("Gather", [table, indices])
+    layouts = [Layout("m", ((Shard("t"),), ())), Layout("m")]
+    out = np.zeros((2, 4), np.float32)
+    result = with_layout(typed(out), Layout("m", (), (("t", "sum"),)))
+    op, _ = build(case, layouts, [result])
+    op.attributes["scope"] = StringAttr("transformer.wte")
+    ops = local_ops(op, op.operands, {"m": on}, {"t": 1})
+    assert {o.attributes.get("scope") for o in ops} == {StringAttr("transformer.wte")}
+    (coordinate,) = [o for o in ops if o.name == "collective.coordinate"]
+    assert coordinate.index.value.data == 1  # pyright: ignore
+
+
+def test_sequential_ops_stay_themselves():
+    plain = sequential(CASES[0])
+    (op,) = local_ops(plain.op, plain.op.operands, {}, {})
+    assert op.name == plain.op.name
+    assert list(op.operands) == list(plain.op.operands)
+    assert op.properties == plain.op.properties
+    assert op.result_types == plain.op.result_types
