@@ -6,9 +6,10 @@ equal for every input: everything else is left to the passes.
 from __future__ import annotations
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, OpResult, SSAValue
+from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.onnx import OnnxOp, operator
@@ -35,11 +36,24 @@ def canonicalize(module: ModuleOp) -> None:
                 elif isinstance(op, _SplitToSequence):
                     split_sequence_to_split(op)
             remove_dead_ops(function)
+            function.update_function_type()
 
 
 def remove_identity(op: OnnxOp) -> None:
-    """`Identity(x)` is x."""
-    op.results[0].replace_all_uses_with(op.operands[0])
+    """`Identity(x)` is x, of whichever type says more."""
+    value, result = op.operands[0], op.results[0]
+    if isinstance(value, OpResult) and _says_more(result.type, value.type):
+        value = Rewriter.replace_value_with_new_type(value, result.type)
+    result.replace_all_uses_with(value)
+
+
+def _says_more(type_: Attribute, other: Attribute) -> bool:
+    if not isinstance(type_, TensorType):
+        return False
+    if not isinstance(other, TensorType):
+        return True
+    dynamic = type_.get_shape().count(DYNAMIC_INDEX)
+    return dynamic < other.get_shape().count(DYNAMIC_INDEX)
 
 
 def cast_like_to_cast(op: OnnxOp) -> None:

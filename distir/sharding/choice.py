@@ -578,15 +578,17 @@ class _FunctionSolver:
                     starts.append(i)
         if not starts:
             return found
-        contraction = info.rule.flops > 0
+        # A split starts where a parameter meets a contraction, or before that in what
+        # is computed from parameters alone. Added to an activation (a bias, a table of
+        # positions) a parameter only follows: else it would split the sequence.
+        preparation = all(v in self.derived for v in info.op.operands)
+        if not preparation and not info.rule.flops:
+            return found
         hints = self.chooser.hints(self.function.sym_name.data)
         wanted: set[tuple[int, int | None]] = set(
             self.chooser.hinted_factors(info, hints)
         )
         for i in starts:
-            free = FREE in available[i]
-            if not free and not contraction:
-                continue
             for dim in info.rule.operands[i]:
                 for factor in dim:
                     found.setdefault((factor, None), set())

@@ -64,7 +64,7 @@ def run_reporting_errors(command: Callable[[], int]) -> int:
             traceback.print_exc()
         message = explain(error)
         if message is None:
-            what = " ".join(f"{type(error).__name__}: {error}".split())
+            what = shorten(f"{type(error).__name__}: {error}", 300)
             message = (
                 f"internal error ({what}); please report it together with the command "
                 f"and its input (DISTIR_DEBUG=1 shows where it happened)"

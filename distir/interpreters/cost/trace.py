@@ -46,8 +46,7 @@ class TraceWriter:
         seconds: Seconds,
     ) -> None:
         """One op on some devices."""
-        scopes = [scope_of(s.op) for s in (*path, step)]
-        scope = next((s for s in reversed(scopes) if s), "")
+        scope = _full_scope([scope_of(s.op) for s in (*path, step)])
         calls = [s.callee.name for s in path if s.callee is not None]
         event: dict[str, Any] = {
             "name": f"{step.op.name} {scope}".strip(),
@@ -70,3 +69,19 @@ class TraceWriter:
     def close(self) -> None:
         """Ends the list of events."""
         self._file.write("\n]}\n")
+
+
+def _full_scope(scopes: Sequence[str]) -> str:
+    """
+    The scope of an op given those of the calls that led to it, outermost first. In a
+    repeated function `layers.*.mlp` takes the `0` of the call's `layers.0`.
+    """
+    full = ""
+    for scope in filter(None, scopes):
+        known = full.split(".")
+        parts = scope.split(".")
+        full = ".".join(
+            known[i] if part == "*" and i < len(known) else part
+            for i, part in enumerate(parts)
+        )
+    return full
