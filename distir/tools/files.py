@@ -93,8 +93,10 @@ def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path
     return beside
 
 
-def read_arrays(path: Path) -> Arrays:
-    """The arrays of an .npz file, by name. Raises DistIRError."""
+def read_arrays(path: Path | None) -> Arrays:
+    """The arrays of an .npz file, by name; none without a file. Raises DistIRError."""
+    if path is None:
+        return {}
     try:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, Mapping):

@@ -13,25 +13,24 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.program import argument_names, entry_function
-from distir.tools.files import program_weights, read_arrays
+from distir.tools.files import Arrays, program_weights
 
 
 def given_and_random_arguments(
-    module: ModuleOp, path: Path, inputs: Path | None, seed: int
+    module: ModuleOp, path: Path, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
     The global value of every argument of the program read from `path`, by name and in
-    order: from `inputs` (an .npz file) or the program's weights where they hold it,
-    else random. Raises DistIRError.
+    order: from `given` or the program's weights where they hold it, else random.
+    Raises DistIRError.
     """
     names = argument_names(entry_function(module))
     weights = program_weights(module, path)
-    given = {} if inputs is None else read_arrays(inputs)
     unknown = sorted(set(given) - set(names))
     if unknown:
         known = [name for name in names if name not in weights]
         raise DistIRError(
-            f"{inputs} gives {unknown[0]!r}, but {path} has no such argument; it takes "
+            f"the inputs hold {unknown[0]!r}, but {path} has no such argument; it takes "
             f"{', '.join(repr(n) for n in known[:8])}{', ...' if known[8:] else ''}"
         )
     values = dict(zip(names, random_arguments(module, seed, weights), strict=True))

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
     from distir.program import entry_function, result_names
-    from distir.tools.files import read_program
+    from distir.tools.files import read_arrays, read_program
     from distir.tools.program_arguments import (
         arguments_by_name,
         given_and_random_arguments,
@@ -69,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("reading the programs"):
         reference = read_program(arguments.reference)
         candidate = read_program(arguments.candidate)
+    given = read_arrays(arguments.inputs)
     values = given_and_random_arguments(
-        reference, arguments.reference, arguments.inputs, arguments.seed
+        reference, arguments.reference, given, arguments.seed
     )
     with progress(f"running {arguments.reference}"):
         expected = run_program(reference, list(values.values()))

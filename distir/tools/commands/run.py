@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.tools.arguments import non_negative_number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,3 +21,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="gloo on CPUs, nccl with one GPU per rank",
     )
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="FILE.npz",
+        help="whole arguments by name; what neither it nor the weights hold is random",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument(
+        "--outputs", type=Path, metavar="FILE.npz", help="where to write the results"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=non_negative_number,
+        default=600.0,
+        metavar="SECONDS",
+        help="stop the ranks after that long (default 600)",
+    )
+
+
+def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
+    wide = array.astype(np.float64) if array.dtype.kind in "fiuV" else None
+    numbers = (
+        ["", "", ""]
+        if wide is None or not wide.size
+        else [f"{x:.4g}" for x in (wide.min(), wide.mean(), wide.max())]
+    )
+    return [name, f"{array.dtype}{list(array.shape)}", *numbers]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from tempfile import TemporaryDirectory
+
+    from distir.lowering.launch import run_package
+    from distir.lowering.torch_package import write_package
+    from distir.tools.files import (
+        program_weights,
+        read_arrays,
+        read_program,
+        write_arrays,
+    )
+    from distir.tools.program_arguments import given_and_random_arguments
+    from distir.tools.reporting import progress, table
+    from distir.weights import weights_file
+
+    def log(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    with progress(f"lowering {arguments.program}"):
+        module = read_program(arguments.program)
+        weights = weights_file(module, arguments.program)
+        in_weights = program_weights(module, arguments.program)
+        given = read_arrays(arguments.inputs)
+        values = given_and_random_arguments(
+            module, arguments.program, given, arguments.seed
+        )
+        inputs = {k: v for k, v in values.items() if k in given or k not in in_weights}
+    with TemporaryDirectory(prefix="distir-") as folder:
+        package = write_package(module, folder, weights)
+        with progress("running"):
+            results = run_package(
+                package,
+                backend=arguments.backend,
+                inputs=inputs,
+                weights=weights,
+                timeout_s=arguments.timeout,
+                progress=log,
+            )
+    if arguments.outputs is not None:
+        write_arrays(arguments.outputs, results)
+    table(
+        ["output", "type", "least", "mean", "largest"],
+        [_row(name, array) for name, array in results.items()],
+    )
+    return 0

@@ -1,0 +1,67 @@
+"""Plain `xdsl-opt` finds DistIR through the `xdsl.universe` entry point."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from command_line import write_program
+from xdsl.universe import Universe
+
+from distir.dialects import get_all_dialects
+from distir.lowering import get_all_targets
+from distir.passes import get_all_passes
+
+TWO_DEVICES = """
+device.cluster @pair {
+  device.kind @cpu on [0 to 2] {memory = 1000000 : i64, memory_bandwidth = 1.0e9 : f64, peak_flops = {default = 1.0e9 : f64}, launch_latency = 0.0 : f64}
+  device.link @bus spans 2 {bandwidth = 1.0e9 : f64, latency = 0.0 : f64}
+}
+device.mesh @mesh on @pair <"t" = 2> [0 to 2]
+func.func @main(
+    %x: tensor<4x8xf32> {dist.layout = #dist.layout<@mesh, [{}, {t}]>},
+    %w: tensor<8x6xf32> {dist.layout = #dist.layout<@mesh, [{t}, {}]>}
+) -> tensor<4x6xf32> {
+  %y = onnx.MatMul(%x, %w) : (tensor<4x8xf32>, tensor<8x6xf32>) -> tensor<4x6xf32>
+  func.return %y : tensor<4x6xf32>
+}
+"""
+
+
+def xdsl_opt(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    tool = Path(sys.executable).with_name("xdsl-opt")
+    return subprocess.run([tool, *arguments], capture_output=True, text=True)
+
+
+def test_xdsl_opt_lists_passes_and_the_torch_target():
+    listed = "".join(xdsl_opt("--help").stdout.split())
+    for name in get_all_passes():
+        assert name in listed
+    assert "torch" in listed
+
+
+def test_xdsl_opt_partitions(tmp_path: Path):
+    program = write_program(tmp_path / "program.mlir", TWO_DEVICES)
+    done = xdsl_opt(program, "-p", "propagate-sharding,partition,verify-distribution")
+    assert done.returncode == 0, done.stderr
+    assert 'collective.all_reduce %y over ["t"]' in done.stdout
+
+
+def test_xdsl_opt_emits_torch(tmp_path: Path):
+    program = write_program(tmp_path / "program.mlir", TWO_DEVICES)
+    done = xdsl_opt(program, "-p", "propagate-sharding,partition", "-t", "torch")
+    assert done.returncode == 0, done.stderr
+    assert "import torch" in done.stdout
+
+
+def test_every_dialect_pass_and_target_loads():
+    everything = Universe.get_multiverse()
+    for ours, listed in (
+        (get_all_dialects(), everything.all_dialects),
+        (get_all_passes(), everything.all_passes),
+        (get_all_targets(), everything.all_targets),
+    ):
+        assert set(ours) <= set(listed)
+        for name, load in ours.items():
+            assert load().name == name

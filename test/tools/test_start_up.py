@@ -1,0 +1,84 @@
+"""The tools start without torch, and report errors in one paragraph."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import write_program
+
+LIST_TORCH = (
+    "; import sys; print([m for m in sys.modules if m.split('.')[0] == 'torch'])"
+)
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from distir.dialects import get_all_dialects; "
+        "[load() for load in get_all_dialects().values()]",
+        "from distir.passes import get_all_passes; "
+        "[load() for load in get_all_passes().values()]",
+        "import distir.tools.cli; distir.tools.cli.argument_parser()",
+        "import distir.universe",
+        "import distir.sharding.rules, distir.hardware, distir.interpreters.cost",
+    ],
+)
+def test_torch_is_not_imported(code: str):
+    done = python(code + LIST_TORCH)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_distir_opt_does_not_import_torch(tmp_path: Path):
+    model = write_program(tmp_path / "model.mlir")
+    code = (
+        "import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); "
+        "from distir.tools.distir_opt import main; main()"
+    )
+    done = python(
+        code, str(model), "-p", "distribute{d=2 t=2}", "-o", str(tmp_path / "o")
+    )
+    assert done.stdout.strip() == "False", done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-p", "no-such-pass"), "no-such-pass"),
+        (("-p", "distribute{d=x}"), "expected <class 'int'>"),
+        (("-p", "distribute{"), "pass pipeline"),
+        (("-p", "distribute{d=3}"), "cannot be split"),
+        (("--pass-pipeline=builtin.module(distribute{d=3})",), "cannot be split"),
+        (("--pass-pipeline", "builtin.module(no-such-pass)"), "no-such-pass"),
+    ],
+)
+def test_distir_opt_errors(tmp_path: Path, arguments: tuple[str, ...], message: str):
+    model = write_program(tmp_path / "model.mlir")
+    done = subprocess.run(
+        [sys.executable, "-m", "distir.tools.distir_opt", str(model), *arguments],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+
+
+def test_malformed_file(tmp_path: Path):
+    model = write_program(tmp_path / "model.mlir", "func.func @main() {\n  foo.bar }")
+    done = subprocess.run(
+        [sys.executable, "-m", "distir.tools.distir_opt", str(model)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"error: {model}:2:11: Operation foo.bar is not registered\n"
