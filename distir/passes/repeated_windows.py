@@ -177,8 +177,9 @@ def find_repeat(
         repeat = _cut(sequence, stretch, independent)
         if repeat is not None and (best is None or repeat.saved > best.saved):
             best = repeat
-    if best is not None:
-        _add_distant_windows(sequence, best)
+    if best is None:
+        return None if independent else _find_mixed_pair(sequence, min_ops)
+    _add_distant_windows(sequence, best)
     return best
 
 
@@ -417,45 +418,113 @@ def _add_earlier_windows(sequence: OpSequence, repeat: Repeat) -> None:
 def _window_before(sequence: OpSequence, repeat: Repeat) -> list[int] | None:
     first, second = repeat.windows[0], repeat.windows[1]
     position = {row: index for index, row in enumerate(first)}
-    inside = {row: index for index, row in enumerate(second)}
-    found: dict[int, int] = {}
-    pending: list[tuple[int, int]] = []
-    for index, row in enumerate(second):
-        for column, source in enumerate(sequence.definition[row].tolist()):
+    ends: list[tuple[int, int]] = []
+    for model, row in zip(second, first, strict=True):
+        for column, source in enumerate(sequence.definition[model].tolist()):
             if source in position:
                 # What the first window takes here is a result of the window before.
-                before = int(sequence.definition[first[index], column])
-                if before < 0 or (
-                    sequence.result[row, column]
-                    != sequence.result[first[index], column]
-                ):
+                if sequence.result[model, column] != sequence.result[row, column]:
                     return None
-                pending.append((position[source], before))
+                ends.append((position[source], int(sequence.definition[row, column])))
+    window = _copy_of(sequence, second, ends)
+    if window is None or max(window) >= min(first) or not _is_convex(sequence, window):
+        return None
+    return window if _escaping(sequence, window) <= repeat.results else None
+
+
+def _copy_of(
+    sequence: OpSequence, model: list[int], ends: list[tuple[int, int]]
+) -> list[int] | None:
+    """
+    The window that computes what a model window does, given for some operations of the
+    model the rows that stand for them, from which all others are found backwards.
+    """
+    inside = {row: index for index, row in enumerate(model)}
+    found: dict[int, int] = {}
+    pending = list(ends)
     while pending:
         index, row = pending.pop()
         if index in found:
             if found[index] != row:
                 return None
             continue
-        if sequence.tokens[row] != sequence.tokens[second[index]]:
+        pattern = model[index]
+        if row < 0 or sequence.tokens[row] != sequence.tokens[pattern]:
             return None
         found[index] = row
-        model = second[index]
-        for column, source in enumerate(sequence.definition[model].tolist()):
-            if source not in inside:
-                continue
-            before = int(sequence.definition[row, column])
-            if before < 0 or (
-                sequence.result[row, column] != sequence.result[model, column]
-            ):
+        for column, source in enumerate(sequence.definition[pattern].tolist()):
+            if source in inside:
+                if sequence.result[row, column] != sequence.result[pattern, column]:
+                    return None
+                pending.append((inside[source], int(sequence.definition[row, column])))
+    members = set(found.values())
+    if len(found) != len(model) or len(members) != len(model):
+        return None
+    window = [found[index] for index in range(len(model))]
+    for pattern, row in zip(model, window, strict=True):
+        for source, other in zip(
+            sequence.definition[pattern].tolist(),
+            sequence.definition[row].tolist(),
+            strict=True,
+        ):
+            if source not in inside and other in members:
                 return None
-            pending.append((inside[source], before))
-    window = [found[index] for index in range(len(second)) if index in found]
-    if len(window) != len(second) or len(set(window)) != len(window):
+    return window
+
+
+_NEXT_OCCURRENCES = 3
+"""How many later operations with its token are tried as the end of the next window."""
+
+
+def _find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
+    """
+    Two windows, the second working on results of the first, whose operations may be
+    mixed with others: as in `_add_earlier_windows`, for a model of two layers.
+    """
+    rows_of: dict[int, list[int]] = {}
+    for row, token in enumerate(sequence.tokens.tolist()):
+        rows_of.setdefault(token, []).append(row)
+    best: Repeat | None = None
+    best_key: tuple[int, ...] = ()
+    for rows in rows_of.values():
+        for index, end in enumerate(rows):
+            for other in rows[index + 1 : index + 1 + _NEXT_OCCURRENCES]:
+                second = _behind(sequence, end, other)
+                if len(second) < min_ops:
+                    continue
+                first = _copy_of(sequence, second, [(len(second) - 1, end)])
+                if first is None or not (
+                    _is_convex(sequence, first) and _is_convex(sequence, second)
+                ):
+                    continue
+                repeat = Repeat(
+                    [first, second],
+                    _escaping(sequence, first) | _escaping(sequence, second),
+                )
+                key = (
+                    -len(second),
+                    len(repeat.results),
+                    -min(
+                        len(common_scope([sequence.ops[row] for row in window]))
+                        for window in repeat.windows
+                    ),
+                )
+                if best is None or key < best_key:
+                    best, best_key = repeat, key
+    if best is not None and _has_period_below(
+        sequence.tokens[best.windows[1]], min_ops
+    ):
         return None
-    if max(window) >= min(first) or not _is_convex(sequence, window):
-        return None
-    return window if _escaping(sequence, window) <= repeat.results else None
+    return best
+
+
+def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
+    """The rows behind the border that row `end` depends on, and it, in order."""
+    needed = {end}
+    for row in range(end, border, -1):
+        if row in needed:
+            needed.update(s for s in sequence.definition[row].tolist() if s > border)
+    return sorted(needed)
 
 
 def _is_convex(sequence: OpSequence, window: list[int]) -> bool:

@@ -8,7 +8,7 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
@@ -47,6 +47,7 @@ from distir.sharding.choice import (
     OpChoice,
     OpLayouts,
     Placement,
+    Source,
     add_placement,
     placement_in,
 )
@@ -62,7 +63,12 @@ from distir.sharding.rule import (
     shape_of,
 )
 
-PARAMETER_ROLES = ("parameter", "state", "constant")
+SOURCES: Mapping[str, Source] = {
+    "parameter": "parameter",
+    "state": "parameter",
+    "constant": "constant",
+}
+"""What an argument of each role is for the chooser; any other is an activation."""
 
 
 class ShardingPlan:
@@ -114,7 +120,9 @@ class ShardingPlan:
         self.mesh.size(axis)
         while True:
             keys = self._entry_keys(axis, free_parameters)
-            splits = any(derived and p.kind != "whole" for p, derived in keys)
+            splits = any(
+                source == "parameter" and p.kind != "whole" for p, source in keys
+            )
             chooser = AxisChooser(
                 functions(self.module),
                 self.mesh,
@@ -141,10 +149,10 @@ class ShardingPlan:
         ):
             layout = requested_layout(attributes) or Layout(self.mesh.name)
             placement = placement_in(layout, axis)
-            derived = role in PARAMETER_ROLES
+            source = SOURCES.get(role, "activation")
             if free_parameters and role == "parameter" and placement.kind == "whole":
                 placement = FREE
-            keys.append((placement, derived))
+            keys.append((placement, source))
         return keys
 
     def _decompose(self, op: Operation) -> None:

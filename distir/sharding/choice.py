@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -109,8 +109,14 @@ class OpChoice:
     callee: FunctionKey | None = None
 
 
-ArgumentKey = tuple[Placement, bool]
-"""What an argument comes as, and whether it is derived from parameters only."""
+Source = Literal["activation", "constant", "parameter"]
+"""
+What a value is computed from: inputs among other things, constants only, or parameters
+and constants only. Every device can compute the latter two for itself.
+"""
+
+ArgumentKey = tuple[Placement, Source]
+"""What an argument comes as, and what it is computed from."""
 
 FunctionKey = tuple[str, tuple[ArgumentKey, ...]]
 
@@ -389,10 +395,10 @@ class _FunctionSolver:
         self.chooser = chooser
         self.function = function
         self.ops = list(function.body.block.ops)
-        self.derived: set[SSAValue] = set()
+        self.derived: dict[SSAValue, Source] = {}
         """Values that follow from parameters and constants alone."""
-        self.undecided: set[SSAValue] = set()
-        """Those among them whose split is this solver's choice, not a request."""
+        self.requested: set[SSAValue] = set()
+        """Those among them that come split already, not by this solver's choice."""
         last_use: dict[SSAValue, int] = {}
         for position, op in enumerate(self.ops):
             for value in op.operands:
@@ -403,11 +409,11 @@ class _FunctionSolver:
         """Runs the dynamic program; see `AxisChooser.solve`."""
         _, arguments = key
         args = self.function.body.block.args
-        for arg, (placement, derived) in zip(args, arguments, strict=True):
-            if derived:
-                self.derived.add(arg)
-            if placement == FREE:
-                self.undecided.add(arg)
+        for arg, (placement, source) in zip(args, arguments, strict=True):
+            if source != "activation":
+                self.derived[arg] = source
+                if placement.kind == "split":
+                    self.requested.add(arg)
         live: list[SSAValue] = [arg for arg in args if arg in self.last_use]
         first = tuple(
             frozenset([placement])
@@ -418,16 +424,22 @@ class _FunctionSolver:
         for position, op in enumerate(self.ops):
             if isinstance(op, ReturnOp):
                 return self._finish(op, live, states, arguments)
-            if op.operands and all(v in self.derived for v in op.operands):
-                self.derived.update(op.results)
-                if any(v in self.undecided for v in op.operands):
-                    self.undecided.update(op.results)
-            if not op.operands and not isinstance(op, CallOp):
-                self.derived.update(op.results)
+            self._derive(op)
             states, live = self._step(position, op, live, states)
         raise DistIRError(
             f"function @{self.function.sym_name.data} does not end in func.return"
         )
+
+    def _derive(self, op: Operation) -> None:
+        """Records what an op's results are computed from."""
+        sources = {self.derived.get(v, "activation") for v in op.operands}
+        if "activation" in sources or isinstance(op, CallOp):
+            return
+        source: Source = "parameter" if "parameter" in sources else "constant"
+        for result in op.results:
+            self.derived[result] = source
+            if any(v in self.requested for v in op.operands):
+                self.requested.add(result)
 
     def _step(
         self,
@@ -558,7 +570,7 @@ class _FunctionSolver:
         The factors (with runs) worth trying and the operands that suggest each: those
         already split that way, and, where parameters may start a split, those derived
         from parameters. A suggestion by an activation or by a requested split lets
-        whole operands be sliced; a parameter's undecided split does not.
+        whole operands be sliced; a split chosen for a parameter here does not.
         """
         found: dict[tuple[int | None, int | None], set[int]] = {(None, None): set()}
         starts: list[int] = []
@@ -568,20 +580,22 @@ class _FunctionSolver:
                     key = info.factor_of(False, i, placement)
                     if key is not None:
                         support = found.setdefault(key, set())
-                        if info.op.operands[i] not in self.undecided:
+                        value = info.op.operands[i]
+                        if value not in self.derived or value in self.requested:
                             support.add(i)
                 elif placement.kind == "free" or (
                     placement.kind == "whole"
                     and self.chooser.split_parameters
-                    and info.op.operands[i] in self.derived
+                    and self.derived.get(info.op.operands[i]) == "parameter"
                 ):
                     starts.append(i)
         if not starts:
             return found
-        # A split starts where a parameter meets a contraction, or before that in what
-        # is computed from parameters alone. Added to an activation (a bias, a table of
-        # positions) a parameter only follows: else it would split the sequence.
-        preparation = all(v in self.derived for v in info.op.operands)
+        # A split starts where a parameter meets a contraction, or before that where an
+        # undecided parameter is prepared for one (transposed, cast). Added to an
+        # activation (a bias, a table of positions) a parameter only follows: else it
+        # would split the sequence.
+        preparation = len(info.op.operands) == 1 and FREE in available[0]
         if not preparation and not info.rule.flops:
             return found
         hints = self.chooser.hints(self.function.sym_name.data)
@@ -651,7 +665,8 @@ class _FunctionSolver:
         for i, placements in enumerate(available):
             placement, cost = self._settled(placements, info.operand_bytes[i])
             price += cost
-            keys.append((placement, op.operands[i] in self.derived))
+            source = self.derived.get(op.operands[i], "activation")
+            keys.append((placement, source))
         name = op.callee.string_value()
         solved = self.chooser.solve(name, keys)
         choice = OpChoice(
