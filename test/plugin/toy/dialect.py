@@ -17,6 +17,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 
 from distir.interpreters.cost import Cost, CostContext, cost_function
+from distir.lowering.emitter import Call, torch_emitter
 from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
 
 
@@ -51,6 +52,12 @@ def similarity_rule(op: Operation) -> Rule:
 def similarity_cost(context: CostContext) -> Cost:
     """One second per operation: easy to find again in a simulation."""
     return Cost(context.flops)
+
+
+@torch_emitter("toy.similarity")
+def similarity_in_torch(call: Call) -> str:
+    """The expression in the generated PyTorch program."""
+    return f"{call.operand(0)} @ {call.operand(1)}.mT"
 
 
 Toy = Dialect("toy", [SimilarityOp], [])

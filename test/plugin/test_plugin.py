@@ -1,0 +1,117 @@
+"""
+A package with its own dialect, `toy`, is distributed, checked, simulated, lowered and
+run without a line about it in DistIR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import succeed, write_program
+
+PLUGINS = Path(__file__).parent
+
+PROGRAM = """
+func.func @main(
+    %x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"},
+    %w: tensor<32x16xf32> {dist.role = "parameter", dist.name = "w"},
+    %v: tensor<32x16xf32> {dist.role = "parameter", dist.name = "v"}
+) -> (tensor<8x16xf32> {dist.name = "y"}) {
+  %h = toy.similarity %x, %w : (tensor<8x16xf32>, tensor<32x16xf32>) -> tensor<8x32xf32>
+  %a = onnx.Relu(%h) : (tensor<8x32xf32>) -> tensor<8x32xf32>
+  %y = onnx.MatMul(%a, %v) : (tensor<8x32xf32>, tensor<32x16xf32>) -> tensor<8x16xf32>
+  func.return %y : tensor<8x16xf32>
+}
+"""
+SPLITS = ("--shard", "w:0=t", "--shard", "v:0=t")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package as pip would install it: its metadata in a folder of the path."""
+    project = tomllib.loads((PLUGINS / "toy" / "pyproject.toml").read_text())["project"]
+    metadata = tmp_path / f"{project['name']}-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines: list[str] = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {at}" for name, at in entries.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    for folder in (tmp_path, PLUGINS):
+        monkeypatch.syspath_prepend(folder)
+    return tmp_path
+
+
+@pytest.fixture
+def distributed(installed: Path) -> Path:
+    """The program on 2 x 2 devices."""
+    model = write_program(installed / "model.mlir", PROGRAM)
+    output = installed / "dist.mlir"
+    succeed(
+        *("distribute", model, "--cluster", "cpu"),
+        *("-d", "2", "-t", "2", *SPLITS, "-o", output),
+    )
+    return output
+
+
+def test_the_rule_decides_the_layouts(distributed: Path):
+    text = distributed.read_text()
+    assert (
+        "toy.similarity %x, %w : (tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>"
+        in text
+    )
+    assert "tensor<8x32xf32, #dist.layout<@mesh, [{d}, {t}]>>" in text
+    assert text.count("collective.all_reduce") == 1
+
+
+def test_the_interpreter_runs_it(distributed: Path):
+    succeed("check", distributed.with_name("model.mlir"), distributed)
+
+
+def test_its_cost_is_simulated(distributed: Path):
+    report = distributed.with_name("report.json")
+    succeed("simulate", distributed, "--json", report)
+    seconds = 2 * 8 * 16 * 32 / 4
+    assert json.loads(report.read_text())["step_time_s"] == pytest.approx(
+        seconds, rel=1e-3
+    )
+
+
+def test_it_runs_on_processes(distributed: Path):
+    inputs, outputs = distributed.with_name("in.npz"), distributed.with_name("out.npz")
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((8, 16), np.float32)
+    w, v = generator.standard_normal((2, 32, 16), np.float32)
+    np.savez(inputs, x=x, w=w, v=v)
+    command = ("run", distributed, "--backend", "gloo")
+    succeed(*command, "--inputs", inputs, "--outputs", outputs)
+    with np.load(outputs) as results:
+        expected = np.maximum(x @ w.T, 0) @ v
+        np.testing.assert_allclose(results["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_plain_xdsl_opt_distributes_it(installed: Path):
+    model = write_program(installed / "model.mlir", PROGRAM)
+    path = os.pathsep.join([str(installed), str(PLUGINS)])
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("xdsl-opt"),
+            model,
+            "-p",
+            "distribute{d=2 t=2}",
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "toy.similarity" in done.stdout and "@mesh" in done.stdout
