@@ -77,6 +77,7 @@ def load_weights(path: str | Path) -> Weights:
 
 def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> None:
     """Writes weights to a safetensors file. Raises DistIRError."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -91,7 +92,7 @@ def save_weights(path: str | Path, weights: Mapping[str, npt.NDArray[Any]]) -> N
         arrays[name] = array
     try:
         save_file(arrays, Path(path))
-    except OSError as error:
+    except (SafetensorError, OSError) as error:
         raise DistIRError(f"cannot write the weights file {path}: {error}") from error
 
 

@@ -42,6 +42,6 @@ class ImportedModel:
             save_weights(weights_path, self.weights)
             self.module.attributes[WEIGHTS] = StringAttr(weights_path.name)
         try:
-            path.write_text(f"{self.module}\n")
+            path.write_text(str(self.module) + "\n")
         except OSError as error:
             raise DistIRError(f"cannot write {path}: {error}") from error
