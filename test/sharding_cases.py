@@ -191,6 +191,9 @@ case("Concat", f(6, 4), f(6, 4), f(6, 4), axis=1)
 case("Concat", f(6, 4), f(6, 12), f(6, 8), axis=-1)
 case("Concat", f(6, 4), f(6, 3), axis=1)
 case("Concat", f(6, 4), axis=0)
+case("Concat", f(6, 0), f(6, 4), axis=1)
+case("Slice", f(6, 12), Const([2]), Const([2]), Const([1]))
+case("Split", f(6, 4), Const([4, 0]), results=2, axis=1)
 case("Split", f(6, 36), results=3, axis=1, num_outputs=3)
 case("Split", f(6, 36), Const([12, 12, 12]), results=3, axis=-1)
 case("Split", f(6, 24), Const([12, 6, 6]), results=3, axis=1)
@@ -402,3 +405,30 @@ case("Shape", f(2, 6, 4))
 case("Shape", f(2, 6, 4), start=1)
 case("Shape", f(2, 6, 4), start=-2, end=-1)
 case("Size", f(2, 6, 4))
+
+case("Resize", f(2, 6, 4, 4), None, None, Const([2, 6, 8, 8]))
+case("Resize", f(2, 6, 4, 4), None, Const([1, 1, 2, 2], np.float32), mode="linear")
+case("Resize", f(2, 6, 4, 4), None, None, Const([8, 8]), axes=[2, 3])
+
+# Recurrent layers
+case("LSTM", real(3, 6, 4), real(1, 8, 4), real(1, 8, 2), results=3, hidden_size=2)
+case(
+    "GRU",
+    real(3, 6, 4),
+    real(1, 6, 4),
+    real(1, 6, 2),
+    None,
+    None,
+    real(1, 6, 2),
+    results=2,
+    hidden_size=2,
+)
+case(
+    "RNN",
+    real(6, 3, 4),
+    real(1, 2, 4),
+    real(1, 2, 2),
+    results=2,
+    hidden_size=2,
+    layout=1,
+)

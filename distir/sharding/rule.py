@@ -260,15 +260,28 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
                     f"{layout_for(rule.operands[index], rule, {**assignment, f: ()}, mesh)}"
                 )
             if shard.axis in seen or shard.axis in partial:
-                raise ShardingError(
-                    f"axis {shard.axis!r} cannot split two different factors of one op"
+                index, d = _where(rule, f)
+                expected = layout_for(
+                    rule.operands[index], rule, {**assignment, f: ()}, mesh
+                )
+                why = (
+                    "already splits another dimension of the op"
                     if shard.axis in seen
-                    else f"axis {shard.axis!r} splits one operand while another is "
-                    f"partial over it; expected the partial operand to be reduced first"
+                    else "is one that another operand is partial over"
+                )
+                raise ShardingError(
+                    f"operand {index}: axis {shard.axis!r} of dimension {d} {why}; "
+                    f"expected layout {expected}"
                 )
             seen[shard.axis] = f
             if kind == "reduction":
                 partial[shard.axis] = rule.factors[f].monoid
+    if len(set(partial.values())) > 1:
+        raise ShardingError(
+            f"the results would be partial with several reductions at once, over "
+            f"{', '.join(f'{a!r} ({m})' for a, m in sorted(partial.items()))}, and their "
+            f"order matters; expected operands that are reduced first"
+        )
     results = tuple(
         layout_for(dims, rule, assignment, mesh, tuple(partial.items()))
         for dims in rule.results

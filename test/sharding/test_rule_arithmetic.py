@@ -242,6 +242,14 @@ def test_partial_values_pass_linear_ops():
         assert infer(rule, layouts, on).results == (result,)
 
 
+def test_two_reductions_at_once_are_refused():
+    """A sum over one axis and a maximum over another do not commute."""
+    on = mesh(d=2, t=2)
+    rule = rule_of("Where", np.zeros(4, bool), f(4), f(4))
+    mixed = Layout("m", (), (("d", "sum"), ("t", "max")))
+    assert "order matters" in error(rule, [Layout("m"), mixed, mixed], on)
+
+
 def test_ops_without_a_rule_are_replicated():
     rule = rule_of("NonZero", f(4, 2))
     assert (

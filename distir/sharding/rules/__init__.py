@@ -12,6 +12,7 @@ from distir.sharding.rules import (
     normalization,
     parts,
     query,
+    recurrent,
     reduction,
     reshape,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "normalization",
     "parts",
     "query",
+    "recurrent",
     "reduction",
     "reshape",
 ]

@@ -1,16 +1,24 @@
-"""Rules and local forms of convolutions and pooling. Space is never split (no halos)."""
+"""Rules and local forms of convolutions, pooling and resizing. Space is never split (no halos)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
+import numpy.typing as npt
 from xdsl.ir import Operation
 
 from distir.dialects.onnx import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, onnx_rule, shape
+from distir.sharding.rules.builder import (
+    RuleBuilder,
+    constant_operand,
+    normalized_axis,
+    onnx_rule,
+    shape,
+)
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
@@ -104,3 +112,57 @@ def max_pool(op: OnnxOp) -> Rule:
     if len(op.results) > 1:
         return Rule.replicated(op)
     return _per_channel(op, linear=True, monoid="max")
+
+
+@onnx_rule("Resize")
+def resize(op: OnnxOp) -> Rule:
+    """Dimensions that keep their size are parallel, resized ones are whole."""
+    fixed = op.attribute("coordinate_transformation_mode") != "tf_crop_and_resize"
+    if not fixed or op.attribute("keep_aspect_ratio_policy") != "stretch":
+        return Rule.replicated(op)
+    scales = constant_operand(op, 2)
+    if op.input(2) is not None and scales is None:
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    source, target = shape(op.operands[0]), shape(op.results[0])
+    stretched = _stretched(op, scales, len(source))
+    same = [
+        before == after and axis not in stretched
+        for axis, (before, after) in enumerate(zip(source, target, strict=True))
+    ]
+    before = tuple(
+        builder.factor(size, "parallel" if kept else "replicate")
+        for size, kept in zip(source, same, strict=True)
+    )
+    after = tuple(
+        dim if kept else builder.factor(size, "replicate")
+        for size, kept, dim in zip(target, same, before, strict=True)
+    )
+    return builder.rule([before], [after])
+
+
+def _stretched(
+    op: OnnxOp, scales: npt.NDArray[Any] | None, rank: int
+) -> frozenset[int]:
+    """The axes whose scale is not 1, though rounding may keep their size."""
+    if scales is None:
+        return frozenset()
+    axes = op.attribute("axes", list(range(rank)))
+    return frozenset(
+        normalized_axis(axis, rank)
+        for axis, scale in zip(axes, scales, strict=True)
+        if scale != 1
+    )
+
+
+@local_form("onnx.Resize")
+def resize_local(context: LocalContext) -> Sequence[Operation]:
+    """Target sizes are local ones."""
+    builder = LocalBuilder(context)
+    sizes = builder.result_shape()
+    if builder.input(3) is None or sizes == shape(context.op.results[0]):
+        return [context.same_op()]
+    rank = len(sizes)
+    axes = builder.op.attribute("axes", list(range(rank)))
+    local = builder.shape_constant([sizes[normalized_axis(a, rank)] for a in axes])
+    return builder.finish([*builder.inputs[:3], local])

@@ -52,7 +52,6 @@ def gather(op: OnnxOp) -> Rule:
         [(*before, table, *after), indices],
         [(*before, *indices, *after)],
         linear=[(0,)],
-        monoids=ANY,
     )
 
 
@@ -73,7 +72,7 @@ def gather_elements(op: OnnxOp) -> Rule:
     )
     table = builder.factor(sizes[axis], _table_kind(op))
     data = (*result[:axis], table, *result[axis + 1 :])
-    return builder.rule([data, result], [result], linear=[(0,)], monoids=ANY)
+    return builder.rule([data, result], [result], linear=[(0,)])
 
 
 @local_form("onnx.Gather", "onnx.GatherElements")

@@ -35,9 +35,9 @@ def _with(dims: Dims, axis: int, dim: Dim) -> Dims:
 
 
 def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]:
-    """Each size as some pieces."""
-    size = max(builder.size(piece), 1)
-    return [builder.factor(n // size, "replicate") + piece for n in sizes]
+    """Each size as some pieces; an empty part has none."""
+    size = builder.size(piece)
+    return [builder.factor(n // size, "replicate") + piece if n else () for n in sizes]
 
 
 @onnx_rule("Concat")
@@ -47,8 +47,6 @@ def concat(op: OnnxOp) -> Rule:
     joined = shape(op.results[0])
     axis = normalized_axis(op.attribute("axis"), len(joined))
     sizes = [shape(operand)[axis] for operand in op.operands]
-    if 0 in sizes:
-        return Rule.replicated(op)
     dims = builder.factors(_one_at(joined, axis))
     piece = builder.factor(gcd(*sizes))
     *parts, total = _pieces(builder, [*sizes, joined[axis]], piece)
@@ -67,8 +65,6 @@ def split(op: OnnxOp) -> Rule:
     source = shape(op.operands[0])
     axis = normalized_axis(op.attribute("axis"), len(source))
     sizes = [shape(result)[axis] for result in op.results]
-    if 0 in sizes:
-        return Rule.replicated(op)
     dims = builder.factors(_one_at(source, axis))
     piece = builder.factor(gcd(*sizes))
     total, *parts = _pieces(builder, [source[axis], *sizes], piece)
@@ -128,8 +124,6 @@ def slice_(op: OnnxOp) -> Rule:
     builder = RuleBuilder(op)
     source, target = shape(op.operands[0]), shape(op.results[0])
     cuts = _slices(op)
-    if 0 in target:
-        return Rule.replicated(op)
     before: list[Dim] = []
     after: list[Dim] = []
     for axis, (size, kept) in enumerate(zip(source, target, strict=True)):

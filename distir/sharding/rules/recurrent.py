@@ -1,0 +1,25 @@
+"""Rules of recurrent layers."""
+
+from __future__ import annotations
+
+from distir.dialects.onnx import OnnxOp
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
+
+_FIRST_STATE = 5
+"""Schema position of the first initial state; input 4 holds the sequence lengths."""
+
+
+@onnx_rule("LSTM", "GRU", "RNN")
+def recurrent(op: OnnxOp) -> Rule:
+    """The batch is parallel; time, features and directions are whole."""
+    builder = RuleBuilder(op)
+    batch_first = bool(op.attribute("layout"))
+    batch = builder.factor(shape(op.operands[0])[0 if batch_first else 1])
+    sequence: Dims = (batch, (), ()) if batch_first else ((), batch, ())
+    state = sequence
+    output: Dims = (batch, (), (), ()) if batch_first else ((), (), batch, ())
+    inputs = {0: sequence, 4: (batch,), _FIRST_STATE: state}
+    if op.name == "onnx.LSTM":
+        inputs[_FIRST_STATE + 1] = state
+    return builder.rule(inputs, [output, state, state])
