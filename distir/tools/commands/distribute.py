@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices",
         type=positive_integer,
         metavar="N",
-        help="grow the cluster by whole nodes to at least N devices",
+        help="grow the cluster by whole nodes to N devices",
     )
     parser.add_argument(
         "-d", type=positive_integer, default=1, help="data-parallel degree (default 1)"
