@@ -38,14 +38,15 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, SCOPE
 from distir.errors import DistIRError
-from distir.passes.repeated_windows import (
+from distir.passes.repeats.mixed import find_mixed_pair
+from distir.passes.repeats.op_sequence import (
     OpSequence,
     Repeat,
     Tokens,
     common_scope,
     constant_of,
-    find_repeat,
 )
+from distir.passes.repeats.tandem import find_tandem_repeat
 from distir.program import (
     argument_attributes,
     functions,
@@ -304,7 +305,8 @@ def outline_function(
     block = function.body.block
     while True:
         sequence = OpSequence(block, tokens)
-        repeat = find_repeat(sequence, min_ops, independent)
+        repeat = find_tandem_repeat(sequence, min_ops, independent)
+        repeat = repeat or find_mixed_pair(sequence, min_ops)
         if repeat is None:
             return outlined
         new = Outliner(function, sequence, repeat, tokens).outline(taken)

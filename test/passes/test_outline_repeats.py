@@ -151,10 +151,11 @@ def test_layers_become_calls(layers: int):
     ]
 
 
-def test_what_all_layers_share_may_stand_in_the_first():
-    module = chain(4, shared_mask=True)
+@pytest.mark.parametrize("layers", [2, 3, 6])
+def test_what_all_layers_share_may_stand_in_the_first(layers: int):
+    module = chain(layers, shared_mask=True)
     result = outlined(module)
-    assert calls(result) == ["model_layers"] * 4
+    assert calls(result) == ["model_layers"] * layers
     assert_kept(module, result)
 
 
@@ -169,6 +170,25 @@ def test_a_layer_that_differs_stays():
     result = outlined(module)
     assert calls(result) == ["repeat0"] * 4
     assert_kept(module, result)
+
+
+def test_what_one_block_computes_and_the_other_takes_is_no_repeat():
+    program = ProgramBuilder(1)
+    (value,) = program.block.args
+    first = value
+    for layer in range(2):
+        a = program.op("Sin", value)
+        unrelated = program.op("Abs", first)
+        b = program.op("Cos", a)
+        # The first block uses its own Sin, the second that of the first as well.
+        first = a if layer == 0 else first
+        c = program.op("Sub", b, first)
+        value = program.op("Tanh", c)
+        if layer == 0:
+            value = program.op("Add", value, unrelated)
+    module = program.finish(value, unrelated)
+    assert_kept(module, outlined(module, min_ops=2))
+    assert calls(outlined(module)) == []
 
 
 def test_crossed_operands_are_no_repeat():
@@ -321,7 +341,18 @@ def programs(draw: st.DrawFn) -> ModuleOp:
         if draw(st.booleans()):
             values.append(program.op(choice(UNARY), choice(values)))
     results = [values[-1], *(choice(values) for _ in range(draw(st.integers(0, 2))))]
+    for position in draw(st.lists(st.integers(0, len(values)), max_size=12)):
+        move_up(program.block, position)
     return program.finish(*results)
+
+
+def move_up(block: Block, position: int) -> None:
+    """Moves an op before the one in front of it, unless it needs that one."""
+    ops = list(block.ops)
+    op, before = ops[position % len(ops)], ops[position % len(ops) - 1]
+    if position % len(ops) and all(v.owner is not before for v in op.operands):
+        op.detach()
+        block.insert_op_before(op, before)
 
 
 @settings(max_examples=150, deadline=None)

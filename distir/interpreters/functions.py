@@ -1,0 +1,147 @@
+"""
+Functions and calls, for every interpreter of programs whatever its values are.
+
+Calls are not nested Python calls: programs may call as deep as they like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    PythonValues,
+    impl,
+    impl_callable,
+    register_impls,
+)
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import InterpretationError
+
+from distir.errors import DistIRError
+from distir.program import functions
+
+
+@dataclass
+class _Frame:
+    """A function in the middle of its run; `values` holds what is still needed."""
+
+    function: FuncOp
+    ops: Iterator[Operation]
+    values: dict[SSAValue, Any]
+    call: CallOp | None
+
+
+@register_impls
+class ProgramFunctions(InterpreterFunctions):
+    """
+    `func` for straight-line programs. A value is dropped after its last use, so that
+    memory stays that of the program.
+    """
+
+    def __init__(self, known: Mapping[str, FuncOp]):
+        self.functions = known
+        self._last_uses: dict[FuncOp, dict[Operation, list[SSAValue]]] = {}
+
+    @impl_callable(FuncOp)
+    def call_function(
+        self, interpreter: Interpreter, op: FuncOp, args: PythonValues
+    ) -> PythonValues:
+        stack = [self._frame(op, args, None)]
+        while True:
+            frame = stack[-1]
+            step = next(frame.ops, None)
+            if step is None:
+                raise DistIRError(
+                    f"function @{frame.function.sym_name.data} does not end in func.return"
+                )
+            values = tuple(frame.values[v] for v in step.operands)
+            for dead in self._last_uses[frame.function].get(step, ()):
+                del frame.values[dead]
+            if isinstance(step, CallOp):
+                callee = self._callee(step)
+                if any(f.function is callee for f in stack):
+                    raise DistIRError(
+                        f"function @{callee.sym_name.data} calls itself; programs are "
+                        "straight-line code"
+                    )
+                stack.append(self._frame(callee, values, step))
+                continue
+            if not isinstance(step, ReturnOp):
+                results = self.run_one(interpreter, step, values)
+                frame.values.update(zip(step.results, results, strict=True))
+                self._drop_unused(frame, step)
+                continue
+            stack.pop()
+            if not stack:
+                return values
+            assert frame.call is not None
+            stack[-1].values.update(zip(frame.call.results, values, strict=True))
+            self._drop_unused(stack[-1], frame.call)
+
+    @impl(CallOp)
+    def run_call(
+        self, interpreter: Interpreter, op: CallOp, args: PythonValues
+    ) -> PythonValues:
+        return self.call_function(interpreter, self._callee(op), args)
+
+    def _callee(self, op: CallOp) -> FuncOp:
+        name = op.callee.string_value()
+        if name not in self.functions:
+            raise DistIRError(f"the program calls @{name}, which it does not define")
+        return self.functions[name]
+
+    def _frame(
+        self, function: FuncOp, args: PythonValues, call: CallOp | None
+    ) -> _Frame:
+        if not function.body.blocks:
+            raise DistIRError(f"function @{function.sym_name.data} has no body")
+        block = function.body.block
+        if function not in self._last_uses:
+            self._last_uses[function] = _last_uses(function)
+        values = dict(zip(block.args, args, strict=True))
+        return _Frame(function, iter(block.ops), values, call)
+
+    @staticmethod
+    def run_one(
+        interpreter: Interpreter, op: Operation, values: PythonValues
+    ) -> PythonValues:
+        try:
+            return interpreter.run_op(op, values)
+        except InterpretationError as error:
+            raise DistIRError(
+                f"no interpretation of {op.name} is registered; import the package that "
+                "defines the op, or register one (distir.interpreters.reference)"
+            ) from error
+
+    @staticmethod
+    def _drop_unused(frame: _Frame, op: Operation) -> None:
+        for result in op.results:
+            if result.first_use is None:
+                del frame.values[result]
+
+
+def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
+    """Per op the values that nothing after it uses."""
+    seen: set[SSAValue] = set()
+    found: dict[Operation, list[SSAValue]] = {}
+    for op in reversed(list(function.body.block.ops)):
+        last = [v for v in dict.fromkeys(op.operands) if v not in seen]
+        seen.update(last)
+        if last:
+            found[op] = last
+    return found
+
+
+def call_by_name(
+    interpreter: Interpreter, name: str, arguments: Sequence[Any]
+) -> PythonValues:
+    """Runs a function of the interpreter's module. Raises DistIRError."""
+    known = functions(interpreter.module)
+    if name not in known:
+        raise DistIRError(f"the program has no function @{name}")
+    return interpreter.call_op(known[name], tuple(arguments))

@@ -1,0 +1,131 @@
+"""
+What one ONNX op computes: `onnx.reference`, with our own kernels where it is wrong or
+slow (`distir.interpreters.kernels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from xdsl.dialects.builtin import TensorType, UnrankedTensorType
+from xdsl.ir import Attribute, TypeAttribute
+
+from distir.dialects.onnx import DOMAIN_VERSIONS, OnnxOp
+from distir.dialects.onnx_values import numpy_dtype, type_to_proto
+from distir.errors import DistIRError
+from distir.interpreters.kernels import KERNELS
+from distir.program import describe
+
+_OPSETS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
+_evaluators: dict[Any, ReferenceEvaluator] = {}
+
+
+def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
+    """
+    The results of an op on concrete inputs, by schema position (None for omitted ones;
+    trailing ones may be left out). Tensors are NumPy arrays, sequences lists, an empty
+    optional None; strings are arrays of Python strings. Raises DistIRError.
+    """
+    kernel = KERNELS.get(op.name)
+    try:
+        with np.errstate(all="ignore"):
+            results = (
+                _run_reference(op, inputs) if kernel is None else kernel(op, inputs)
+            )
+        return [
+            _conformed(value, result.type)
+            for value, result in zip(results, op.results, strict=False)
+        ]
+    except Exception as error:
+        reason = str(error.__cause__ or error) or type(error).__name__
+        raise DistIRError(
+            f"{describe(op)} cannot be computed on "
+            f"({', '.join(_shown(value) for value in inputs)}): {reason}"
+        ) from error
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return type(value).__name__ if value is not None else "none"
+
+
+def _conformed(value: Any, type_: Attribute) -> Any:
+    """The value as its declared type says. Raises TypeError when it is another kind."""
+    if not isinstance(type_, TensorType | UnrankedTensorType):
+        return value
+    array = np.asarray(value)
+    dtype = numpy_dtype(type_.element_type)
+    # Some of the reference's scalars come out wider than the operands.
+    same = array.dtype == dtype or (
+        array.dtype.kind == dtype.kind and dtype.kind in "fiu"
+    )
+    if not same and array.dtype.kind not in "OUS":
+        raise TypeError(f"the result is {array.dtype}, but its type is {type_}")
+    if isinstance(type_, TensorType):
+        shape = type_.get_shape()
+        if len(shape) != array.ndim or any(
+            expected not in (-1, size)
+            for expected, size in zip(shape, array.shape, strict=False)
+        ):
+            raise TypeError(
+                f"the result has shape {array.shape}, but its type is {type_}"
+            )
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
+    # Which body a function op has depends on the types and presence of its inputs.
+    kinds = tuple(
+        (str(v.dtype), v.ndim)
+        if isinstance(v, np.ndarray)
+        else (None if operand is None else operand.type)
+        for v, operand in zip(inputs, op.input_values, strict=False)
+    )
+    key = (type(op), len(op.results), kinds, frozenset(op.properties.items()))
+    evaluator = _evaluators.get(key)
+    if evaluator is None:
+        evaluator = _evaluators[key] = _new_evaluator(op, inputs)
+    feeds = {
+        f"x{i}": v
+        for i, (v, operand) in enumerate(zip(inputs, op.input_values, strict=False))
+        if operand is not None
+    }
+    results = evaluator.run(None, feeds)
+    assert isinstance(results, list)
+    return results
+
+
+def _new_evaluator(op: OnnxOp, inputs: Sequence[Any]) -> ReferenceEvaluator:
+    attributes = {
+        name: numpy_helper.from_array(value)
+        if isinstance(value, np.ndarray)
+        else type_to_proto(value)
+        if isinstance(value, TypeAttribute)
+        else value
+        for name, value in op.onnx_attributes().items()
+    }
+    names = ["" if v is None else f"x{i}" for i, v in enumerate(op.input_values)]
+    outputs = [f"y{i}" for i in range(len(op.results))]
+    node = helper.make_node(
+        op.SCHEMA.name, names, outputs, domain=op.SCHEMA.domain, **attributes
+    )
+    infos: list[onnx.ValueInfoProto] = []
+    for name, operand, value in zip(names, op.input_values, inputs, strict=False):
+        if operand is None:
+            continue
+        proto = type_to_proto(operand.type)
+        if isinstance(value, np.ndarray):
+            proto = helper.make_tensor_type_proto(
+                proto.tensor_type.elem_type, [None] * value.ndim
+            )
+        infos.append(helper.make_value_info(name, proto))
+    graph = helper.make_graph(
+        [node], "op", infos, [onnx.ValueInfoProto(name=o) for o in outputs]
+    )
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=_OPSETS))

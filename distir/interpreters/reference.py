@@ -1,0 +1,256 @@
+"""
+The reference interpreter: runs a program on NumPy arrays, in one process.
+
+A sequential value is an array. A distributed value is the stack of its shards over the
+mesh (`Sharded`): each op is carried out for every device as `project` would, in the
+local form that `distir.sharding.local` gives, and collectives exchange the shards. This
+is the tool for checking what a pass has done: run the program before and after it.
+
+Ops of other dialects take part once their implementation on arrays is known; in a
+distributed program it is called with the shards of one device at a time:
+
+```python
+@register_reference_implementations
+@register_impls
+class ToyFunctions(InterpreterFunctions):
+    @impl(ScaleOp)
+    def run_scale(self, interpreter, op, args):
+        return (args[0] * 2,)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    OpImplResult,
+    PythonValues,
+    register_impls,
+)
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+
+from distir.dialects.collective import Collective
+from distir.dialects.dist import Dist, layout_of
+from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx_values import numpy_dtype
+from distir.errors import DistIRError
+from distir.interpreters.functions import ProgramFunctions, call_by_name
+from distir.interpreters.onnx_evaluator import evaluate
+from distir.interpreters.reference_communication import CommunicationFunctions
+from distir.interpreters.sharded import Sharded, from_shards
+from distir.program import argument_names, describe, entry_function, functions
+from distir.sharding.layout import local_type
+from distir.sharding.local import local_ops, mesh_of_op
+from distir.sharding.mesh import Mesh, meshes
+
+_external: list[type[InterpreterFunctions]] = []
+_Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
+
+
+def register_reference_implementations(functions_class: _Functions) -> _Functions:
+    """Adds the implementations of another dialect's ops on arrays; a decorator."""
+    if functions_class not in _external:
+        _external.append(functions_class)
+    return functions_class
+
+
+def run_program(
+    module: ModuleOp, arguments: Sequence[Any], function: str | None = None
+) -> list[Any]:
+    """
+    The results of a function (the entry function by default) of a sequential or
+    distributed program. Arguments and results are global arrays in the function's order,
+    whatever the layouts; sequences are lists. Raises DistIRError.
+    """
+    known = functions(module)
+    target = entry_function(module) if function is None else known.get(function)
+    if target is None:
+        raise DistIRError(f"the program has no function @{function}")
+    name = target.sym_name.data
+    types = target.function_type.inputs.data
+    if len(arguments) != len(types):
+        raise DistIRError(f"@{name} takes {len(types)} arguments, got {len(arguments)}")
+    interpreter = ReferenceInterpreter(module)
+    values = [
+        interpreter.argument(value, type_, argument_name)
+        for value, type_, argument_name in zip(
+            arguments, types, argument_names(target), strict=True
+        )
+    ]
+    results = call_by_name(interpreter, name, values)
+    return [v.assemble() if isinstance(v, Sharded) else v for v in results]
+
+
+@dataclass(frozen=True)
+class PerDevice:
+    """A distributed value that is no tensor (a sequence): what each device holds."""
+
+    shards: tuple[Any, ...]
+
+
+@register_impls
+class OnnxFunctions(InterpreterFunctions):
+    """Every operator of `onnx`."""
+
+    @classmethod
+    def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
+        return ((op_type, cls.run) for op_type in OPERATORS.values())
+
+    def run(
+        self, interpreter: Interpreter, op: OnnxOp, args: PythonValues
+    ) -> OpImplResult:
+        operands = iter(args)
+        inputs = [None if v is None else next(operands) for v in op.input_values]
+        return OpImplResult(tuple(evaluate(op, inputs)), None)
+
+
+@dataclass
+class _LocalProgram:
+    """The ops that one device runs for a distributed op."""
+
+    block: Block
+    ops: Sequence[Operation]
+
+
+@dataclass
+class ReferenceInterpreter(Interpreter):
+    """xDSL's interpreter, for values that are arrays or stacks of shards."""
+
+    meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])
+    _local: dict[tuple[Operation, tuple[int, ...]], _LocalProgram] = field(
+        default_factory=dict[tuple[Operation, tuple[int, ...]], _LocalProgram]
+    )
+
+    def __post_init__(self) -> None:
+        self.meshes = meshes(self.module)
+        for implementations in (
+            ProgramFunctions(functions(self.module)),
+            OnnxFunctions(),
+            CommunicationFunctions(self.meshes),
+        ):
+            self.register_implementations(implementations)
+        for functions_class in _external:
+            self.register_implementations(functions_class(), override=True)
+
+    def argument(self, value: Any, type_: Attribute, name: str) -> Any:
+        """A global value as a function argument of that type. Raises DistIRError."""
+        if not isinstance(type_, TensorType):
+            return value
+        array = np.asarray(value)
+        dtype, shape = numpy_dtype(type_.element_type), type_.get_shape()
+        fits = len(shape) == array.ndim and all(
+            d in (-1, n) for d, n in zip(shape, array.shape, strict=True)
+        )
+        strings = dtype.kind == "O" and array.dtype.kind in "OUS"
+        if not fits or (array.dtype != dtype and not strings):
+            raise DistIRError(
+                f"argument {name!r} is {array.dtype}{list(array.shape)}, but the program "
+                f"takes {dtype}{list(shape)}"
+            )
+        if layout_of(type_) is None:
+            return array
+        return Sharded.split(array, type_, self.meshes)
+
+    def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
+        """Runs an op; a distributed one once for each device that does something else."""
+        if isinstance(op, Operation) and self._is_distributed(op, inputs):
+            return self._run_distributed(op, inputs)
+        return super().run_op(op, inputs)
+
+    @staticmethod
+    def _is_distributed(op: Operation, inputs: PythonValues) -> bool:
+        if isinstance(op, CallOp) or op.dialect_name() in (Dist.name, Collective.name):
+            return False
+        return any(isinstance(v, Sharded | PerDevice) for v in inputs) or any(
+            layout_of(r) is not None for r in op.results
+        )
+
+    def _run_distributed(self, op: Operation, inputs: PythonValues) -> PythonValues:
+        mesh = mesh_of_op(op, self.meshes)
+        if mesh is None:
+            raise DistIRError(
+                f"{describe(op)} works on distributed values, but no type says on which "
+                "mesh"
+            )
+        axes = self._distinguishing_axes(op, inputs, mesh)
+        known: dict[tuple[int, ...], PythonValues] = {}
+        per_device: list[PythonValues] = []
+        for index, coordinates in enumerate(mesh.coordinates):
+            key = tuple(coordinates[axis] for axis in axes)
+            if key not in known:
+                program = self._local_program(op, key, coordinates)
+                shards = tuple(self._shard(op, value, index, mesh) for value in inputs)
+                known[key] = self._run_local(op, program, shards)
+            per_device.append(known[key])
+        results: list[Any] = []
+        for result, shards in zip(
+            op.results, zip(*per_device, strict=True), strict=True
+        ):
+            if layout_of(result) is None:
+                results.append(PerDevice(shards))
+                continue
+            value = from_shards(shards, result.type, self.meshes)
+            value.check(describe(op))
+            results.append(value)
+        return tuple(results)
+
+    @staticmethod
+    def _distinguishing_axes(
+        op: Operation, inputs: PythonValues, mesh: Mesh
+    ) -> list[str]:
+        """The axes along which devices may compute something else."""
+        if any(isinstance(value, PerDevice) for value in inputs):
+            return [axis for axis, _ in mesh.axes]
+        layouts = [layout_of(v) for v in (*op.operands, *op.results)]
+        used = {
+            axis
+            for layout in layouts
+            if layout is not None
+            for axis in (*layout.split_axes, *layout.partial_axes)
+        }
+        return [axis for axis, _ in mesh.axes if axis in used]
+
+    @staticmethod
+    def _shard(op: Operation, value: Any, index: int, mesh: Mesh) -> Any:
+        if isinstance(value, PerDevice):
+            return value.shards[index]
+        if isinstance(value, Sharded):
+            if value.mesh.name != mesh.name:
+                raise DistIRError(
+                    f"{describe(op)} works on mesh @{mesh.name}, but an operand lives on "
+                    f"@{value.mesh.name}; send it there first"
+                )
+            return value.shards[index]
+        return value
+
+    def _local_program(
+        self, op: Operation, key: tuple[int, ...], coordinates: Mapping[str, int]
+    ) -> _LocalProgram:
+        found = self._local.get((op, key))
+        if found is None:
+            block = Block(
+                arg_types=[local_type(v.type, self.meshes) for v in op.operands]
+            )
+            ops = local_ops(op, block.args, self.meshes, coordinates)
+            found = self._local[op, key] = _LocalProgram(block, ops)
+        return found
+
+    def _run_local(
+        self, op: Operation, program: _LocalProgram, shards: PythonValues
+    ) -> PythonValues:
+        values: dict[SSAValue, Any] = dict(zip(program.block.args, shards, strict=True))
+        results: PythonValues = ()
+        for local in program.ops:
+            results = ProgramFunctions.run_one(
+                self, local, tuple(values[v] for v in local.operands)
+            )
+            values.update(zip(local.results, results, strict=True))
+        return results

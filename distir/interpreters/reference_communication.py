@@ -1,0 +1,184 @@
+"""What the ops of `collective` and `dist` compute, on values of the reference interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    OpImplResult,
+    PythonValues,
+    impl,
+    register_impls,
+)
+from xdsl.ir import Operation
+
+from distir.dialects import collective, dist
+from distir.dialects.dist import Layout, layout_of
+from distir.errors import DistIRError
+from distir.interpreters.sharded import Array, Sharded, from_shards, mesh_of
+from distir.program import describe
+from distir.sharding.layout import assemble, local_shape, take_shard
+from distir.sharding.mesh import Mesh
+
+
+def only(layout: Layout, axes: Collection[str]) -> Layout:
+    """What is left of a layout when only these axes exist."""
+    return replace(
+        layout,
+        dims=tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
+        partial=tuple(p for p in layout.partial if p[0] in axes),
+    )
+
+
+def exchange(source: Sharded, after: Layout, axes: tuple[str, ...]) -> list[Array]:
+    """
+    The shards that a collective over `axes` gives. Each group of devices along the axes
+    is a little mesh: it puts together what its devices hold and hands out the parts that
+    `after` asks for.
+    """
+    mesh, before = source.mesh, source.layout
+    others = [axis for axis, _ in mesh.axes if axis not in axes]
+    shape = local_shape(source.shape, only(before, others), mesh)
+    inner_before, inner_after = only(before, axes), only(after, axes)
+    group_axes = tuple((axis, mesh.size(axis)) for axis in axes)
+    results: dict[int, Array] = {}
+    for group in mesh.groups(axes):
+        members = Mesh(mesh.name, group_axes, group)
+        shards = [source.on(device) for device in group]
+        whole = assemble(shards, shape, inner_before, members)
+        if not inner_after.split_axes and not inner_after.partial:
+            results.update(dict.fromkeys(group, whole))
+            continue
+        for device, coordinates in zip(group, members.coordinates, strict=True):
+            results[device] = take_shard(whole, inner_after, members, coordinates)
+    return [results[device] for device in mesh.devices]
+
+
+_OVER_AXES = (
+    collective.AllReduceOp,
+    collective.AllGatherOp,
+    collective.ReduceScatterOp,
+    collective.AllToAllOp,
+    collective.SliceOp,
+)
+_ROOTED = (
+    collective.BroadcastOp,
+    collective.ScatterOp,
+    collective.ReduceOp,
+    collective.GatherOp,
+)
+
+
+@register_impls
+class CommunicationFunctions(InterpreterFunctions):
+    """The ops that move data between devices."""
+
+    def __init__(self, meshes: Mapping[str, Mesh]):
+        self.meshes = meshes
+
+    @classmethod
+    def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
+        yield from super()._impls()
+        yield from ((op_type, cls.run_over_axes) for op_type in _OVER_AXES)
+        yield from ((op_type, cls.run_rooted) for op_type in _ROOTED)
+
+    def run_over_axes(
+        self, interpreter: Interpreter, op: collective.CollectiveOp, args: PythonValues
+    ) -> OpImplResult:
+        source = self._distributed(op, args[0])
+        after = layout_of(op.result)
+        assert after is not None
+        shards = exchange(source, after, op.axis_names)
+        return self._result(op, from_shards(shards, op.result.type, self.meshes))
+
+    def run_rooted(
+        self, interpreter: Interpreter, op: collective.RootedOp, args: PythonValues
+    ) -> OpImplResult:
+        """One side is a single device, which holds the whole value."""
+        source = self._distributed(op, args[0])
+        return self._result(
+            op, Sharded.split(source.assemble(), op.result.type, self.meshes)
+        )
+
+    @impl(collective.PermuteOp)
+    def run_permute(
+        self, interpreter: Interpreter, op: collective.PermuteOp, args: PythonValues
+    ) -> PythonValues:
+        source = self._distributed(op, args[0])
+        (axis,) = op.axis_names
+        shift = 1 if op.shift is None else op.shift.value.data
+        mesh = source.mesh
+        shards = [
+            source.shards[
+                mesh.position({**at, axis: (at[axis] - shift) % mesh.size(axis)})
+            ]
+            for at in mesh.coordinates
+        ]
+        return (from_shards(shards, op.result.type, self.meshes),)
+
+    @impl(collective.CoordinateOp)
+    def run_coordinate(
+        self, interpreter: Interpreter, op: collective.CoordinateOp, args: PythonValues
+    ) -> PythonValues:
+        return (np.array(op.index.value.data, dtype=np.int64),)
+
+    @impl(dist.SendOp)
+    def run_send(
+        self, interpreter: Interpreter, op: dist.SendOp, args: PythonValues
+    ) -> PythonValues:
+        source = self._distributed(op, args[0])
+        after = layout_of(op.result)
+        assert after is not None
+        if mesh_of(after, self.meshes).axes != source.mesh.axes:
+            raise DistIRError(
+                f"{describe(op)}: mesh @{after.mesh} does not have the axes of "
+                f"@{source.mesh.name}; a send goes between devices at the same coordinates"
+            )
+        return (from_shards(source.shards, op.result.type, self.meshes),)
+
+    @impl(dist.ReshardOp)
+    def run_reshard(
+        self, interpreter: Interpreter, op: dist.ReshardOp, args: PythonValues
+    ) -> PythonValues:
+        source = self._distributed(op, args[0])
+        return (Sharded.split(source.assemble(), op.result.type, self.meshes),)
+
+    @impl(dist.ConstrainOp)
+    def run_constrain(
+        self, interpreter: Interpreter, op: dist.ConstrainOp, args: PythonValues
+    ) -> PythonValues:
+        return args
+
+    @impl(collective.SendOp)
+    def run_rank_send(
+        self, interpreter: Interpreter, op: collective.SendOp, args: PythonValues
+    ) -> PythonValues:
+        raise _per_rank(op)
+
+    @impl(collective.RecvOp)
+    def run_rank_recv(
+        self, interpreter: Interpreter, op: collective.RecvOp, args: PythonValues
+    ) -> PythonValues:
+        raise _per_rank(op)
+
+    def _distributed(self, op: Operation, value: Any) -> Sharded:
+        if not isinstance(value, Sharded):
+            raise _per_rank(op)
+        return value
+
+    @staticmethod
+    def _result(op: collective.CollectiveOp, value: Sharded) -> OpImplResult:
+        value.check(describe(op))
+        return OpImplResult((value,), None)
+
+
+def _per_rank(op: Operation) -> DistIRError:
+    return DistIRError(
+        f"{describe(op)} belongs to the program of one rank, which cannot run alone; "
+        "interpret the distributed program, or run it with `distir run`"
+    )

@@ -1,0 +1,281 @@
+"""Runs a written package on this machine: starts its ranks and collects its results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.errors import DistIRError
+from distir.weights import load_weights, save_weights
+
+Progress = Callable[[str], None]
+
+_LAST_LINES = 12
+_START_S = 120.0
+
+
+class Spawner:
+    """
+    A process that has PyTorch loaded and forks ranks (`distir.lowering.spawner`), in a
+    session of its own, so that everything it started can be killed at once. Use it as a
+    context manager to run several packages with one start-up.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """The running process, started if need be."""
+        if self._process is None:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "distir.lowering.spawner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+            ready = self.read_event(time.monotonic() + _START_S)
+            if ready is None or not ready.get("ready"):
+                stderr = b""
+                if self._process.poll() is not None and self._process.stderr:
+                    stderr = self._process.stderr.read()
+                self.kill()
+                raise DistIRError(
+                    "cannot start PyTorch, which runs programs; install the extra "
+                    f"`distir[torch]`: {_last(stderr.decode(errors='replace'))}"
+                )
+        return self._process
+
+    def submit(self, job: Mapping[str, Any]) -> None:
+        """Starts a job; its ranks are reported by `read_event`."""
+        process = self.start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job).encode() + b"\n")
+        process.stdin.flush()
+
+    def read_event(self, deadline: float) -> dict[str, Any] | None:
+        """The next event; None at the deadline or when the process has ended."""
+        assert self._process is not None and self._process.stdout is not None
+        stdout = self._process.stdout
+        wait = max(0.0, deadline - time.monotonic())
+        # Events are single short lines, written at once: a readable pipe holds all of it.
+        if not select.select([stdout], [], [], wait)[0]:
+            return None
+        line = stdout.readline()
+        return json.loads(line) if line else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """Ends the process and every rank that it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _last(text: str) -> str:
+    """The last lines of a log, as one paragraph."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-_LAST_LINES:]) or "(it printed nothing)"
+
+
+class _Logs:
+    """The ranks' logs; what rank 0 prints is passed on as progress."""
+
+    def __init__(self, folder: Path, progress: Progress | None):
+        self.folder = folder
+        self.progress = progress
+        self._offset = 0
+
+    def text(self, rank: int) -> str:
+        path = self.folder / f"{rank}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pass_on(self) -> None:
+        """Reports new whole lines of rank 0."""
+        if self.progress is None:
+            return
+        new = self.text(0)[self._offset :]
+        whole = new[: new.rfind("\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self.progress(line)
+
+
+def run_package(
+    directory: str | Path,
+    ranks: int | None = None,
+    backend: str = "gloo",
+    inputs: Mapping[str, npt.NDArray[Any]] | None = None,
+    weights: str | Path | None = None,
+    timeout_s: float = 600.0,
+    progress: Progress | None = None,
+    spawner: Spawner | None = None,
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    Runs the package in `directory` (written by `write_package`), one process per rank
+    on this machine, and returns the whole results by name.
+
+    `inputs` are whole arrays by argument name and take precedence over the safetensors
+    file `weights`. `ranks`, if given, must be what the package needs. `progress` gets
+    a line of text now and then. `spawner` is reused if given.
+
+    Raises DistIRError when a rank fails, is killed or is not done after `timeout_s`
+    seconds; no process is left behind, whatever happens.
+    """
+    directory = Path(directory).resolve()
+    manifest = _manifest(directory)
+    needed = int(manifest["processes"])
+    if ranks is not None and ranks != needed:
+        raise DistIRError(
+            f"the program in {directory} is for {needed} ranks and cannot run on {ranks}"
+        )
+    own = spawner is None
+    spawner = spawner or Spawner()
+    try:
+        with tempfile.TemporaryDirectory(prefix="distir-") as name:
+            folder = Path(name)
+            arguments = ["--backend", backend, "--timeout", str(timeout_s)]
+            if inputs:
+                save_weights(folder / "inputs.safetensors", inputs)
+                arguments += ["--inputs", str(folder / "inputs.safetensors")]
+            if weights is not None:
+                arguments += ["--weights", str(Path(weights).resolve())]
+            outputs = folder / "outputs.safetensors"
+            arguments += ["--outputs", str(outputs)]
+            arguments += ["--init-method", f"file://{folder / 'rendezvous'}"]
+            environment = {}
+            if sys.platform == "linux":
+                environment["GLOO_SOCKET_IFNAME"] = "lo"
+            job = {
+                "ranks": needed,
+                "script": str(directory / "main.py"),
+                "arguments": arguments,
+                "environment": environment,
+                "logs": str(folder),
+            }
+            _supervise(spawner, job, needed, timeout_s, _Logs(folder, progress))
+            if not manifest["results"]:
+                return {}
+            return {k: np.array(v) for k, v in load_weights(outputs).items()}
+    finally:
+        if own:
+            spawner.kill()
+
+
+def _manifest(directory: Path) -> dict[str, Any]:
+    path = directory / "manifest.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DistIRError(
+            f"{directory} does not hold a lowered program ({error}); "
+            f"write one with `distir lower`"
+        ) from error
+
+
+def _supervise(
+    spawner: Spawner, job: Mapping[str, Any], ranks: int, timeout_s: float, logs: _Logs
+) -> None:
+    """Waits until every rank has ended well. On anything else kills all and raises."""
+    done = False
+    try:
+        spawner.start()
+        deadline = time.monotonic() + timeout_s
+        spawner.submit(job)
+        left = set(range(ranks))
+        while left:
+            event = spawner.read_event(min(deadline, time.monotonic() + 0.1))
+            logs.pass_on()
+            if event is not None:
+                left.discard(event["rank"])
+                if event["code"] != 0:
+                    raise _failure(spawner, event, ranks, logs)
+            elif not spawner.alive:
+                raise DistIRError(
+                    "the process that starts the ranks was killed; run the program again"
+                )
+            elif time.monotonic() >= deadline:
+                raise _timeout(left, timeout_s, logs)
+        done = True
+    finally:
+        if not done:
+            spawner.kill()
+
+
+def _failure(
+    spawner: Spawner, event: Mapping[str, Any], ranks: int, logs: _Logs
+) -> DistIRError:
+    """
+    The error for a rank that failed. Ranks that only lost the connection to it may be
+    reported first: those that failed by themselves are preferred.
+    """
+    failed = {event["rank"]: event["code"]}
+    until = time.monotonic() + 0.5
+    while len(failed) < ranks and (more := spawner.read_event(until)) is not None:
+        if more["code"] != 0:
+            failed[more["rank"]] = more["code"]
+
+    def blame(rank: int) -> tuple[bool, bool, int]:
+        lost = "onnection" in logs.text(rank)
+        return (failed[rank] > 0, lost, rank)
+
+    rank = min(failed, key=blame)
+    code = failed[rank]
+    text = logs.text(rank)
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    if errors and code > 0:
+        return DistIRError(f"rank {rank}: {errors[-1].removeprefix('error: ')}")
+    how = (
+        f"was killed by signal {signal.Signals(-code).name}"
+        if code < 0
+        else f"failed with exit code {code}"
+    )
+    return DistIRError(f"rank {rank} {how}. The last it said: {_last(text)}")
+
+
+def _timeout(left: set[int], timeout_s: float, logs: _Logs) -> DistIRError:
+    names = ", ".join(map(str, sorted(left)))
+    said = _last(logs.text(min(left)))
+    return DistIRError(
+        f"rank{'s' if len(left) > 1 else ''} {names} did not finish within "
+        f"{timeout_s:g} seconds and had to be stopped; allow more time, or look for a "
+        f"rank that waits for another one. The last that rank {min(left)} said: {said}"
+    )

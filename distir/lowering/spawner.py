@@ -1,0 +1,98 @@
+"""
+The process that starts ranks: it imports PyTorch once and forks a process per rank.
+
+`python -m distir.lowering.spawner` reads one job per line of JSON on its standard
+input (`ranks`, `script`, `arguments`, `environment` for all ranks, `logs`: a folder) and
+writes one line per rank that ends (`{"rank": 1, "code": 0}`, a negative code for a
+signal). Each rank runs the script as `__main__`, as torchrun would start it, with its
+output in `logs/<rank>.log`. At the end of its input it kills whatever still runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
+    """The life of a forked child; never returns."""
+    code = 1
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+        log = os.open(
+            Path(job["logs"]) / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        )
+        null = os.open(os.devnull, os.O_RDONLY)
+        for target, source in ((0, null), (1, log), (2, log)):
+            os.dup2(source, target)
+        faulthandler.enable()
+        ranks = job["ranks"]
+        os.environ.update(job["environment"])
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+        import torch
+
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
+        sys.argv = [job["script"], *job["arguments"]]
+        runpy.run_path(job["script"], run_name="__main__")
+        code = 0
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            code = error.code or 0
+        else:
+            print(error.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _run_job(job: dict[str, Any]) -> None:
+    """Forks the ranks and reports how each ends; kills all if the input ends first."""
+    parent = os.getpid()
+    running: dict[int, int] = {}
+    for rank in range(job["ranks"]):
+        child = os.fork()
+        if child == 0:
+            _run_rank(job, rank, parent)
+        running[child] = rank
+    while running:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child in running:
+            code = os.waitstatus_to_exitcode(status)
+            print(json.dumps({"rank": running.pop(child), "code": code}), flush=True)
+        elif select.select([sys.stdin], [], [], 0.02)[0]:
+            # Nothing is sent while a job runs: this is the end of the input.
+            for left in running:
+                os.kill(left, signal.SIGKILL)
+            sys.exit(1)
+
+
+def main() -> None:
+    """Serves jobs until the input ends."""
+    import torch.distributed.device_mesh  # noqa: F401
+
+    print(json.dumps({"ready": True}), flush=True)
+    while line := sys.stdin.readline():
+        _run_job(json.loads(line))
+
+
+if __name__ == "__main__":
+    main()

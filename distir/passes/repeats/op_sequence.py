@@ -1,0 +1,170 @@
+"""A block as a sequence of tokens, and windows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.ir import Block, Operation, OpResult, SSAValue
+from xdsl.traits import Pure
+
+from distir.dialects.dist import SCOPE
+from distir.program import scope_of
+
+Integers = npt.NDArray[np.int64]
+
+FAR = np.iinfo(np.int64).max // 4
+"""The distance to a definition that is not in the sequence."""
+
+
+def is_constant(op: Operation) -> bool:
+    """Whether the op computes the same anywhere, and so can stand beside its users."""
+    return (
+        not op.operands
+        and len(op.results) == 1
+        and not op.regions
+        and not op.successors
+        and op.has_trait(Pure)
+    )
+
+
+def constant_of(value: SSAValue) -> Operation | None:
+    """The constant that defines a value, if one does."""
+    if isinstance(value, OpResult) and is_constant(value.op):
+        return value.op
+    return None
+
+
+@dataclass
+class Tokens:
+    """Numbers operations by everything but their scope and their operands' origin."""
+
+    numbers: dict[Any, int] = field(default_factory=dict[Any, int])
+    known: dict[Operation, int] = field(default_factory=dict[Operation, int])
+
+    def of(self, op: Operation) -> int:
+        """The token of an op; equal for two ops that may stand for each other."""
+        token = self.known.get(op)
+        if token is None:
+            key = self._key(op)
+            token = self.known[op] = self.numbers.setdefault(key, len(self.numbers))
+        return token
+
+    def _key(self, op: Operation) -> Any:
+        if op.regions or op.successors:
+            return op
+        return (
+            op.name,
+            frozenset(op.properties.items()),
+            frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
+            tuple(result.type for result in op.results),
+            tuple(self._operand(operand) for operand in op.operands),
+        )
+
+    def _operand(self, value: SSAValue) -> Any:
+        constant = constant_of(value)
+        return value.type if constant is None else ("constant", self.of(constant))
+
+
+class OpSequence:
+    """
+    The operations of a block, without constants and terminator, as arrays.
+
+    Row i of each array belongs to `ops[i]`; columns are operands (results for
+    `last_use`), padded with -1. `definition` holds the row that defines the operand and
+    `result` which of its results it is (both -1 for a block argument), `value` a number
+    per distinct value (-1 for constants), and `last_use` the last row that uses the
+    result (the number of rows for the terminator, -1 for none).
+    """
+
+    def __init__(self, block: Block, tokens: Tokens):
+        body = list(block.ops)
+        self.ops = [op for op in body[:-1] if not is_constant(op)]
+        self.rows = {op: row for row, op in enumerate(self.ops)}
+        self.tokens = np.array([tokens.of(op) for op in self.ops], dtype=np.int64)
+        shape = len(self.ops), max((len(op.operands) for op in self.ops), default=1)
+        self.definition = np.full(shape, -1, dtype=np.int64)
+        self.result = np.full(shape, -1, dtype=np.int64)
+        self.value = np.full(shape, -1, dtype=np.int64)
+        shape = len(self.ops), max((len(op.results) for op in self.ops), default=1)
+        self.last_use = np.full(shape, -1, dtype=np.int64)
+        numbers: dict[SSAValue, int] = {}
+        for row, op in enumerate(self.ops):
+            for column, operand in enumerate(op.operands):
+                if constant_of(operand) is not None:
+                    continue
+                self.value[row, column] = numbers.setdefault(operand, len(numbers))
+                self._note_use(operand, row)
+                if isinstance(operand, OpResult) and operand.op in self.rows:
+                    self.definition[row, column] = self.rows[operand.op]
+                    self.result[row, column] = operand.index
+            for region in op.regions:
+                for inner in region.walk():
+                    for operand in inner.operands:
+                        self._note_use(operand, row)
+        for operand in body[-1].operands if body else ():
+            self._note_use(operand, len(self.ops))
+
+    def _note_use(self, value: SSAValue, row: int) -> None:
+        if isinstance(value, OpResult) and value.op in self.rows:
+            self.last_use[self.rows[value.op], value.index] = row
+
+    def distance(self, start: int, stop: int) -> Integers:
+        """How many rows back each operand of rows [start, stop) is defined."""
+        definition = self.definition[start:stop]
+        rows = np.arange(start, stop)[:, None]
+        return np.where(definition < 0, FAR, rows - definition)
+
+
+class Repeat(NamedTuple):
+    """
+    Windows of rows that compute the same function: operation i of one window stands for
+    operation i of every other. `results` are the (operation, result) pairs that
+    operations outside use in some window.
+    """
+
+    windows: list[list[int]]
+    results: set[tuple[int, int]]
+
+    @property
+    def saved(self) -> int:
+        """The operations that one function for all windows saves."""
+        return (len(self.windows) - 1) * len(self.windows[0])
+
+
+def common_scope(ops: list[Operation]) -> list[str]:
+    """The components of the innermost scope that holds all ops that have a scope."""
+    common: list[str] | None = None
+    for op in ops:
+        scope = scope_of(op)
+        if not scope:
+            continue
+        parts = scope.split(".")
+        if common is None:
+            common = parts
+            continue
+        length = 0
+        while length < min(len(common), len(parts)) and common[length] == parts[length]:
+            length += 1
+        common = common[:length]
+    return common or []
+
+
+def escaping_results(sequence: OpSequence, window: list[int]) -> set[tuple[int, int]]:
+    """The (operation, result) pairs of a window that are used outside it."""
+    members = {sequence.ops[row] for row in window}
+    return {
+        (index, result.index)
+        for index, row in enumerate(window)
+        for result in sequence.ops[row].results
+        if any(use.operation not in members for use in result.uses)
+    }
+
+
+def has_period_below(window: Integers, limit: int) -> bool:
+    return any(
+        len(window) % period == 0 and bool((window[:-period] == window[period:]).all())
+        for period in range(1, min(limit, len(window)))
+    )
