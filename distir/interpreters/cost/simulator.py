@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
@@ -15,7 +16,7 @@ from distir.interpreters.cost.machine import Machine, Observer
 from distir.interpreters.cost.placement import Placement
 from distir.interpreters.cost.plan import Planner
 from distir.interpreters.cost.simulation import Simulation
-from distir.program import argument_roles, entry_function, walk_functions
+from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
 from distir.sharding.rule import shape_of
 
@@ -100,10 +101,12 @@ def _used_meshes(module: ModuleOp) -> list[str]:
     """The meshes that layouts of the program's values name, each once."""
     names: dict[str, None] = {}
     seen: set[int] = set()
-    values = [
-        arg for op in module.body.block.ops if isinstance(op, FuncOp) for arg in op.args
+    functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
+    blocks = [
+        function.body.block for function in functions if not function.is_declaration
     ]
-    values += [r for _, op in walk_functions(module) for r in op.results]
+    values: list[SSAValue] = [arg for block in blocks for arg in block.args]
+    values += [result for block in blocks for op in block.ops for result in op.results]
     for value in values:
         if id(value.type) not in seen:
             seen.add(id(value.type))
