@@ -70,7 +70,7 @@ def _conformed(value: Any, type_: Attribute) -> Any:
     if isinstance(type_, TensorType):
         shape = type_.get_shape()
         if len(shape) != array.ndim or any(
-            expected not in (-1, size)
+            0 <= expected != size
             for expected, size in zip(shape, array.shape, strict=False)
         ):
             raise TypeError(

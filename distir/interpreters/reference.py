@@ -147,7 +147,7 @@ class ReferenceInterpreter(Interpreter):
         array = np.asarray(value)
         dtype, shape = numpy_dtype(type_.element_type), type_.get_shape()
         fits = len(shape) == array.ndim and all(
-            d in (-1, n) for d, n in zip(shape, array.shape, strict=True)
+            d < 0 or d == n for d, n in zip(shape, array.shape, strict=True)
         )
         strings = dtype.kind == "O" and array.dtype.kind in "OUS"
         if not fits or (array.dtype != dtype and not strings):
