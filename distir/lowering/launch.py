@@ -58,6 +58,7 @@ class Spawner:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                bufsize=0,  # so that select sees every event
                 env=environment,
                 start_new_session=True,
             )
@@ -85,7 +86,6 @@ class Spawner:
         assert self._process is not None and self._process.stdout is not None
         stdout = self._process.stdout
         wait = max(0.0, deadline - time.monotonic())
-        # Events are single short lines, written at once: a readable pipe holds all of it.
         if not select.select([stdout], [], [], wait)[0]:
             return None
         line = stdout.readline()
