@@ -133,7 +133,7 @@ class Windows:
 
 
 @kernel("onnx.Conv")
-def convolution(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+def convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """`onnx.reference` needs 24 ms for a small one."""
     x, w = inputs[0], inputs[1]
     groups = op.attribute("group")
@@ -177,3 +177,108 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     )[..., 0]
     maps = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * rank)
     return [flat.max(axis=-1), (chosen + maps * math.prod(space)).astype(np.int64)]
+
+
+@kernel("onnx.ConvTranspose")
+def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """`onnx.reference` cuts the weights of several groups along the wrong dimension."""
+    x, w = inputs[0], inputs[1]
+    space, taps = x.shape[2:], w.shape[2:]
+    rank = len(space)
+    groups = op.attribute("group")
+    strides = op.attribute("strides") or [1] * rank
+    dilations = op.attribute("dilations") or [1] * rank
+    extra = op.attribute("output_padding") or [0] * rank
+    extents = [
+        s * (n - 1) + (k - 1) * d + 1
+        for s, n, k, d in zip(strides, space, taps, dilations, strict=True)
+    ]
+    full = np.zeros((len(x), groups * w.shape[1], *extents), np.result_type(x, w))
+    for tap in np.ndindex(*taps):
+        parts = [
+            np.einsum("nc...,cm->nm...", part, weight[(..., *tap)])
+            for part, weight in zip(
+                np.split(x, groups, axis=1), np.split(w, groups), strict=True
+            )
+        ]
+        places = tuple(
+            slice(t * d, t * d + s * (n - 1) + 1, s)
+            for t, d, s, n in zip(tap, dilations, strides, space, strict=True)
+        )
+        full[(slice(None), slice(None), *places)] += np.concatenate(parts, axis=1)
+    for i, size in enumerate(_transposed_sizes(op, extents, space, strides, extra)):
+        begin, count = size
+        full = _window(full, 2 + i, begin, count)
+    if len(inputs) > 2 and inputs[2] is not None:
+        full = full + inputs[2].reshape(-1, *[1] * rank)
+    return [full.astype(x.dtype)]
+
+
+def _transposed_sizes(
+    op: OnnxOp,
+    extents: Sequence[int],
+    space: Sequence[int],
+    strides: Sequence[int],
+    extra: Sequence[int],
+) -> list[tuple[int, int]]:
+    """Per dimension of space where the result begins in the full one, and its size."""
+    rank = len(space)
+    wanted = op.attribute("output_shape")
+    automatic = op.attribute("auto_pad") or "NOTSET"
+    if wanted is None and automatic.startswith("SAME"):
+        wanted = [n * s for n, s in zip(space, strides, strict=True)]
+    pads = op.attribute("pads") or [0] * (2 * rank)
+    if wanted is None:
+        return [
+            (pads[i], extents[i] + extra[i] - pads[i] - pads[i + rank])
+            for i in range(rank)
+        ]
+    totals = [extents[i] + extra[i] - wanted[-rank + i] for i in range(rank)]
+    upper = automatic == "SAME_UPPER"
+    return [
+        (total // 2 if upper else total - total // 2, wanted[-rank + i])
+        for i, total in enumerate(totals)
+    ]
+
+
+def _window(array: Array, axis: int, begin: int, count: int) -> Array:
+    """`count` elements along an axis from `begin` on; zeros beyond the array."""
+    size = array.shape[axis]
+    margins = [(0, 0)] * array.ndim
+    margins[axis] = (max(-begin, 0), max(begin + count - size, 0))
+    padded = np.pad(array, margins)
+    start = begin + margins[axis][0]
+    return padded.take(range(start, start + count), axis=axis)
+
+
+@kernel("onnx.LRN")
+def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` leaves out channels when there are more of them than samples."""
+    (x,) = inputs
+    size = op.attribute("size")
+    squares = np.square(x)
+    total = np.empty_like(x)
+    for c in range(x.shape[1]):
+        near = slice(max(0, c - (size - 1) // 2), c + size // 2 + 1)
+        total[:, c] = squares[:, near].sum(axis=1)
+    scale = op.attribute("bias") + op.attribute("alpha") / size * total
+    return [(x / scale ** op.attribute("beta")).astype(x.dtype)]
+
+
+@kernel("onnx.Pad")
+def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
+    """`onnx.reference` refuses negative pads, which crop."""
+    x, pads, value, axes = [*inputs, None, None][:4]
+    assert x is not None and pads is not None
+    over = range(x.ndim) if axes is None else axes.reshape(-1)
+    margins = [(0, 0)] * x.ndim
+    for i, axis in enumerate(over):
+        begin, end = int(pads[i]), int(pads[i + len(over)])
+        size = x.shape[axis]
+        x = x.take(range(max(-begin, 0), size - max(-end, 0)), axis=int(axis))
+        margins[axis] = (max(begin, 0), max(end, 0))
+    mode = op.attribute("mode")
+    if mode != "constant":
+        return [np.pad(x, margins, mode=mode)]
+    fill = np.zeros((), x.dtype) if value is None else value.reshape(())
+    return [np.pad(x, margins, constant_values=fill)]
