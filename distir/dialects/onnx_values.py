@@ -173,7 +173,10 @@ def constant_attr(array: npt.NDArray[Any]) -> DenseIntOrFPElementsAttr | TensorA
     """The attribute that holds a constant: `dense` where the builtin types allow it."""
     array = np.asarray(array)
     element = element_type_of_dtype(array.dtype)
-    if _FROM_BUILTIN.get(element) not in _DENSE:
+    # xDSL prints an infinity in `dense` as hexadecimal digits and reads these as an
+    # integer.
+    readable = array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    if _FROM_BUILTIN.get(element) not in _DENSE or not readable:
         return TensorAttr(numpy_helper.from_array(array).SerializeToString())
     # The overloads of `from_list` cannot tell which element type this is.
     type_: Any = TensorType(element, array.shape)
