@@ -51,10 +51,10 @@ def test_growing_by_whole_nodes():
     assert cluster.size == 48
     assert [link.spans.value.data for link in cluster.links] == [16, 48]
     assert load_cluster("dgx2", 3).size == 16
-    with pytest.raises(DistIRError, match="whole nodes of 16 devices.* 40 is not"):
+    with pytest.raises(DistIRError, match=r"whole nodes of 16 devices.* 40 is not"):
         load_cluster("dgx2", 40)
     with pytest.raises(
-        DistIRError, match="no network between nodes.*cannot grow to 17"
+        DistIRError, match=r"no network between nodes.*cannot grow to 17"
     ):
         load_cluster("cpu", 17)
     with pytest.raises(DistIRError, match="cannot have 0 devices"):
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_text(tmp_path: Path):
 
 
 def test_unknown_names_list_the_known_ones(tmp_path: Path):
-    with pytest.raises(DistIRError, match="no built-in cluster 'dgx3'.*cpu, dgx-a100"):
+    with pytest.raises(DistIRError, match=r"no built-in cluster 'dgx3'.*cpu, dgx-a100"):
         load_cluster("dgx3")
     with pytest.raises(DistIRError, match="no cluster file"):
         load_cluster(tmp_path / "missing.mlir")

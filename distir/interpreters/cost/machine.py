@@ -46,13 +46,14 @@ class Buffer:
 class Machine:
     """
     The state of all devices while a program runs. Arrays have one entry per device:
-    `clock`, `compute` and `communication` in seconds, `live`, `peak` and `sent` in bytes.
+    `clock`, `compute`, `communication` and `idle` in seconds, `live`, `peak` and `sent` in bytes.
     """
 
     def __init__(self, devices: int, observer: Observer | None = None):
         self.clock = np.zeros(devices)
         self.compute = np.zeros(devices)
         self.communication = np.zeros(devices)
+        self.idle = np.zeros(devices)
         self.sent = np.zeros(devices)
         self.live = np.zeros(devices, dtype=np.int64)
         self.peak = np.zeros(devices, dtype=np.int64)
@@ -126,6 +127,7 @@ class Machine:
         for transfer in step.transfers:
             rows = self.clock[transfer.positions]
             start = rows.max(axis=1)
+            self.idle[transfer.positions] += start[:, None] - rows
             if self._observer is not None:
                 starts = np.broadcast_to(start[:, None], rows.shape)
                 each = np.broadcast_to(transfer.seconds, start.shape)

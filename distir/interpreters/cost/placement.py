@@ -8,7 +8,7 @@ from math import ceil, prod
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import layout_of
@@ -82,10 +82,12 @@ class Placement:
         return self._bytes[key]
 
     def _bytes_of_type(self, type_: Attribute, op: Operation) -> int:
-        if not isinstance(type_, TensorType):
+        if not isinstance(type_, TensorType | UnrankedTensorType):
             return 0
-        shape: tuple[int, ...] = type_.get_shape()
-        if any(size < 0 for size in shape):
+        shape: tuple[int, ...] = ()
+        if isinstance(type_, TensorType):
+            shape = type_.get_shape()
+        if isinstance(type_, UnrankedTensorType) or any(size < 0 for size in shape):
             raise DistIRError(
                 f"{describe(op)}: cannot simulate a value of type {type_}, whose shape "
                 f"is not known; give the dimension on import and run fold-shapes"

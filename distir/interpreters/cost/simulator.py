@@ -71,7 +71,7 @@ def _result(
 ) -> Simulation:
     step_time = float(machine.clock.max())
     batch = _batch(entry)
-    idle = step_time - machine.compute - machine.communication
+    idle = machine.idle + (step_time - machine.clock)
     return Simulation(
         cluster=placement.hardware.name,
         devices=list(placement.devices),
@@ -82,7 +82,7 @@ def _result(
         communication_bytes=[round(b) for b in machine.sent.tolist()],
         compute_s=machine.compute.tolist(),
         communication_s=machine.communication.tolist(),
-        idle_s=[max(0.0, i) for i in idle.tolist()],
+        idle_s=idle.tolist(),
         ops=machine.ops,
         replay=replay,
     )

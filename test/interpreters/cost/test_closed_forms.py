@@ -9,6 +9,7 @@ Closed forms from the literature, by the ids under which the project keeps them:
 - M6: liveness peak, DistIR section 3.3.
 - PP5: a pipeline of unequal stages (Johnson 1954), forward only.
 - PP6: synchronous sends, DistIR figures 2 and 3.
+- V1: bytes of tensor parallelism in the forward pass, half of SC'21 section 3.2.
 - V3: bytes of a pipeline's sends.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from cost_programs import cluster, parse, simulate_text
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
@@ -23,6 +25,7 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import SendOp
 from distir.frontends.builders import build_gpt
 from distir.interpreters.cost import Simulation, simulate
+from distir.passes.distribute import DistributePass
 from distir.program import entry_function
 
 EXACT = {"rel": 1e-12, "abs": 0.0}
@@ -236,6 +239,20 @@ def stages(seconds: list[int], micro_batches: int) -> str:
 def test_pp5_pipeline_of_unequal_stages():
     on = cluster(3, levels=((3, 1e300, 0.0),), launch=1.0)
     assert simulate_text(stages([1, 3, 2], 5), on).step_time_s == 18
+
+
+def test_v1_bytes_of_tensor_parallelism():
+    def sent(layers: int) -> int:
+        module = build_gpt(layers, 12288, 96, 128, 1, 2048, dtype="f16")
+        on = cluster(8)
+        module.body.block.insert_op_before(on, module.body.block.first_op)
+        DistributePass(t=8).apply(Context(), module)
+        result = simulate(module)
+        assert len(set(result.communication_bytes)) == 1
+        return result.communication_bytes[0]
+
+    elements = 176160768  # forward and backward
+    assert sent(2) - sent(1) == elements // 2 * 2  # bytes of f16
 
 
 def test_v3_bytes_of_a_send():
