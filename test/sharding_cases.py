@@ -215,6 +215,7 @@ case(
 )
 case("Pad", f(6, 4), Const([0, 1, 0, 2]))
 case("Pad", f(6, 4), Const([1, 2]), np.array(3, np.float32), Const([0]))
+case("Pad", f(6, 4), Const([1, -1]), np.array(3, np.float32), Const([0]), label="shift")
 case("Pad", f(6, 4), Const([0, 1, 0, 2]), mode="reflect")
 case("Pad", f(6, 4), np.array([0, 1, 0, 2]), label="argument")
 

@@ -17,7 +17,7 @@ from sharding_harness import (
 from distir.sharding import rule as registry
 from distir.sharding.rule import shape_of
 
-SAMPLES = 30
+SAMPLES = 20
 """Splits that are run per case, out of all legal ones."""
 
 
