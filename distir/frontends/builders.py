@@ -107,7 +107,9 @@ def build_gpt(
     arguments = _layer_arguments(
         main, "transformer.h", layers, _gpt_layer_parameters(d_model)
     )
-    norm = [main.argument(f"transformer.ln_f.{n}", (d_model,)) for n in ("weight", "bias")]
+    norm = [
+        main.argument(f"transformer.ln_f.{n}", (d_model,)) for n in ("weight", "bias")
+    ]
     head = wte if tied else main.argument("lm_head.weight", (vocab, d_model))
 
     hidden = (batch, seq, d_model)
@@ -249,7 +251,9 @@ class _FunctionBuilder:
         # Types are compared and built often; one object per type keeps both cheap.
         self.types: dict[tuple[TypeAttribute, tuple[int, ...]], TensorType[Any]] = {}
 
-    def type(self, shape: Shape, element: TypeAttribute | None = None) -> TensorType[Any]:
+    def type(
+        self, shape: Shape, element: TypeAttribute | None = None
+    ) -> TensorType[Any]:
         key = (element or self.element, tuple(shape))
         if key not in self.types:
             self.types[key] = TensorType(*key)
@@ -273,7 +277,11 @@ class _FunctionBuilder:
         return value
 
     def ops(
-        self, name: str, inputs: Sequence[SSAValue], shapes: Sequence[Shape], **attributes: Any
+        self,
+        name: str,
+        inputs: Sequence[SSAValue],
+        shapes: Sequence[Shape],
+        **attributes: Any,
     ) -> Sequence[SSAValue]:
         """An op with one result for each shape."""
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
@@ -312,7 +320,9 @@ class _FunctionBuilder:
             "LayerNormalization", [value, *parameters], shape, axis=-1, epsilon=1e-5
         )
 
-    def call(self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]) -> SSAValue:
+    def call(
+        self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
+    ) -> SSAValue:
         """A call of a function with one result."""
         results = callee.function_type.outputs.data
         call = CallOp(callee.sym_name.data, arguments, results)

@@ -61,7 +61,9 @@ def cast_like_to_cast(op: OnnxOp) -> None:
     source, like = op.operands
     if not isinstance(like.type, TensorType):
         return
-    attributes = {n: a for n, a in op.properties.items() if n in _Cast.SCHEMA.attributes}
+    attributes = {
+        n: a for n, a in op.properties.items() if n in _Cast.SCHEMA.attributes
+    }
     attributes["to"] = IntegerAttr(onnx_element_type(like.type.element_type), i64)
     cast = _Cast.build_op([source], [op.results[0].type], attributes, op.attributes)
     _replace(op, cast)
@@ -132,7 +134,11 @@ def constant_of(value: SSAValue) -> np.ndarray | None:
 def remove_dead_ops(function: FuncOp) -> None:
     """Removes ops without effects whose results nothing uses, users first."""
     for op in reversed(list(function.body.block.ops)):
-        if op.results and not any(r.first_use for r in op.results) and is_side_effect_free(op):
+        if (
+            op.results
+            and not any(r.first_use for r in op.results)
+            and is_side_effect_free(op)
+        ):
             op.detach()
             op.erase()
 

@@ -29,15 +29,19 @@ def bind_inputs(
     ]
     for name, size in dims.items():
         if name not in names:
-            known = f"its dynamic dimensions are {', '.join(names)}" if names else (
-                "it has no dynamic dimensions"
+            known = (
+                f"its dynamic dimensions are {', '.join(names)}"
+                if names
+                else ("it has no dynamic dimensions")
             )
             raise DistIRError(
                 f"the model has no dynamic dimension {name!r} to give the size {size}: "
                 f"{known}"
             )
         if size < 1:
-            raise DistIRError(f"the size of dimension {name!r} is {size}; give at least 1")
+            raise DistIRError(
+                f"the size of dimension {name!r} is {size}; give at least 1"
+            )
     symbols = {s: dims[s] for s in dynamic.values() if s in dims}
     types: dict[str, TypeProto] = {}
     unresolved: list[str] = []

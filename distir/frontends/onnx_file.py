@@ -8,9 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 
 from distir.errors import DistIRError
 

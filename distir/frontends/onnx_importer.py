@@ -22,7 +22,6 @@ from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
-    TypeProto,
     helper,
     numpy_helper,
 )
@@ -32,13 +31,23 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from distir.dialects.dist import NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import element_type_of_dtype, tensor_type, type_from_proto
+from distir.dialects.onnx_values import (
+    element_type_of_dtype,
+    tensor_type,
+    type_from_proto,
+)
 from distir.errors import DistIRError
 from distir.frontends.canonicalize import canonicalize
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_dimensions import bind_inputs
 from distir.frontends.onnx_file import embed_attribute_tensors, load_model, tensor_value
-from distir.frontends.onnx_prepare import LARGE, domain_of, node_name, prepare, value_infos
+from distir.frontends.onnx_prepare import (
+    LARGE,
+    domain_of,
+    node_name,
+    prepare,
+    value_infos,
+)
 from distir.frontends.onnx_scopes import node_scope
 from distir.frontends.onnx_types import TypeInference
 from distir.program import ENTRY, set_argument_attributes

@@ -28,6 +28,8 @@ LARGE = 1024
 """Constants with more elements are kept with the weights, outside the program."""
 
 _STANDARD = ("", "ai.onnx")
+_RESIZE_WITH_MODES = 11
+"""The opset from which Resize says which elements it samples."""
 
 
 def domain_of(node: NodeProto) -> str:
@@ -108,7 +110,9 @@ def check_operators(model: ModelProto) -> None:
 
 
 def _has_body(node: NodeProto) -> bool:
-    if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
+    if any(
+        a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute
+    ):
         return True
     domain = domain_of(node)
     if not defs.has(node.op_type, domain):
@@ -201,7 +205,22 @@ def convert(model: ModelProto) -> ModelProto:
             f"changed: {names}); export it with a newer opset_version"
         ) from error
     _restore_annotations(model.graph, converted.graph)
+    if versions.get("", 1) < _RESIZE_WITH_MODES:
+        _restore_sampling(converted.graph)
     return converted
+
+
+def _restore_sampling(graph: GraphProto) -> None:
+    """
+    Resize and Upsample took the elements at `floor(i / scale)` before they had
+    attributes for it; the converter leaves the attributes at another default.
+    """
+    for node in graph.node:
+        if node.op_type == "Resize" and not domain_of(node):
+            node.attribute.append(
+                helper.make_attribute("coordinate_transformation_mode", "asymmetric")
+            )
+            node.attribute.append(helper.make_attribute("nearest_mode", "floor"))
 
 
 def _restore_annotations(source: GraphProto, target: GraphProto) -> None:

@@ -41,7 +41,16 @@ def _from_namespace(text: str) -> str:
 
 
 def _from_name(name: str) -> str:
-    """`/encoder/encoder.0/Gemm` names each module by its own part of the path."""
+    """
+    `/encoder/layer.0/fc/Gemm` names each module by its part of the path; a module in a
+    Sequential repeats the path of that: `/encoder/layers/layers.0/Gemm`.
+    """
     if not name.startswith("/"):
         return ""
-    return ".".join(part for part in name.split("/")[1:-1] if part)
+    path: list[str] = []
+    previous = ""
+    for part in name.split("/")[1:-1]:
+        repeated = f"{previous}." if previous else ""
+        path.append(part.removeprefix(repeated) if repeated else part)
+        previous = part
+    return ".".join(p for p in path if p)

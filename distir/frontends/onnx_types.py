@@ -82,7 +82,9 @@ class TypeInference:
         )
 
 
-def _most_precise(inferred: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
+def _most_precise(
+    inferred: TypeProto | None, declared: TypeProto | None
+) -> TypeProto | None:
     """The inferred type, with what only the declared one knows of its shape."""
     if inferred is None or not inferred.WhichOneof("value"):
         return declared
@@ -111,7 +113,9 @@ def bind_dimensions(type_: TypeProto, dims: Mapping[str, int]) -> TypeProto:
     bound = TypeProto()
     bound.CopyFrom(type_)
     if bound.HasField("tensor_type"):
-        for dim in bound.tensor_type.shape.dim if bound.tensor_type.HasField("shape") else ():
+        for dim in (
+            bound.tensor_type.shape.dim if bound.tensor_type.HasField("shape") else ()
+        ):
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
     return bound

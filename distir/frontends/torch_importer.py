@@ -129,7 +129,9 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
     if signature is None or signature.out_spec is None:
         return []
     spec = signature.out_spec
-    return leaf_names(_pytree.tree_unflatten([object()] * spec.num_leaves, spec), "output")
+    return leaf_names(
+        _pytree.tree_unflatten([object()] * spec.num_leaves, spec), "output"
+    )
 
 
 def _export_torchscript(

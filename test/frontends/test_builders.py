@@ -9,6 +9,7 @@ from xdsl.dialects.func import CallOp
 
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
+from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function, functions, scope_of
 
 
@@ -72,7 +73,6 @@ def test_gpt_is_hugging_faces():
     ]
     position = argument_names(entry_function(module)).index("transformer.wpe.weight")
     arguments[position] = arguments[position][:seq]
-    run_program = pytest.importorskip("distir.interpreters.reference").run_program
     [logits] = run_program(module, arguments)
     np.testing.assert_allclose(logits, case.numpy_outputs["logits"], atol=1e-5)
 
@@ -87,7 +87,6 @@ def test_mlp_computes_linear_and_relu():
     expected = torch.tensor(arguments[0])
     for weight, bias in zip(arguments[1::2], arguments[2::2], strict=True):
         expected = torch.relu(expected @ torch.tensor(weight) + torch.tensor(bias))
-    run_program = pytest.importorskip("distir.interpreters.reference").run_program
     [output] = run_program(module, arguments)
     np.testing.assert_allclose(output, expected.numpy(), atol=1e-5)
 

@@ -85,7 +85,9 @@ class TestArguments:
         table, mask = np.arange(2048), np.ones((2048,), np.float32)
         model = make_model(
             [
-                helper.make_node("Constant", [], ["mask"], value=numpy_helper.from_array(mask)),
+                helper.make_node(
+                    "Constant", [], ["mask"], value=numpy_helper.from_array(mask)
+                ),
                 helper.make_node("Gather", ["table", "x"], ["i"]),
                 helper.make_node("Gather", ["mask", "i"], ["y"]),
             ],
@@ -225,7 +227,9 @@ class TestCanonicalForms:
         ]
         bias = np.zeros(4, np.float32)
         imported = import_onnx(
-            make_model(nodes, [value("x", [4])], [value("y", [4])], [("h.0.bias", bias)])
+            make_model(
+                nodes, [value("x", [4])], [value("y", [4])], [("h.0.bias", bias)]
+            )
         )
         round_trip(imported.module)
         assert names_by_role(imported.module)["parameter"] == ["h.0.bias", "h.1.bias"]
@@ -286,7 +290,9 @@ class TestDimensions:
         assert ops_of(imported.module)[0].results[0].type.get_shape() == (3, 4)
 
     def test_two_unnamed_dimensions_differ(self):
-        model = make_model([relu()], [value("x", [None, None])], [value("y", [None, 4])])
+        model = make_model(
+            [relu()], [value("x", [None, None])], [value("y", [None, 4])]
+        )
         imported = import_onnx(model, {"x.0": 3, "x.1": 4})
         assert ops_of(imported.module)[0].results[0].type.get_shape() == (3, 4)
 
@@ -330,7 +336,9 @@ class TestOpsets:
     def test_conversion(self):
         """ReduceSum took its axes as an attribute before opset 13, Softmax too."""
         nodes = [
-            helper.make_node("ReduceSum", ["x"], ["r"], axes=[1], name="/h.0/ReduceSum"),
+            helper.make_node(
+                "ReduceSum", ["x"], ["r"], axes=[1], name="/h.0/ReduceSum"
+            ),
             helper.make_node("Squeeze", ["r"], ["y"], axes=[1], name="/h.0/Squeeze"),
         ]
         model = make_model(nodes, [value("x", [2, 3])], [value("y", [2])], opset=11)
@@ -349,7 +357,9 @@ class TestOpsets:
         ):
             del node.metadata_props[:]
             node.metadata_props.add(key=key, value=text)
-            model = make_model([node], [value("x", [2])], [value("y", [2], I64)], opset=18)
+            model = make_model(
+                [node], [value("x", [2])], [value("y", [2], I64)], opset=18
+            )
             assert scope_of(ops_of(import_onnx(model).module)[0]) == "h.0"
 
     def test_large_weights_survive_conversion(self):
@@ -361,12 +371,45 @@ class TestOpsets:
 
     def test_too_new(self):
         with pytest.raises(DistIRError, match="uses opset 99, but DistIR knows"):
-            import_onnx(make_model([relu()], [value("x", [2])], [value("y", [2])], opset=99))
+            import_onnx(
+                make_model([relu()], [value("x", [2])], [value("y", [2])], opset=99)
+            )
+
+    @pytest.mark.parametrize("opset", [7, 9, 10])
+    def test_old_resize_samples_as_it_did(self, opset: int):
+        scales = np.array([1, 1, 2, 2], np.float32)
+        node, inputs = (
+            helper.make_node("Resize", ["x", "s"], ["y"], mode="linear"),
+            ["s"],
+        )
+        if opset < 10:
+            node.op_type = "Upsample"
+        if opset < 9:
+            node = helper.make_node(
+                "Upsample", ["x"], ["y"], mode="linear", scales=scales
+            )
+            inputs = []
+        model = make_model(
+            [node],
+            [value("x", [1, 1, 2, 3])],
+            [value("y", [1, 1, 4, 6])],
+            [(name, scales) for name in inputs],
+            opset,
+        )
+        [resize] = ops_of(import_onnx(model).module, "Resize")
+        assert resize.attribute("coordinate_transformation_mode") == "asymmetric"
+        assert resize.attribute("nearest_mode") == "floor"
 
     def test_without_a_conversion(self):
-        node = helper.make_node("Upsample", ["x"], ["y"], scales=[1.0, 2.0])
-        model = make_model([node], [value("x", [2, 2])], [value("y", [2, 4])], opset=7)
-        with pytest.raises(DistIRError, match="opset"):
+        node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml")
+        node.attribute.append(helper.make_attribute("classes_strings", ["a", "b"]))
+        model = make_model(
+            [node],
+            [value("x", [2], TensorProto.STRING)],
+            [value("y", [2], I64)],
+            opset=[helper.make_opsetid("", 28), helper.make_opsetid("ai.onnx.ml", 1)],
+        )
+        with pytest.raises(DistIRError, match=r"version 1 of its domain.*to version 5"):
             import_onnx(model)
 
 
@@ -414,7 +457,9 @@ class TestExternalData:
         model.graph.input[0].type.tensor_type.elem_type = element
         model.graph.output[0].type.tensor_type.elem_type = element
         path = tmp_path / "model.onnx"
-        onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+        onnx.save(
+            model, path, save_as_external_data=True, location="w.bin", size_threshold=0
+        )
         imported = import_onnx(path)
         got = imported.weights["h.0.weight"]
         assert got.dtype == dtype and (got == weight).all()
@@ -431,7 +476,9 @@ class TestExternalData:
         with pytest.raises(DistIRError, match=r"w\.bin, which does not exist"):
             import_onnx(path)
 
-    @pytest.mark.parametrize("location", ["", "../w.bin", "a/../../w.bin", "..\\w", "a\0b"])
+    @pytest.mark.parametrize(
+        "location", ["", "../w.bin", "a/../../w.bin", "..\\w", "a\0b"]
+    )
     def test_outside(self, tmp_path: Path, location: str):
         folder = tmp_path / "model"
         folder.mkdir()
@@ -492,15 +539,21 @@ class TestBadModels:
             import_onnx(path)
 
     def test_operator_outside_the_standard(self):
-        node = helper.make_node("FusedMatMul", ["x"], ["y"], "fused", domain="com.microsoft")
+        node = helper.make_node(
+            "FusedMatMul", ["x"], ["y"], "fused", domain="com.microsoft"
+        )
         imports = [helper.make_opsetid("", 28), helper.make_opsetid("com.microsoft", 1)]
         model = make_model([node], [value("x", [2])], [value("y", [2])], opset=imports)
-        with pytest.raises(DistIRError, match=r"FusedMatMul 'fused' \(domain com.microsoft\)"):
+        with pytest.raises(
+            DistIRError, match=r"FusedMatMul 'fused' \(domain com.microsoft\)"
+        ):
             import_onnx(model)
 
     def test_operator_that_does_not_exist(self):
         model = make_model(
-            [helper.make_node("Frobnicate", ["x"], ["y"])], [value("x", [2])], [value("y", [2])]
+            [helper.make_node("Frobnicate", ["x"], ["y"])],
+            [value("x", [2])],
+            [value("y", [2])],
         )
         with pytest.raises(DistIRError, match=r"Frobnicate 'y' \(domain ai.onnx\)"):
             import_onnx(model)
@@ -509,31 +562,37 @@ class TestBadModels:
         branch = helper.make_graph(
             [helper.make_node("Relu", ["x"], ["b"])], "branch", [], [value("b", [2])]
         )
-        node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+        node = helper.make_node(
+            "If", ["c"], ["y"], then_branch=branch, else_branch=branch
+        )
         model = make_model(
             [node],
             [value("x", [2]), value("c", [], TensorProto.BOOL)],
             [value("y", [2])],
         )
-        with pytest.raises(DistIRError, match="If 'y' .*with a body.*straight-line code"):
+        with pytest.raises(
+            DistIRError, match=r"If 'y' .*with a body.*straight-line code"
+        ):
             import_onnx(model)
 
     def test_invalid_model(self):
         model = linear_model(WEIGHT)
         model.graph.node[0].input[0] = "nothing"
-        with pytest.raises(DistIRError, match="ONNX model is not valid.*nothing"):
+        with pytest.raises(DistIRError, match=r"ONNX model is not valid.*nothing"):
             import_onnx(model)
 
     def test_operands_that_do_not_fit(self):
         model = linear_model(WEIGHT)
         model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
-        with pytest.raises(DistIRError, match="MatMul 'y' .*cannot take these operands"):
+        with pytest.raises(
+            DistIRError, match=r"MatMul 'y' .*cannot take these operands"
+        ):
             import_onnx(model)
 
     def test_data_of_a_wrong_size(self):
         model = linear_model(WEIGHT)
         model.graph.initializer[0].dims[0] = 5
-        with pytest.raises(DistIRError, match="h.0.weight"):
+        with pytest.raises(DistIRError, match=r"h\.0\.weight"):
             import_onnx(model)
 
 

@@ -1,0 +1,134 @@
+"""PyTorch modules through both exporters: names, scopes, weights and results."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from models import EXPORTERS, MODELS, model, onnx_file
+from programs import names_by_role, ops_of, round_trip
+
+from distir.errors import DistIRError
+from distir.frontends.onnx_importer import import_onnx
+from distir.frontends.torch_importer import export_onnx, import_torch, leaf_names
+from distir.interpreters.reference import run_program
+from distir.program import argument_names, entry_function, result_names, scope_of
+
+CASES = pytest.mark.parametrize(
+    ("name", "exporter"), [(n, e) for n in MODELS for e in EXPORTERS]
+)
+
+
+@CASES
+def test_structure(name: str, exporter):
+    case = model(name)
+    imported = import_onnx(onnx_file(name, exporter))
+    round_trip(imported.module)
+    main = entry_function(imported.module)
+    names = names_by_role(imported.module)
+    assert names["input"] == list(case.inputs)
+    assert result_names(main) == list(case.outputs)
+    assert not ops_of(
+        imported.module, "Identity", "CastLike", "SplitToSequence", "SequenceAt"
+    )
+
+
+@CASES
+def test_every_parameter_keeps_its_name_and_value(name: str, exporter):
+    case = model(name)
+    imported = import_onnx(onnx_file(name, exporter))
+    names = names_by_role(imported.module)["parameter"]
+    # Tied parameters have several names, of which the export keeps one.
+    assert set(names) <= set(case.module.state_dict())
+    kept = {id(p) for n, p in _parameters(case.module) if n in names}
+    assert kept == {id(p) for _, p in _parameters(case.module)}
+    for parameter, value in case.module.state_dict().items():
+        if parameter in imported.weights:
+            np.testing.assert_array_equal(imported.weights[parameter], value.numpy())
+
+
+def _parameters(module: torch.nn.Module):
+    return list(module.named_parameters(remove_duplicate=False))
+
+
+@CASES
+def test_scopes_are_modules(name: str, exporter):
+    case = model(name)
+    imported = import_onnx(onnx_file(name, exporter))
+    modules = {n for n, _ in case.module.named_modules()}
+    scopes = {scope_of(op) for op in ops_of(imported.module)}
+    assert scopes <= modules, scopes - modules
+    linear = {
+        scope_of(op)
+        for op in ops_of(imported.module, "MatMul", "Gemm")
+        if any(
+            v.name_hint in names_by_role(imported.module)["parameter"]
+            for v in op.operands
+        )
+    }
+    for scope in linear:
+        assert "weight" in dict(case.module.get_submodule(scope).named_parameters())
+
+
+@CASES
+def test_equal_to_pytorch(name: str, exporter):
+    case = model(name)
+    imported = import_onnx(onnx_file(name, exporter))
+    arguments = [
+        case.numpy_inputs[n] if n in case.inputs else imported.weights[n]
+        for n in argument_names(entry_function(imported.module))
+    ]
+    outputs = run_program(imported.module, arguments)
+    for output, expected in zip(outputs, case.numpy_outputs.values(), strict=True):
+        np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_import_torch(exporter):
+    module = torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.5)
+    )
+    imported = import_torch(module, (torch.randn(2, 4),), exporter=exporter)
+    round_trip(imported.module)
+    names = names_by_role(imported.module)
+    assert names["input"] == ["input"]
+    assert set(names["parameter"]) == {n for n, _ in module.named_parameters()}
+    assert set(names["constant"]) == {"1.running_mean", "1.running_var"}
+    assert not ops_of(imported.module, "Dropout")
+    assert all(part.training for part in module.modules())
+    assert "forward" not in module.__dict__
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_equal_parameters_stay_apart(exporter):
+    module = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.LayerNorm(4))
+    imported = import_torch(module, (torch.randn(2, 4),), exporter=exporter)
+    assert set(names_by_role(imported.module)["parameter"]) == set(module.state_dict())
+
+
+def test_the_module_keeps_its_modes():
+    module = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 2))
+    module[0].eval()
+    import_torch(module, (torch.randn(2, 2),), exporter="torchscript")
+    assert [m.training for m in module.modules()] == [True, False, True]
+
+
+def test_unknown_exporter(tmp_path):
+    with pytest.raises(
+        DistIRError, match="unknown exporter 'jax'; choose one of dynamo"
+    ):
+        export_onnx(torch.nn.Linear(2, 2), (), tmp_path / "m.onnx", exporter="jax")
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_module_that_cannot_run(exporter):
+    with pytest.raises(DistIRError, match=re.escape("cannot export Linear: ")):
+        import_torch(torch.nn.Linear(2, 2), (torch.randn(3, 3),), exporter=exporter)
+
+
+def test_leaf_names():
+    assert leaf_names(0, "output") == ["output"]
+    assert leaf_names((0, 1), "output") == ["output0", "output1"]
+    assert leaf_names({"logits": 0, "hidden": (1, 2)}, "output") == [
+        *("logits", "hidden.0", "hidden.1")
+    ]
