@@ -6,7 +6,7 @@ Calls are not nested Python calls: programs may call as deep as they like.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,14 @@ class ProgramFunctions(InterpreterFunctions):
     memory stays that of the program.
     """
 
-    def __init__(self, known: Mapping[str, FuncOp]):
+    def __init__(
+        self,
+        known: Mapping[str, FuncOp],
+        observer: Callable[[SSAValue, Any], None] | None = None,
+    ):
+        """`observer` is told each value as it comes to be, once per call."""
         self.functions = known
+        self._observer = observer
         self._last_uses: dict[FuncOp, dict[Operation, list[SSAValue]]] = {}
 
     @impl_callable(FuncOp)
@@ -73,15 +79,13 @@ class ProgramFunctions(InterpreterFunctions):
                 continue
             if not isinstance(step, ReturnOp):
                 results = self.run_one(interpreter, step, values)
-                frame.values.update(zip(step.results, results, strict=True))
-                self._drop_unused(frame, step)
+                self._set(frame, step.results, results)
                 continue
             stack.pop()
             if not stack:
                 return values
             assert frame.call is not None
-            stack[-1].values.update(zip(frame.call.results, values, strict=True))
-            self._drop_unused(stack[-1], frame.call)
+            self._set(stack[-1], frame.call.results, values)
 
     @impl(CallOp)
     def run_call(
@@ -103,8 +107,9 @@ class ProgramFunctions(InterpreterFunctions):
         block = function.body.block
         if function not in self._last_uses:
             self._last_uses[function] = _last_uses(function)
-        values = dict(zip(block.args, args, strict=True))
-        return _Frame(function, iter(block.ops), values, call)
+        frame = _Frame(function, iter(block.ops), {}, call)
+        self._set(frame, block.args, args)
+        return frame
 
     @staticmethod
     def run_one(
@@ -118,11 +123,14 @@ class ProgramFunctions(InterpreterFunctions):
                 "defines the op, or register one (distir.interpreters.reference)"
             ) from error
 
-    @staticmethod
-    def _drop_unused(frame: _Frame, op: Operation) -> None:
-        for result in op.results:
-            if result.first_use is None:
-                del frame.values[result]
+    def _set(
+        self, frame: _Frame, values: Sequence[SSAValue], contents: PythonValues
+    ) -> None:
+        for value, content in zip(values, contents, strict=True):
+            if self._observer is not None:
+                self._observer(value, content)
+            if value.first_use is not None:
+                frame.values[value] = content
 
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:

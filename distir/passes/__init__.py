@@ -7,6 +7,8 @@ from xdsl.passes import ModulePass
 
 _PASSES: dict[str, str] = {
     # pass name: class, in the module `distir.passes.<name with underscores>`
+    "fold-shapes": "FoldShapesPass",
+    "infer-types": "InferTypesPass",
     "inline-calls": "InlineCallsPass",
     "outline-repeats": "OutlineRepeatsPass",
     "data-parallel": "DataParallelPass",

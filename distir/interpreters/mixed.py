@@ -1,0 +1,140 @@
+"""
+The mixed interpreter (DistIR section 3.3): a value is a NumPy array where it is known,
+and a type where only its shape is.
+
+Each op has several implementations, from the most precise to the least; the first one
+that can work on what is known about the operands is taken. So `Shape` of a type is an
+array, an op on arrays is computed, and a `Reshape` of a type to a known shape has an
+exact type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    OpImplResult,
+    PythonValues,
+    register_impls,
+)
+from xdsl.ir import Attribute, Operation
+from xdsl.traits import is_side_effect_free
+
+from distir.dialects.dist import layout_of
+from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx_values import element_type_of_dtype, tensor_type
+from distir.errors import DistIRError
+from distir.interpreters.onnx_evaluator import evaluate
+from distir.interpreters.types import KNOWN_SIZE, is_static, result_types
+
+Implementation = Callable[[OnnxOp, PythonValues, int], PythonValues | None]
+"""Results of an op, none with more known elements than the limit; None: cannot say."""
+
+
+def type_of(value: Any) -> Attribute:
+    """The type of a mixed value."""
+    if isinstance(value, np.ndarray):
+        return tensor_type(value.shape, element_type_of_dtype(value.dtype))
+    return value
+
+
+def join(a: Any, b: Any) -> Any:
+    """The most precise mixed value that covers both."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        same = a.dtype == b.dtype and np.array_equal(a, b)
+        if same or (a.dtype.kind in "fc" and np.array_equal(a, b, equal_nan=True)):
+            return a
+    left, right = type_of(a), type_of(b)
+    if left == right:
+        return left
+    if not isinstance(left, TensorType) or not isinstance(right, TensorType):
+        return left
+    if left.get_num_dims() != right.get_num_dims():
+        return right
+    from xdsl.dialects.builtin import DYNAMIC_INDEX
+
+    shape = [
+        m if m == n else DYNAMIC_INDEX
+        for m, n in zip(left.get_shape(), right.get_shape(), strict=True)
+    ]
+    return tensor_type(shape, left.element_type, left.encoding)
+
+
+def from_shape(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
+    """`Shape` and `Size` need only the type of their operand."""
+    if op.name not in ("onnx.Shape", "onnx.Size"):
+        return None
+    type_ = type_of(args[0])
+    if not isinstance(type_, TensorType):
+        return None
+    shape = type_.get_shape()
+    if op.name == "onnx.Shape":
+        shape = shape[op.attribute("start") : op.attribute("end", len(shape))]
+    if any(size < 0 for size in shape):
+        return None
+    answer = shape if op.name == "onnx.Shape" else prod(shape)
+    return (np.array(answer, dtype=np.int64),)
+
+
+def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
+    """Any op without effects whose operands are all known and whose results are small."""
+    if not all(isinstance(value, np.ndarray) for value in args):
+        return None
+    if not is_side_effect_free(op):
+        return None
+    types = result_types(op, [type_of(v) for v in args], args)
+    for type_ in types:
+        if not isinstance(type_, TensorType) or (
+            is_static(type_) and prod(type_.get_shape()) > limit
+        ):
+            return None
+    operands = iter(args)
+    inputs = [None if v is None else next(operands) for v in op.input_values]
+    try:
+        results = tuple(evaluate(op, inputs))
+    except DistIRError:
+        return None
+    return results if all(r.size <= limit for r in results) else None
+
+
+def from_types(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:
+    """Every op: types, with the operands whose values are known."""
+    known = [v if isinstance(v, np.ndarray) else None for v in args]
+    return tuple(result_types(op, [type_of(v) for v in args], known))
+
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (from_shape, from_values, from_types)
+"""From the most precise to the least."""
+
+
+@register_impls
+class OnnxMixed(InterpreterFunctions):
+    """Every operator of `onnx`. Values of more than `limit` elements are not kept."""
+
+    def __init__(self, limit: int = KNOWN_SIZE):
+        self.limit = limit
+
+    @classmethod
+    def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
+        return ((op_type, cls.run) for op_type in OPERATORS.values())
+
+    def run(
+        self, interpreter: Interpreter, op: OnnxOp, args: PythonValues
+    ) -> OpImplResult:
+        for implementation in IMPLEMENTATIONS:
+            results = implementation(op, args, self.limit)
+            if results is not None:
+                return OpImplResult(results, None)
+        raise AssertionError("from_types always answers")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value of the program is not distributed, or the same on all devices."""
+    layout = layout_of(value)
+    return layout is None or not (layout.dims or layout.partial)

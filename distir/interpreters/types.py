@@ -1,0 +1,251 @@
+"""
+The types interpreter: an abstract value is the xDSL type of a value.
+
+Shapes follow from `onnx.shape_inference`, one op at a time. That is not enough where a
+shape depends on what a tensor holds: `distir.interpreters.mixed` adds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy.typing as npt
+from onnx import helper, numpy_helper, shape_inference
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType
+from xdsl.dialects.func import CallOp
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    OpImplResult,
+    PythonValues,
+    register_impls,
+)
+from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
+
+from distir.dialects.dist import ConstrainOp
+from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OnnxOp
+from distir.dialects.onnx_values import tensor_type, type_from_proto, type_to_proto
+from distir.errors import DistIRError
+from distir.interpreters.functions import ProgramFunctions
+from distir.program import describe, functions
+
+KNOWN_SIZE = 1024
+"""Constants with at most that many elements take part in shape inference."""
+
+_OPSETS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
+
+Observer = Callable[[SSAValue, Any], None]
+
+
+def result_types(
+    op: OnnxOp,
+    operand_types: Sequence[Attribute],
+    known: Sequence[npt.NDArray[Any] | None],
+) -> list[Attribute]:
+    """
+    The types of an op's results from those of its operands and from the values of
+    operands that are known, refined by the declared result types. Raises DistIRError
+    when the op cannot take such operands, or when its declared types are wrong.
+    """
+    declared = [result.type for result in op.results]
+    if op.name == "onnx.Constant":
+        return declared
+    operands = iter(range(len(op.operands)))
+    names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
+    outputs = [f"y{i}" for i in range(len(op.results))]
+    try:
+        node = helper.make_node(
+            op.SCHEMA.name,
+            names,
+            outputs,
+            domain=op.SCHEMA.domain,
+            **{k: _attribute(v) for k, v in op.onnx_attributes().items()},
+        )
+        found = shape_inference.infer_node_outputs(
+            op.SCHEMA,
+            node,
+            {f"x{i}": type_to_proto(t) for i, t in enumerate(operand_types)},
+            {
+                f"x{i}": numpy_helper.from_array(value)
+                for i, value in enumerate(known)
+                if value is not None and value.size <= KNOWN_SIZE
+            },
+            opset_imports=_OPSETS,
+        )
+    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        shown = ", ".join(str(t) for t in operand_types)
+        raise DistIRError(
+            f"{describe(op)} cannot take operands of types ({shown}): {error}"
+        ) from error
+    inferred = [type_from_proto(found[o]) if o in found else None for o in outputs]
+    return [
+        type_ if new is None else refined(op, type_, new)
+        for type_, new in zip(declared, inferred, strict=True)
+    ]
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, TypeAttribute):
+        return type_to_proto(value)
+    if hasattr(value, "dtype"):
+        return numpy_helper.from_array(value)
+    return value
+
+
+def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
+    """What both types say about one value. Raises DistIRError if they contradict."""
+    if not isinstance(inferred, TensorType):
+        return declared
+    if isinstance(declared, UnrankedTensorType):
+        return inferred
+    if not isinstance(declared, TensorType):
+        return declared
+    shape = inferred.get_shape()
+    fits = len(shape) == declared.get_num_dims() and all(
+        a < 0 or b < 0 or a == b
+        for a, b in zip(shape, declared.get_shape(), strict=True)
+    )
+    if not fits or inferred.element_type != declared.element_type:
+        raise DistIRError(
+            f"{describe(op)} has a result of type {declared}, but its operands give "
+            f"{inferred}"
+        )
+    return with_shape(
+        declared,
+        [b if a < 0 else a for a, b in zip(shape, declared.get_shape(), strict=True)],
+    )
+
+
+def with_shape(type_: TensorType[Any], shape: Sequence[int]) -> TensorType[Any]:
+    """The same tensor type with another shape."""
+    if tuple(shape) == type_.get_shape():
+        return type_
+    return tensor_type(shape, type_.element_type, type_.encoding)
+
+
+def is_static(type_: Attribute) -> bool:
+    """Whether a tensor's shape is fully known; other types have no shape."""
+    if isinstance(type_, UnrankedTensorType):
+        return False
+    return not isinstance(type_, TensorType) or all(d >= 0 for d in type_.get_shape())
+
+
+def constant_operand(value: SSAValue) -> npt.NDArray[Any] | None:
+    """The value of an operand that is an `onnx.Constant`."""
+    owner = value.owner
+    if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
+        return owner.attribute("value")
+    return None
+
+
+@register_impls
+class OnnxTypes(InterpreterFunctions):
+    """
+    Every operator of `onnx`. An operand that is directly an `onnx.Constant` counts as an
+    attribute of the op (older opsets wrote such operands as attributes).
+    """
+
+    @classmethod
+    def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
+        return ((op_type, cls.run) for op_type in OPERATORS.values())
+
+    def run(
+        self, interpreter: Interpreter, op: OnnxOp, args: PythonValues
+    ) -> OpImplResult:
+        known = [constant_operand(v) for v in op.operands]
+        return OpImplResult(tuple(result_types(op, args, known)), None)
+
+
+class TypesInterpreter(Interpreter):
+    """Ops that nothing is registered for have the types that they declare."""
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        implementations: InterpreterFunctions | None = None,
+        observer: Observer | None = None,
+    ):
+        super().__init__(module)
+        self.known = functions(module)
+        self.register_implementations(ProgramFunctions(self.known, observer))
+        self.register_implementations(implementations or OnnxTypes())
+
+    def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
+        if isinstance(op, ConstrainOp):
+            return inputs
+        if isinstance(op, OnnxOp | CallOp):
+            return super().run_op(op, inputs)
+        assert isinstance(op, Operation)
+        return tuple(result.type for result in op.results)
+
+    def run_roots(self) -> None:
+        """Interprets every function that no other calls, on its declared types."""
+        called = {
+            op.callee.string_value()
+            for op in self.module.walk()
+            if isinstance(op, CallOp)
+        }
+        for name, function in self.known.items():
+            if name not in called and function.body.blocks:
+                self.call_op(function, tuple(function.function_type.inputs.data))
+
+
+def infer_types(module: ModuleOp) -> dict[SSAValue, Attribute]:
+    """
+    The type of every value. Raises DistIRError, naming the value and the cause, when a
+    shape is unknown.
+    """
+    types: dict[SSAValue, Attribute] = {}
+
+    def observe(value: SSAValue, type_: Attribute) -> None:
+        if not is_static(type_):
+            raise unknown_shape(value)
+        types[value] = type_
+
+    TypesInterpreter(module, observer=observe).run_roots()
+    return types
+
+
+_SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
+    # schema positions of operands whose values determine the result's shape
+    "CenterCropPad": (1,),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+}
+
+
+def unknown_shape(value: SSAValue) -> DistIRError:
+    """Says why the shape of a value is not known."""
+    name = f"%{value.name_hint}" if value.name_hint else "a value"
+    op = value.owner
+    if not isinstance(op, Operation):
+        return DistIRError(
+            f"shape of argument {name} is unknown; give its dimensions at import "
+            "(--dim NAME=SIZE)"
+        )
+    what = f"shape of {name}, the result of {op.name}, is unknown: "
+    if isinstance(op, OnnxOp):
+        positions = _SHAPE_OPERANDS.get(op.SCHEMA.name, ())
+        if op.SCHEMA.name.startswith("Reduce"):
+            positions = (1,)
+        for position in positions:
+            operand = op.input(position)
+            if operand is not None and constant_operand(operand) is None:
+                shown = f"%{operand.name_hint}" if operand.name_hint else "an operand"
+                return DistIRError(
+                    f"{what}its shape operand {shown} is not a known constant; "
+                    "fold-shapes also follows values"
+                )
+    return DistIRError(f"{what}it depends on the values of the operands")

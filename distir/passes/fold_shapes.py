@@ -1,0 +1,113 @@
+"""`fold-shapes`: what is known before the program runs is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, UnrankedTensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.transforms.dead_code_elimination import region_dce
+
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import operator
+from distir.interpreters.mixed import OnnxMixed, is_whole, join, type_of
+from distir.interpreters.types import KNOWN_SIZE, TypesInterpreter, with_shape
+from distir.program import functions, return_op
+
+_Constant = operator("Constant")
+
+
+def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
+    """Per value what is known of it in every call: an array, or a type."""
+    facts: dict[SSAValue, Any] = {}
+
+    def observe(value: SSAValue, content: Any) -> None:
+        facts[value] = join(facts[value], content) if value in facts else content
+
+    TypesInterpreter(module, OnnxMixed(limit), observe).run_roots()
+    return facts
+
+
+def replace_by_constant(value: SSAValue, content: Any) -> None:
+    """Replaces the uses of a value by an `onnx.Constant`."""
+    assert isinstance(value.type, TensorType)
+    type_ = with_shape(value.type, content.shape)
+    owner = value.owner
+    scope = owner.attributes.get(SCOPE) if isinstance(owner, Operation) else None
+    constant = _Constant.build_op(
+        [], [type_], {"value": content}, {} if scope is None else {SCOPE: scope}
+    )
+    constant.results[0].name_hint = value.name_hint
+    if isinstance(owner, Operation):
+        Rewriter.insert_op(constant, InsertPoint.after(owner))
+    else:
+        Rewriter.insert_op(constant, InsertPoint.at_start(owner))
+    value.replace_all_uses_with(constant.results[0])
+
+
+def refine_type(value: SSAValue, known: Attribute) -> None:
+    """Gives a value the shape that is known of it."""
+    declared = value.type
+    if not isinstance(known, TensorType):
+        return
+    if isinstance(declared, TensorType):
+        shape = [
+            b if a < 0 else a
+            for a, b in zip(known.get_shape(), declared.get_shape(), strict=True)
+        ]
+        known = with_shape(declared, shape)
+    elif not isinstance(declared, UnrankedTensorType):
+        return
+    if known != declared:
+        hint = value.name_hint
+        Rewriter.replace_value_with_new_type(value, known).name_hint = hint
+
+
+def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
+    """Writes what is known into one function and removes what nothing needs any more."""
+    block = function.body.block
+    values = [*block.args, *(r for op in block.ops for r in op.results)]
+    for value in values:
+        if value not in facts:
+            continue
+        content = facts[value]
+        if (
+            isinstance(content, np.ndarray)
+            and isinstance(value.type, TensorType)
+            and is_whole(value)
+            and value.first_use is not None
+            and not isinstance(value.owner, _Constant)
+        ):
+            replace_by_constant(value, content)
+        refine_type(value, type_of(content))
+    region_dce(function.body)
+    function.properties["function_type"] = FunctionType.from_lists(
+        [arg.type for arg in block.args], [v.type for v in return_op(function).operands]
+    )
+
+
+@dataclass(frozen=True)
+class FoldShapesPass(ModulePass):
+    """
+    Mixed concrete and abstract interpretation (DistIR section 3.3): values that follow
+    from constants and shapes become `onnx.Constant`, the others get the exact shape that
+    is known of them, across calls; ops that nothing needs any more go away.
+
+    - `max_elements`: larger values stay computed.
+    """
+
+    name = "fold-shapes"
+
+    max_elements: int = KNOWN_SIZE
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        facts = mixed_values(op, self.max_elements)
+        for function in functions(op).values():
+            if function.body.blocks:
+                fold_function(function, facts)

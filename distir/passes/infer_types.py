@@ -1,0 +1,34 @@
+"""`infer-types`: shapes of all values, from types alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.interpreters.types import infer_types
+from distir.passes.fold_shapes import refine_type
+from distir.program import functions, return_op
+
+
+@dataclass(frozen=True)
+class InferTypesPass(ModulePass):
+    """
+    Abstract interpretation over types: every value gets its exact shape. Fails, naming
+    the value, where a shape depends on what a tensor holds; `fold-shapes` follows values
+    too.
+    """
+
+    name = "infer-types"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for value, type_ in infer_types(op).items():
+            refine_type(value, type_)
+        for function in functions(op).values():
+            if function.body.blocks:
+                function.properties["function_type"] = FunctionType.from_lists(
+                    [arg.type for arg in function.body.block.args],
+                    [v.type for v in return_op(function).operands],
+                )
