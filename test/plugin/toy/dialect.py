@@ -5,7 +5,15 @@ All of it is registered from here; nothing in DistIR names this op.
 
 from __future__ import annotations
 
+from typing import Any
+
 from xdsl.dialects.builtin import TensorType
+from xdsl.interpreter import (
+    Interpreter,
+    InterpreterFunctions,
+    impl,
+    register_impls,
+)
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import (
     IRDLOperation,
@@ -17,6 +25,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 
 from distir.interpreters.cost import Cost, CostContext, cost_function
+from distir.interpreters.reference import register_reference_implementations
 from distir.lowering.emitter import Call, torch_emitter
 from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
 
@@ -52,6 +61,19 @@ def similarity_rule(op: Operation) -> Rule:
 def similarity_cost(context: CostContext) -> Cost:
     """One second per operation: easy to find again in a simulation."""
     return Cost(context.flops)
+
+
+@register_reference_implementations
+@register_impls
+class ToyFunctions(InterpreterFunctions):
+    """What the ops compute, on NumPy arrays."""
+
+    @impl(SimilarityOp)
+    def similarity(
+        self, interpreter: Interpreter, op: SimilarityOp, args: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        x, y = args
+        return (x @ y.T,)
 
 
 @torch_emitter("toy.similarity")
