@@ -1,10 +1,338 @@
-"""Emitters of elementwise ops."""
+"""Emitters of ops that work element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
 from distir.lowering.emitter import Call, torch_emitter
 
-@torch_emitter("onnx.Add")
-def add(call: Call) -> str:
-    return f"{call.scalar(0)} + {call.scalar(1)}"
+_UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
+"""Element types that PyTorch stores but mostly cannot compute with."""
 
-@torch_emitter("onnx.Relu")
-def relu(call: Call) -> str:
-    return f"F.relu({call.operand(0)})"
+
+def is_wide_unsigned(call: Call, index: int) -> bool:
+    """Whether an operand has one of these types."""
+    return call.has(index) and call.element(index) in _UNSIGNED
+
+
+def is_integer(call: Call, index: int = 0) -> bool:
+    """Whether an operand holds integers."""
+    return "INT" in call.element(index)
+
+
+def signed(call: Call, index: int, *, wraps: bool = False) -> str:
+    """
+    An operand in a type that PyTorch computes with: unsigned ones become int64, with a
+    check that they fit unless the op `wraps` around anyway.
+    """
+    if not is_wide_unsigned(call, index):
+        return call.scalar(index)
+    if wraps:
+        return f"{call.operand(index)}.to(torch.int64)"
+    return f"{call.helper('numeric')}.as_int64({call.operand(index)})"
+
+
+def elementwise(template: str, *, wraps: bool = False, to_bool: bool = False) -> Callable[[Call], str]:
+    """
+    An emitter that fills the operands into `{0}`, `{1}`; `wraps`: exact modulo 2**64;
+    `to_bool`: the result is boolean.
+    """
+
+    def emit(call: Call) -> str:
+        written = template.format(
+            *(signed(call, i, wraps=wraps) for i in range(call.count))
+        )
+        if is_wide_unsigned(call, 0) and not to_bool:
+            return f"({written}).to({call.result_dtype()})"
+        return written
+
+    return emit
+
+
+for _name, _template in {
+    "Add": "{0} + {1}",
+    "Sub": "{0} - {1}",
+    "Mul": "{0} * {1}",
+    "Neg": "-{0}",
+    "BitwiseAnd": "{0} & {1}",
+    "BitwiseOr": "{0} | {1}",
+    "BitwiseXor": "{0} ^ {1}",
+    "BitwiseNot": "~{0}",
+}.items():
+    torch_emitter(f"onnx.{_name}")(elementwise(_template, wraps=True))
+
+for _name, _template in {
+    "Equal": "{0} == {1}",
+    "Less": "{0} < {1}",
+    "LessOrEqual": "{0} <= {1}",
+    "Greater": "{0} > {1}",
+    "GreaterOrEqual": "{0} >= {1}",
+}.items():
+    torch_emitter(f"onnx.{_name}")(elementwise(_template, to_bool=True))
+
+for _name, _template in {
+    "Abs": "torch.abs({0})",
+    "Acos": "torch.acos({0})",
+    "Acosh": "torch.acosh({0})",
+    "And": "torch.logical_and({0}, {1})",
+    "Asin": "torch.asin({0})",
+    "Asinh": "torch.asinh({0})",
+    "Atan": "torch.atan({0})",
+    "Atanh": "torch.atanh({0})",
+    "Ceil": "torch.ceil({0})",
+    "Cos": "torch.cos({0})",
+    "Cosh": "torch.cosh({0})",
+    "Erf": "torch.erf({0})",
+    "Exp": "torch.exp({0})",
+    "Floor": "torch.floor({0})",
+    "HardSwish": "F.hardswish({0})",
+    "IsNaN": "torch.isnan({0})",
+    "Log": "torch.log({0})",
+    "Mish": "F.mish({0})",
+    "Not": "torch.logical_not({0})",
+    "Or": "torch.logical_or({0}, {1})",
+    "Reciprocal": "torch.reciprocal({0})",
+    "Relu": "F.relu({0})",
+    "Round": "torch.round({0})",
+    "Sigmoid": "torch.sigmoid({0})",
+    "Sign": "torch.sign({0})",
+    "Sin": "torch.sin({0})",
+    "Sinh": "torch.sinh({0})",
+    "Softplus": "F.softplus({0}, threshold=40)",
+    "Softsign": "F.softsign({0})",
+    "Sqrt": "torch.sqrt({0})",
+    "Tan": "torch.tan({0})",
+    "Tanh": "torch.tanh({0})",
+    "Xor": "torch.logical_xor({0}, {1})",
+}.items():
+    torch_emitter(f"onnx.{_name}")(elementwise(_template))
+
+
+@torch_emitter("onnx.Identity")
+def identity(call: Call) -> str:
+    return call.operand(0)
+
+
+@torch_emitter("onnx.Div")
+def div(call: Call) -> str:
+    if not is_integer(call):
+        return f"{call.scalar(0)} / {call.scalar(1)}"
+    left, right = signed(call, 0), signed(call, 1)
+    if not is_wide_unsigned(call, 0) and call.constant(0) is not None:
+        left = call.operand(0)  # torch.div wants a tensor on the left
+    written = f"torch.div({left}, {right}, rounding_mode='trunc')"
+    return f"{written}.to({call.result_dtype()})" if is_wide_unsigned(call, 0) else written
+
+
+@torch_emitter("onnx.Mod")
+def mod(call: Call) -> str:
+    function = "torch.fmod" if call.attribute("fmod") else "torch.remainder"
+    wide = is_wide_unsigned(call, 0)
+    left = signed(call, 0) if wide else call.operand(0)
+    written = f"{function}({left}, {signed(call, 1)})"
+    return f"{written}.to({call.result_dtype()})" if wide else written
+
+
+@torch_emitter("onnx.Pow")
+def power(call: Call) -> str:
+    wide = is_wide_unsigned(call, 0)
+    base = signed(call, 0) if wide else call.operand(0)
+    written = f"torch.pow({base}, {signed(call, 1)})"
+    if call.element(0) != call.element(1) or wide:
+        return f"{written}.to({call.result_dtype()})"
+    return written
+
+
+def _chain(function: str) -> Callable[[Call], str]:
+    def emit(call: Call) -> str:
+        wide = is_wide_unsigned(call, 0)
+        values = [signed(call, i) if wide else call.operand(i) for i in range(call.count)]
+        written = values[0]
+        for value in values[1:]:
+            written = f"{function}({written}, {value})"
+        return f"({written}).to({call.result_dtype()})" if wide else written
+
+    return emit
+
+
+torch_emitter("onnx.Max")(_chain("torch.maximum"))
+torch_emitter("onnx.Min")(_chain("torch.minimum"))
+
+
+@torch_emitter("onnx.Sum")
+def sum_(call: Call) -> str:
+    return " + ".join(call.operands())
+
+
+@torch_emitter("onnx.Mean")
+def mean(call: Call) -> str:
+    return f"({' + '.join(call.operands())}) / {call.count}"
+
+
+@torch_emitter("onnx.Where")
+def where(call: Call) -> str:
+    return f"torch.where({call.operand(0)}, {call.operand(1)}, {call.operand(2)})"
+
+
+@torch_emitter("onnx.Clip")
+def clip(call: Call) -> str:
+    low, high = (
+        call.number(i) if call.constant(i) is not None else signed(call, i)
+        for i in (1, 2)
+    )
+    if not call.has(1) and not call.has(2):
+        return call.operand(0)
+    low = low if call.has(1) else "None"
+    high = high if call.has(2) else "None"
+    if (low[0] == "N" or call.constant(1) is not None) != (
+        high[0] == "N" or call.constant(2) is not None
+    ):  # torch.clamp wants both bounds as numbers or both as tensors
+        low = call.operand(1) if call.has(1) else "None"
+        high = call.operand(2) if call.has(2) else "None"
+    if is_wide_unsigned(call, 0):
+        x = signed(call, 0)
+        bounds = ", ".join(
+            signed(call, i) if call.has(i) and call.constant(i) is None else v
+            for i, v in ((1, low), (2, high))
+        )
+        return f"torch.clamp({x}, {bounds}).to({call.result_dtype()})"
+    return f"torch.clamp({call.operand(0)}, {low}, {high})"
+
+
+@torch_emitter("onnx.BitShift")
+def bit_shift(call: Call) -> str:
+    left = call.attribute("direction") == "LEFT"
+    return (
+        f"{call.helper('numeric')}.bit_shift({call.operand(0)}, {call.operand(1)}, "
+        f"left={left})"
+    )
+
+
+@torch_emitter("onnx.Cast")
+def cast(call: Call) -> str:
+    return _cast(call, call.dtype(call.attribute("to")))
+
+
+@torch_emitter("onnx.CastLike")
+def cast_like(call: Call) -> str:
+    return _cast(call, call.result_dtype())
+
+
+def _cast(call: Call, dtype: str) -> str:
+    call.dtype(_number(call.element(0)))
+    if "float8" in dtype:
+        extra = ""
+        if not call.attribute("saturate"):
+            extra += ", saturate=False"
+        if dtype.endswith("e8m0fnu"):
+            extra += f", round_mode={call.attribute('round_mode')!r}"
+        return f"{call.helper('numeric')}.to_float8({call.operand(0)}, {dtype}{extra})"
+    if "float" in call.element(0).lower() and "uint" in dtype:
+        return f"{call.helper('numeric')}.to_unsigned({call.operand(0)}, {dtype})"
+    return f"{call.operand(0)}.to({dtype})"
+
+
+def _number(element: str) -> int:
+    from onnx import TensorProto
+
+    return TensorProto.DataType.Value(element)
+
+
+@torch_emitter("onnx.BitCast")
+def bit_cast(call: Call) -> str:
+    return f"{call.operand(0)}.view({call.result_dtype()})"
+
+
+@torch_emitter("onnx.IsInf")
+def is_inf(call: Call) -> str:
+    negative, positive = call.attribute("detect_negative"), call.attribute("detect_positive")
+    if negative and positive:
+        return f"torch.isinf({call.operand(0)})"
+    if not negative and not positive:
+        return f"torch.zeros_like({call.operand(0)}, dtype=torch.bool)"
+    return f"torch.is{'pos' if positive else 'neg'}inf({call.operand(0)})"
+
+
+@torch_emitter("onnx.Gelu")
+def gelu(call: Call) -> str:
+    kind = call.attribute("approximate")
+    return f"F.gelu({call.operand(0)}, approximate={kind!r})"
+
+
+@torch_emitter("onnx.Elu")
+def elu(call: Call) -> str:
+    return f"F.elu({call.operand(0)}, {call.attribute('alpha')!r})"
+
+
+@torch_emitter("onnx.Celu")
+def celu(call: Call) -> str:
+    return f"F.celu({call.operand(0)}, {call.attribute('alpha')!r})"
+
+
+@torch_emitter("onnx.Selu")
+def selu(call: Call) -> str:
+    alpha, gamma = call.attribute("alpha"), call.attribute("gamma")
+    return f"{gamma!r} * F.elu({call.operand(0)}, {alpha!r})"
+
+
+@torch_emitter("onnx.LeakyRelu")
+def leaky_relu(call: Call) -> str:
+    return f"F.leaky_relu({call.operand(0)}, {call.attribute('alpha')!r})"
+
+
+@torch_emitter("onnx.ThresholdedRelu")
+def thresholded_relu(call: Call) -> str:
+    return f"F.threshold({call.operand(0)}, {call.attribute('alpha')!r}, 0.0)"
+
+
+@torch_emitter("onnx.PRelu")
+def prelu(call: Call) -> str:
+    x, slope = call.operand(0), call.operand(1)
+    return f"torch.where({x} < 0, {x} * {slope}, {x})"
+
+
+@torch_emitter("onnx.HardSigmoid")
+def hard_sigmoid(call: Call) -> str:
+    alpha, beta = call.attribute("alpha"), call.attribute("beta")
+    return f"torch.clamp({call.operand(0)} * {alpha!r} + {beta!r}, 0, 1)"
+
+
+@torch_emitter("onnx.Swish")
+def swish(call: Call) -> str:
+    x, alpha = call.operand(0), call.attribute("alpha")
+    if alpha == 1.0:
+        return f"F.silu({x})"
+    return f"{x} * torch.sigmoid({alpha!r} * {x})"
+
+
+@torch_emitter("onnx.Shrink")
+def shrink(call: Call) -> str:
+    x, bias, limit = call.operand(0), call.attribute("bias"), call.attribute("lambd")
+    return (
+        f"torch.where({x} < {-limit!r}, {x} + {bias!r}, "
+        f"torch.where({x} > {limit!r}, {x} - {bias!r}, 0)).to({call.result_dtype()})"
+    )
+
+
+@torch_emitter("onnx.CumSum", "onnx.CumProd")
+def cumulative(call: Call) -> str:
+    kind = "sum" if call.op.name == "onnx.CumSum" else "prod"
+    exclusive, reverse = call.attribute("exclusive"), call.attribute("reverse")
+    x, axis = call.operand(0), call.integer(1)
+    if not exclusive and not reverse:
+        return f"torch.cum{kind}({x}, {axis}, dtype={call.result_dtype()})"
+    return (
+        f"{call.helper('numeric')}.cumulative(torch.cum{kind}, {x}, {axis}, "
+        f"exclusive={bool(exclusive)}, reverse={bool(reverse)})"
+    )
+
+
+@torch_emitter("onnx.Dropout")
+def dropout(call: Call) -> list[str] | str:
+    training = call.constant(2)
+    ratio = call.constant(1)
+    off = not call.has(2) or (training is not None and not training.any())
+    if not off and not (ratio is not None and not ratio.any()):
+        raise call.fail("dropout in training mode is random")
+    lines = [call.operand(0), f"torch.ones_like({call.operand(0)}, dtype=torch.bool)"]
+    return lines[: len(call.op.results)]

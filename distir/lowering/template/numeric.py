@@ -1,0 +1,109 @@
+"""Arithmetic that PyTorch lacks: unsigned integers, 8-bit floats, cumulative scans."""
+
+import torch
+
+
+def as_int64(x):
+    """`x` as int64, exactly; fails for unsigned values of 2**63 and more."""
+    if x.dtype == torch.uint64:
+        x = x.view(torch.int64)
+        if bool((x < 0).any()):
+            raise ValueError("unsigned values of 2**63 and more are not supported")
+        return x
+    return x.to(torch.int64)
+
+
+def to_unsigned(x, dtype):
+    """Floats to unsigned integers, through int64 for those below 2**63."""
+    if dtype == torch.uint8 or dtype == torch.uint64:
+        return x.to(dtype)
+    return x.to(torch.int64).to(dtype)
+
+
+def bit_shift(x, amount, left):
+    """Shifts of unsigned integers; by the number of bits or more gives 0."""
+    bits = x.dtype.itemsize * 8
+    if bits == 64:
+        wide, by = x.view(torch.int64), amount.view(torch.int64)
+        inside = by.clamp(0, 63)
+        if left:
+            shifted = wide << inside
+        else:  # an arithmetic shift whose sign bits are masked away
+            mask = torch.where(inside == 0, -1, (1 << ((64 - inside) % 64)) - 1)
+            shifted = (wide >> inside) & mask
+        outside = (by < 0) | (by > 63)
+        return torch.where(outside, 0, shifted).view(x.dtype)
+    wide, by = x.to(torch.int64), amount.to(torch.int64)
+    inside = by.clamp(0, bits)
+    shifted = wide << inside if left else wide >> inside
+    return torch.where(by >= bits, 0, shifted).to(x.dtype)
+
+
+def to_float8(x, dtype, saturate=True, round_mode="up"):
+    """
+    Casts to an 8-bit float. What is too large becomes the largest finite value if
+    `saturate`, else infinity or NaN, whichever the type has.
+    """
+    if x.dtype == dtype:
+        return x
+    x = x.to(torch.float32)
+    if dtype == torch.float8_e8m0fnu:
+        return _to_exponent(x, saturate, round_mode)
+    limit = torch.finfo(dtype).max
+    out = x.clamp(-limit, limit).to(dtype)
+    if dtype in (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz):
+        special = torch.full_like(x, torch.nan)
+    elif dtype == torch.float8_e5m2:
+        special = torch.full_like(x, torch.inf).copysign(x)
+    else:
+        special = torch.full_like(x, torch.nan).copysign(x)
+    if saturate:
+        # The types without infinities still turn infinities into NaN.
+        lost = torch.isinf(x) if "fnuz" in str(dtype) else torch.zeros_like(x) != 0
+        lost = torch.zeros_like(lost)
+    else:
+        # The least magnitude that rounds beyond the largest finite value.
+        digits = {torch.float8_e4m3fn: 3, torch.float8_e4m3fnuz: 3}.get(dtype, 2)
+        exponent = torch.frexp(torch.tensor(limit)).exponent.item() - 1
+        half = 2.0 ** (exponent - digits - 1)
+        lost = (x.abs() > limit + half) | torch.isinf(x)
+        even_up = dtype != torch.float8_e4m3fn
+        if even_up:
+            lost |= x.abs() == limit + half
+    lost &= ~torch.isnan(x)
+    bits = torch.where(
+        lost, special.to(dtype).view(torch.uint8), out.view(torch.uint8)
+    )
+    return bits.view(dtype)
+
+
+def _to_exponent(x, saturate, round_mode):
+    """Powers of two, stored as their biased exponent (E8M0)."""
+    magnitude = x.abs().to(torch.float64)
+    mantissa, exponent = torch.frexp(magnitude)  # magnitude = mantissa * 2**exponent
+    whole = exponent.to(torch.int64) - 1
+    if round_mode == "up":
+        whole = whole + (mantissa > 0.5)
+    elif round_mode == "nearest":
+        whole = whole + (mantissa >= 0.75)
+    biased = whole + 127
+    biased = torch.where(magnitude == 0, 0, biased)
+    high = 254 if saturate else 255
+    biased = biased.clamp(0, high)
+    infinite = torch.isinf(x)
+    biased = torch.where(infinite, 254 if saturate else 255, biased)
+    biased = torch.where(torch.isnan(x), 255, biased)
+    return biased.to(torch.uint8).view(torch.float8_e8m0fnu)
+
+
+def cumulative(function, x, axis, exclusive, reverse):
+    """A running sum or product, backwards if `reverse`, without the own element."""
+    if reverse:
+        x = x.flip(axis)
+    out = function(x, axis, dtype=x.dtype)
+    if exclusive:
+        first = torch.zeros_like if function is torch.cumsum else torch.ones_like
+        out = torch.cat(
+            [first(x.narrow(axis, 0, 1)), out.narrow(axis, 0, x.shape[axis] - 1)], axis
+        )
+    return out.flip(axis) if reverse else out

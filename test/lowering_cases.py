@@ -1,0 +1,86 @@
+"""Runs generated programs in this process: what the lowering writes, without ranks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import torch
+from onnx_node_cases import arguments
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.onnx_importer import import_onnx
+from distir.lowering.program_source import program_source
+from distir.program import argument_names, entry_function
+
+# Element types that NumPy does not share with PyTorch, and the integers they travel as.
+_VIEWS: dict[Any, tuple[Any, torch.dtype]] = {
+    np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16),
+    np.dtype(ml_dtypes.float8_e4m3fn): (np.uint8, torch.float8_e4m3fn),
+    np.dtype(ml_dtypes.float8_e4m3fnuz): (np.uint8, torch.float8_e4m3fnuz),
+    np.dtype(ml_dtypes.float8_e5m2): (np.uint8, torch.float8_e5m2),
+    np.dtype(ml_dtypes.float8_e5m2fnuz): (np.uint8, torch.float8_e5m2fnuz),
+    np.dtype(ml_dtypes.float8_e8m0fnu): (np.uint8, torch.float8_e8m0fnu),
+}
+_BACK = {t: (i, n) for n, (i, t) in _VIEWS.items()}
+_CARRIERS = {np.int16: torch.int16, np.uint8: torch.uint8}
+
+
+def to_torch(value: Any) -> Any:
+    """The torch counterpart of an array, of a list of arrays, or of None."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [to_torch(v) for v in value]
+    array = np.array(value, order="C")
+    if array.dtype in _VIEWS:
+        carrier, dtype = _VIEWS[array.dtype]
+        flat = torch.from_numpy(array.reshape(-1).view(carrier))
+        return flat.view(dtype).reshape(array.shape)
+    return torch.from_numpy(array)
+
+
+def to_numpy(value: Any) -> Any:
+    """The inverse of `to_torch`."""
+    if isinstance(value, list):
+        return [to_numpy(v) for v in value]
+    if value is None or not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype in _BACK:
+        carrier, dtype = _BACK[value.dtype]
+        flat = value.contiguous().reshape(-1).view(_CARRIERS[carrier])
+        return flat.numpy().view(dtype).reshape(value.shape)
+    return value.numpy()
+
+
+def load_text(text: str) -> types.ModuleType:
+    """The module `program.py` with that text, beside the helper modules."""
+    package = "distir.lowering.template"
+    module = types.ModuleType(f"{package}.program")
+    module.__package__ = package
+    exec(compile(text, "program.py", "exec"), module.__dict__)
+    return module
+
+
+def run_here(module: ModuleOp, values: Sequence[Any]) -> list[Any]:
+    """Runs a program of one process in this process."""
+    program = load_text(program_source(module).text)
+    (rank,) = program.RANKS
+    body = rank.program({}, rank.numbers)
+    with torch.inference_mode():
+        results = body.main(*(to_torch(v) for v in values))
+    if not isinstance(results, tuple):
+        results = (results,)
+    return [to_numpy(r) for r in results]
+
+
+def run_model(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
+    """An ONNX model, lowered and run in this process."""
+    imported = import_onnx(model)
+    names = argument_names(entry_function(imported.module))
+    values = arguments(names, model, inputs, dict(imported.weights))
+    return run_here(imported.module, values)
