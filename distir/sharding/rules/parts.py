@@ -142,31 +142,21 @@ def slice_(op: OnnxOp) -> Rule:
 
 @local_form("onnx.Slice")
 def slice_local(context: LocalContext) -> Sequence[Operation]:
-    """Starts and ends count local elements."""
+    """Starts and ends of split dimensions count local elements; their step is 1."""
     builder = LocalBuilder(context)
     cuts = _slices(builder.op)
     source = shape(context.op.operands[0])
     local = shape(context.operands[0])
-    if cuts is None or source == local:
+    starts, ends = (constant_operand(builder.op, i) for i in (1, 2))
+    if cuts is None or starts is None or ends is None or source == local:
         return [context.same_op()]
-    starts: list[int] = []
-    ends: list[int] = []
-    steps: list[int] = []
-    for axis, (start, end, step) in cuts.items():
-        parts = source[axis] // local[axis]
-        starts.append(start // parts)
-        # `indices` ends a reversed slice at -1, which ONNX would count from the end.
-        ends.append(end // parts if end >= 0 else -(2**31))
-        steps.append(step)
-    return builder.finish(
-        [
-            builder.input(0),
-            builder.shape_constant(starts),
-            builder.shape_constant(ends),
-            builder.shape_constant(list(cuts)),
-            builder.shape_constant(steps),
-        ]
-    )
+    starts, ends = starts.copy(), ends.copy()
+    for index, (axis, (start, end, _)) in enumerate(cuts.items()):
+        if source[axis] != local[axis]:
+            parts = source[axis] // local[axis]
+            starts[index], ends[index] = start // parts, end // parts
+    bounds = [builder.constant(starts), builder.constant(ends)]
+    return builder.finish([builder.input(0), *bounds, *builder.inputs[3:]])
 
 
 @onnx_rule("Pad")
