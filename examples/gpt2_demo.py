@@ -6,12 +6,14 @@ same logits. `make demo` runs it; every command that it prints can be typed as i
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +81,9 @@ def export(model: Logits, onnx_file: Path, inputs_file: Path) -> np.ndarray:
 
 
 def main() -> None:
+    # The exporter's remarks on its own dependencies would hide what the demo shows.
+    warnings.filterwarnings("ignore")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     onnx_file, inputs = FOLDER / "gpt2.onnx", FOLDER / "inputs.npz"

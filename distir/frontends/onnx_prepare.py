@@ -22,6 +22,7 @@ from onnx.defs import OpSchema
 
 from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OPSET
 from distir.errors import DistIRError
+from distir.frontends.onnx_bodies import write_out_bodies
 from distir.frontends.onnx_file import is_external
 
 LARGE = 1024
@@ -49,7 +50,7 @@ def prepare(model: ModelProto) -> ModelProto:
     An equivalent model without local functions, at the dialect's opset. Its large
     initializers have no data: they are inputs of the graph. Raises DistIRError.
     """
-    model = inline_functions(without_weights(model))
+    model = write_out_bodies(inline_functions(without_weights(model)))
     check_operators(model)
     try:
         onnx.checker.check_model(model)

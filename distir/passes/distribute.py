@@ -27,7 +27,7 @@ from distir.program import (
     functions,
     set_argument_attributes,
 )
-from distir.sharding.layout import check_layout
+from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import rank_of, shape_of
 
@@ -113,6 +113,7 @@ def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> Non
                 )
             layout = requested_layout(attributes[i]) or Layout(mesh.name)
             layout = request_split(layout, dim, shard, rank_of(type_))
+            layout = canonical(shape_of(type_), layout, mesh)
             check_layout(shape_of(type_), layout, mesh, f"argument {names[i]!r}")
             attributes[i][LAYOUT] = LayoutAttr(layout)
     set_argument_attributes(function, attributes)

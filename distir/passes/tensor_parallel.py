@@ -18,8 +18,9 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.sharding.choice import FunctionChoice, OpChoice, add_placement
+from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import Rule, rank_of, rule_for
+from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
 
 
 def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
@@ -65,7 +66,13 @@ class TensorParallelPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         mesh = axis_mesh(op, self.axis)
-        plan = ShardingPlan(op, mesh)
+        # The choice rests on what the axes before this one do. Working that out may
+        # clone functions and decompose ops, so it happens on a copy.
+        plan = ShardingPlan(op.clone(), mesh)
+        for axis, _ in mesh.axes:
+            if axis == self.axis:
+                break
+            plan.add_axis(axis)
         chooser, choice = plan.solve(self.axis, free_parameters=True)
         function = entry_function(op)
         attributes = argument_attributes(function)
@@ -73,9 +80,11 @@ class TensorParallelPass(ModulePass):
             attributes, choice.arguments, function.body.block.args, strict=True
         ):
             before = requested_layout(entry) or Layout(mesh.name)
+            if placement.kind != "split" or self.axis in before.split_axes:
+                continue
             after = add_placement(before, self.axis, placement, rank_of(arg.type))
-            if placement.kind == "split" and self.axis not in before.split_axes:
-                entry[LAYOUT] = LayoutAttr(after)
+            if fits(shape_of(arg.type), after, mesh):
+                entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
         set_argument_attributes(function, attributes)
         solved = list(reachable(chooser, choice).values())
         add_notes(op, left_whole(solved, mesh, self.axis))

@@ -56,6 +56,15 @@ def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) ->
             left //= size
 
 
+def fits(shape: Sequence[int], layout: Layout, mesh: Mesh) -> bool:
+    """Whether a tensor of that shape can have that layout, run lengths aside."""
+    try:
+        check_layout(shape, canonical(shape, layout, mesh), mesh, "")
+    except DistIRError:
+        return False
+    return True
+
+
 def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
     """The layout with contiguous run lengths left out."""
     dims: list[tuple[Shard, ...]] = []
