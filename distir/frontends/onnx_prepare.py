@@ -23,26 +23,15 @@ from onnx.defs import OpSchema
 from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OPSET
 from distir.errors import DistIRError
 from distir.frontends.onnx_bodies import write_out_bodies
+from distir.frontends.onnx_bodies import expand_bodies
 from distir.frontends.onnx_file import is_external
+from distir.frontends.onnx_names import domain_of, node_name, opset_versions
 
 LARGE = 1024
 """Constants with more elements are kept with the weights, outside the program."""
 
-_STANDARD = ("", "ai.onnx")
 _RESIZE_WITH_MODES = 11
 """The opset from which Resize says which elements it samples."""
-
-
-def domain_of(node: NodeProto) -> str:
-    """The operator's domain; the default domain has two spellings."""
-    return "" if node.domain in _STANDARD else node.domain
-
-
-def node_name(node: NodeProto) -> str:
-    """A node as messages name it."""
-    domain = domain_of(node) or "ai.onnx"
-    name = node.name or (node.output[0] if node.output else "")
-    return f"{node.op_type} {name!r} (domain {domain})"
 
 
 def prepare(model: ModelProto) -> ModelProto:
@@ -77,13 +66,6 @@ def inline_functions(model: ModelProto) -> ModelProto:
             f"the functions of the ONNX model cannot be inlined: {_first_line(error)}; "
             "export it without local functions"
         ) from error
-
-
-def opset_versions(model: ModelProto) -> dict[str, int]:
-    """The imported version of each domain."""
-    return {
-        "" if o.domain in _STANDARD else o.domain: o.version for o in model.opset_import
-    }
 
 
 def check_operators(model: ModelProto) -> None:

@@ -1,5 +1,6 @@
 """ONNX's own tests of single operators, through our importer and reference interpreter."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,18 @@ from onnx_node_cases import arguments, node_cases, run_all
 from distir.frontends.onnx_importer import import_onnx
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function
+
+RANDOM = re.compile(r"test_bernoulli(_double|_seed)?(_expanded)?")
+"""Their expected outputs are one random draw."""
+
+REFUSED = re.compile(
+    r"test_if(_opt|_seq)?"
+    r"|test_affine_grid_[23]d(_align_corners)?_expanded"  # If
+    r"|test_loop1[136].*|test_range_.*_expanded|test_sequence_map_.*"  # Loop, SequenceMap
+    r"|test_scan_sum"  # Scan as it was before opset 9
+    r"|test_image_decoder_.*"  # needs Pillow
+)
+"""What a program of DistIR cannot say, or what needs a package that we do not."""
 
 
 def run_model(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:
@@ -22,5 +35,10 @@ def test_node_tests() -> None:
     assert len(node_cases()) == 1884
     outcomes = run_all(run_model)
     print(f"{len(outcomes.passed)} of {len(node_cases())} pass")
-    assert not outcomes.failed
+    wrong = {n: why for n, why in outcomes.failed.items() if not RANDOM.fullmatch(n)}
+    assert wrong == {}
+    refused = {
+        n: why for n, why in outcomes.refused.items() if not REFUSED.fullmatch(n)
+    }
+    assert refused == {}
     assert len(outcomes.passed) >= 1840
