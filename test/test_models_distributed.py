@@ -1,0 +1,70 @@
+"""
+The acceptance of the whole chain: Hugging Face models and an MLP, exported by both of
+PyTorch's exporters, distributed, verified, and equal to PyTorch.
+"""
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from models import EXPORTERS, model, onnx_file
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.imported_model import ImportedModel
+from distir.frontends.onnx_importer import import_onnx
+from distir.interpreters.reference import run_program
+from distir.passes.distribute import DistributePass
+from distir.passes.fold_shapes import FoldShapesPass
+from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.program import argument_names, entry_function, functions
+
+MODELS = ("mlp", "gpt2", "bert", "llama")
+DEGREES = ((2, 1), (1, 2), (2, 2), (1, 4))
+
+
+@functools.cache
+def imported(name: str, exporter: str) -> ImportedModel:
+    found = import_onnx(onnx_file(name, exporter))  # type: ignore[arg-type]
+    FoldShapesPass().apply(Context(), found.module)
+    OutlineRepeatsPass().apply(Context(), found.module)
+    return found
+
+
+def distributed(name: str, exporter: str, degrees: tuple[int, int]) -> ModuleOp:
+    module = imported(name, exporter).module.clone()
+    DistributePass(d=degrees[0], t=degrees[1]).apply(Context(), module)
+    return module
+
+
+def arguments(name: str, exporter: str) -> list[npt.NDArray[np.generic]]:
+    found = imported(name, exporter)
+    values = {**found.weights, **model(name).numpy_inputs}
+    return [values[n] for n in argument_names(entry_function(found.module))]
+
+
+def assert_equals_pytorch(name: str, results: list[npt.NDArray[np.generic]]) -> None:
+    expected = list(model(name).numpy_outputs.values())
+    for actual, wanted in zip(results, expected, strict=False):
+        np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_sequential(name: str, exporter: str) -> None:
+    found = imported(name, exporter)
+    if name != "mlp":
+        calls = [op for op in found.module.walk() if op.name == "func.call"]
+        assert len(functions(found.module)) == 2, "one function for the repeated layers"
+        assert len(calls) == 2
+    assert_equals_pytorch(name, run_program(found.module, arguments(name, exporter)))
+
+
+@pytest.mark.parametrize("degrees", DEGREES)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_distributed(name: str, exporter: str, degrees: tuple[int, int]) -> None:
+    module = distributed(name, exporter, degrees)
+    assert_equals_pytorch(name, run_program(module, arguments(name, exporter)))
