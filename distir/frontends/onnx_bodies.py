@@ -6,7 +6,7 @@ a local function, which ONNX's inliner then puts in its place.
 
 from __future__ import annotations
 
-import onnx
+import numpy as np
 from onnx import (
     AttributeProto,
     FunctionProto,
@@ -19,8 +19,6 @@ from onnx import (
     numpy_helper,
     shape_inference,
 )
-
-import numpy as np
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
