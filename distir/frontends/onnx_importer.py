@@ -41,13 +41,8 @@ from distir.frontends.canonicalize import canonicalize
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_dimensions import bind_inputs
 from distir.frontends.onnx_file import embed_attribute_tensors, load_model, tensor_value
-from distir.frontends.onnx_prepare import (
-    LARGE,
-    domain_of,
-    node_name,
-    prepare,
-    value_infos,
-)
+from distir.frontends.onnx_names import domain_of, node_name
+from distir.frontends.onnx_prepare import LARGE, prepare, value_infos
 from distir.frontends.onnx_scopes import node_scope
 from distir.frontends.onnx_types import TypeInference
 from distir.program import ENTRY, set_argument_attributes

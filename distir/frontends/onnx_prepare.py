@@ -22,7 +22,6 @@ from onnx.defs import OpSchema
 
 from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OPSET
 from distir.errors import DistIRError
-from distir.frontends.onnx_bodies import write_out_bodies
 from distir.frontends.onnx_bodies import expand_bodies
 from distir.frontends.onnx_file import is_external
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
@@ -39,7 +38,8 @@ def prepare(model: ModelProto) -> ModelProto:
     An equivalent model without local functions, at the dialect's opset. Its large
     initializers have no data: they are inputs of the graph. Raises DistIRError.
     """
-    model = write_out_bodies(inline_functions(without_weights(model)))
+    model = expand_bodies(inline_functions(without_weights(model)))
+    model = inline_functions(model)
     check_operators(model)
     try:
         onnx.checker.check_model(model)

@@ -9,7 +9,8 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, defs, shape_infe
 
 from distir.dialects.onnx import DOMAIN_VERSIONS
 from distir.errors import DistIRError
-from distir.frontends.onnx_prepare import domain_of, node_name, value_infos
+from distir.frontends.onnx_names import domain_of, node_name
+from distir.frontends.onnx_prepare import value_infos
 
 _OPSETS = [onnx.helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 
