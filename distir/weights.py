@@ -37,7 +37,6 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
     """
 
     def __init__(self, path: Path):
-        import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
         from safetensors import SafetensorError, safe_open
 
         self.path = path

@@ -252,6 +252,13 @@ class OnnxOp(IRDLOperation):
         printer.print_operation_type(self)
 
 
+def draws_random_numbers(op: Operation) -> bool:
+    """Whether an op's results differ from run to run (Dropout only in training)."""
+    if not isinstance(op, OnnxOp) or op.SCHEMA.name not in _RANDOM:
+        return False
+    return op.SCHEMA.name != "Dropout" or op.input(2) is not None
+
+
 def _span(low: int, high: int) -> str:
     if high >= 2**31 - 1:
         return f"at least {low}"

@@ -113,7 +113,7 @@ def _export_dynamo(
     program = torch.onnx.export(
         module, args, kwargs=kwargs, dynamo=True, optimize=False, verbose=False
     )
-    assert program is not None
+    assert program is not None and program.exported_program is not None
     outputs = program.model.graph.outputs
     names = _names_of_outputs(program.exported_program)
     if len(names) == len(outputs):
@@ -126,7 +126,7 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
     from torch.utils import _pytree
 
     signature = program.module_call_graph[0].signature
-    if signature is None or signature.out_spec is None:
+    if signature is None:
         return []
     spec = signature.out_spec
     return leaf_names(

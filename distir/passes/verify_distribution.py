@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects import collective, dist
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.onnx import draws_random_numbers
 from distir.errors import DistIRError, ShardingError
 from distir.program import argument_names, describe, entry_function, functions
 from distir.sharding.layout import check_layout
@@ -161,6 +162,11 @@ class _Verifier:
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
             return
+        if len(mesh.devices) > 1 and draws_random_numbers(op):
+            raise DistIRError(
+                "draws random numbers, and every device would draw others; expected a "
+                "program without random ops (export the model in evaluation mode)"
+            )
         whole = Layout(mesh.name)
         operands = [layout_of(v) or whole for v in op.operands]
         inference = infer(rule_for(op), operands, mesh)

@@ -23,12 +23,7 @@ device.mesh @one on @box <> [0]
 
 
 def parse(text: str) -> ModuleOp:
-    context = Context()
-    context.load_dialect(Builtin)
-    context.load_dialect(Func)
-    for name, factory in get_all_dialects().items():
-        context.register_dialect(name, factory)
-    return Parser(context, MESH + text).parse_module()
+    return programs_of_text.parse(CLUSTER + MESH + text)
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:

@@ -4,4 +4,6 @@ from distir.lowering.emitters import (  # noqa: F401
     communication,
     elementwise,
     linear_algebra,
+    reduction,
+    shape,
 )
