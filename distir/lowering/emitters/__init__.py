@@ -2,8 +2,10 @@
 
 from distir.lowering.emitters import (  # noqa: F401
     communication,
+    convolution,
     elementwise,
     linear_algebra,
+    normalization,
     reduction,
     shape,
 )

@@ -1,0 +1,116 @@
+"""Operators of ONNX that look up or write elements by index. Indices may be negative."""
+
+import torch
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _from_zero(indices, size):
+    indices = indices.to(torch.int64)
+    return torch.where(indices < 0, indices + size, indices)
+
+
+def gather_elements(x, indices, axis):
+    return x.gather(axis, _from_zero(indices, x.shape[axis]))
+
+
+def gather_nd(x, indices, batch_dims=0):
+    """The last dimension of `indices` are index tuples into x, after the batch."""
+    batch = x.shape[:batch_dims]
+    length = indices.shape[-1]
+    flat = x.reshape(batch.numel(), *x.shape[batch_dims:])
+    tuples = indices.reshape(batch.numel(), -1, length).to(torch.int64)
+    first = torch.arange(batch.numel()).reshape(-1, 1).expand(tuples.shape[:2])
+    found = flat[(first, *tuples.unbind(-1))]
+    return found.reshape(*indices.shape[:-1], *x.shape[batch_dims + length :])
+
+
+def scatter_elements(x, indices, updates, axis, reduction="none"):
+    indices = _from_zero(indices, x.shape[axis])
+    if reduction == "none":
+        return x.scatter(axis, indices, updates)
+    return x.scatter_reduce(axis, indices, updates, _REDUCTIONS[reduction])
+
+
+def scatter_nd(x, indices, updates, reduction="none"):
+    """Writes `updates` at the index tuples of the last dimension of `indices`."""
+    length = indices.shape[-1]
+    sizes = x.shape[:length]
+    strides = [sizes[i + 1 :].numel() for i in range(length)]
+    tuples = indices.reshape(-1, length).to(torch.int64)
+    rows = torch.zeros(len(tuples), dtype=torch.int64)
+    for i, stride in enumerate(strides):
+        rows = rows + _from_zero(tuples[:, i], sizes[i]) * stride
+    flat = x.reshape(sizes.numel(), -1)
+    new = updates.reshape(len(rows), -1)
+    places = rows.unsqueeze(1).expand(new.shape)
+    if reduction == "none":
+        return flat.scatter(0, places, new).reshape(x.shape)
+    return flat.scatter_reduce(0, places, new, _REDUCTIONS[reduction]).reshape(x.shape)
+
+
+def tensor_scatter(x, update, places, axis, mode="linear"):
+    """Writes one block per batch entry along `axis`, starting at its place."""
+    out = x.clone()
+    if places is None:
+        places = torch.zeros(x.shape[0], dtype=torch.int64)
+    size, length = x.shape[axis], update.shape[axis]
+    for i, start in enumerate(places.tolist()):
+        where = torch.arange(start, start + length)
+        if mode == "circular":
+            where = where % size
+        # The batch dimension is gone from out[i].
+        out[i] = out[i].index_copy(axis % x.dim() - 1, where, update[i])
+    return out
+
+
+def compress(x, condition, axis=None):
+    """The slices along `axis` (the elements, if None) where the condition holds."""
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    return x.index_select(axis, condition.nonzero().reshape(-1))
+
+
+def one_hot(indices, depth, values, axis=-1):
+    """`values` are the off and the on value; out-of-range indices are all off."""
+    classes = torch.arange(depth)
+    places = indices.to(torch.int64)
+    places = torch.where(places < 0, places + depth, places)
+    hot = places.unsqueeze(-1) == classes
+    off, on = values.unbind(0)
+    out = torch.where(hot, on, off)
+    return out.movedim(-1, axis)
+
+
+def reverse_sequence(x, lengths, batch_axis, time_axis):
+    """Reverses the first `lengths[b]` elements of each batch entry."""
+    moved = x.movedim((batch_axis, time_axis), (0, 1))
+    steps = torch.arange(moved.shape[1])
+    ends = lengths.reshape(-1, 1).to(torch.int64)
+    places = torch.where(steps < ends, ends - 1 - steps, steps)
+    rows = torch.arange(moved.shape[0]).unsqueeze(1)
+    return moved[rows, places].movedim((0, 1), (batch_axis, time_axis))
+
+
+def unique(x, axis=None, ordered=True):
+    """Unique slices, where each occurs first, which one each slice is, how often."""
+    if axis is None:
+        found, inverse, counts = torch.unique(
+            x.reshape(-1), return_inverse=True, return_counts=True
+        )
+        axis = 0
+    else:
+        found, inverse, counts = torch.unique(
+            x, dim=axis, return_inverse=True, return_counts=True
+        )
+    inverse = inverse.reshape(-1)
+    places = torch.arange(len(inverse))
+    first = torch.full((len(counts),), len(inverse)).scatter_reduce(
+        0, inverse, places, "amin"
+    )
+    if not ordered:
+        order = first.argsort()
+        found = found.index_select(axis, order)
+        counts, first = counts[order], first[order]
+        inverse = order.argsort()[inverse]
+    return found, first, inverse, counts

@@ -1,0 +1,94 @@
+"""Reductions and searches with ONNX's conventions, for every element type."""
+
+import torch
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def reduce(kind, x, axes, keep, noop=False):
+    """
+    The ONNX reduction of that name over `axes` (None or none: all, or nothing if
+    `noop`). Also of empty sets, where it has a neutral element.
+    """
+    dtype = x.dtype
+    if dtype in _UNSIGNED:
+        x = x.to(torch.int64)
+    if not axes:
+        axes = [] if noop else list(range(x.dim()))
+    axes = tuple(sorted(axis % x.dim() for axis in axes))
+    if kind in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
+        x = x.abs() if kind == "ReduceL1" else x * x
+    wide = x
+    if kind.startswith("ReduceLog") or kind == "ReduceL2":
+        wide = x if x.is_floating_point() else x.to(torch.float64)
+    if kind == "ReduceLogSumExp":
+        out = torch.logsumexp(wide, axes, keepdim=keep) if axes else wide
+        return out.to(dtype)
+    if kind == "ReduceProd":
+        out = _product(x, axes, keep)
+    elif kind in ("ReduceMax", "ReduceMin"):
+        out = _extreme(x, axes, keep, kind == "ReduceMax", dtype)
+    elif kind == "ReduceMean":
+        count = torch.Size([x.shape[axis] for axis in axes]).numel()
+        if x.is_floating_point():
+            out = x.mean(axes, keepdim=keep) if axes else x
+        else:
+            total = x.sum(axes, keepdim=keep, dtype=torch.int64) if axes else x
+            out = torch.div(total, count, rounding_mode="trunc")
+    elif not axes:
+        out = wide
+    elif wide.is_floating_point():
+        out = wide.sum(axes, keepdim=keep)
+    else:
+        out = wide.sum(axes, keepdim=keep, dtype=torch.int64)
+    if kind == "ReduceL2":
+        out = out.sqrt()
+    if kind == "ReduceLogSum":
+        out = out.log()
+    return out.to(dtype)
+
+
+def _product(x, axes, keep):
+    for axis in reversed(axes):
+        x = x.prod(axis, keepdim=keep, dtype=x.dtype)
+    return x
+
+
+def _extreme(x, axes, keep, largest, dtype):
+    if not axes:
+        return x
+    if 0 in (x.shape[axis] for axis in axes):
+        shape = [
+            1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes
+        ]
+        if dtype == torch.bool:
+            return torch.full(shape, not largest)
+        if dtype.is_floating_point:
+            return torch.full(shape, -torch.inf if largest else torch.inf, dtype=dtype)
+        limits = torch.iinfo(dtype)
+        return torch.full(shape, limits.min if largest else limits.max, dtype=dtype)
+    if x.dtype == torch.bool:
+        function = torch.any if largest else torch.all
+        return function(x, axes, keepdim=keep)
+    return x.amax(axes, keepdim=keep) if largest else x.amin(axes, keepdim=keep)
+
+
+def arg_extreme(function, x, axis, keep, last):
+    """The first (or last) position of the extreme."""
+    if x.dtype in _UNSIGNED:
+        x = x.to(torch.int64)
+    if not last:
+        return function(x, axis, keepdim=keep)
+    return x.shape[axis] - 1 - function(x.flip(axis), axis, keepdim=keep)
+
+
+def top_k(x, count, axis, largest):
+    """The `count` extremes in order and their positions; of equals the first."""
+    values, places = torch.sort(x, dim=axis, descending=largest, stable=True)
+    return values.narrow(axis, 0, count), places.narrow(axis, 0, count)
+
+
+def hardmax(x, axis):
+    """1 at the first maximum, 0 elsewhere."""
+    place = x.argmax(axis, keepdim=True)
+    return torch.zeros_like(x).scatter(axis, place, 1)
