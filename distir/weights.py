@@ -37,6 +37,8 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
     """
 
     def __init__(self, path: Path):
+        # Its import registers bfloat16 with NumPy.
+        import ml_dtypes  # noqa: F401  # pyright: ignore[reportUnusedImport]
         from safetensors import SafetensorError, safe_open
 
         self.path = path

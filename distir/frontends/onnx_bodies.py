@@ -6,6 +6,8 @@ a local function, which ONNX's inliner then puts in its place.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import (
     AttributeProto,
@@ -22,6 +24,7 @@ from onnx import (
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
+from distir.frontends.onnx_scopes import node_scope, set_scope
 
 _BODIES = "distir.bodies"
 """The domain of the functions made here."""
@@ -54,6 +57,10 @@ class BodyExpander:
             helper.make_opsetid(d, v) for d, v in self.versions.items()
         )
         self.functions.append(function)
+        scope = node_scope(node)
+        for inner in function.node:
+            if scope and not node_scope(inner):
+                set_scope(inner, scope)
         call = NodeProto()
         call.CopyFrom(node)
         call.op_type, call.domain = function.name, _BODIES
@@ -64,8 +71,10 @@ class BodyExpander:
             "FlexAttention", self.versions["ai.onnx.preview"], "ai.onnx.preview"
         )
         types = [self.types.get(n, TypeProto()).SerializeToString() for n in node.input]
-        body = schema.get_context_dependent_function(node.SerializeToString(), types)
-        call = self._call(FunctionProto.FromString(body), node)
+        # The stubs of onnx leave this method out.
+        define: Any = getattr(schema, "get_context_dependent_function")  # noqa: B009
+        body = FunctionProto.FromString(define(node.SerializeToString(), types))
+        call = self._call(body, node)
         kept = [a for a in call.attribute if a.type != AttributeProto.GRAPH]
         del call.attribute[:]
         call.attribute.extend(kept)

@@ -23,6 +23,11 @@ def node_scope(node: NodeProto) -> str:
     return _from_name(node.name)
 
 
+def set_scope(node: NodeProto, scope: str) -> None:
+    """Gives a node without a scope one that `node_scope` finds."""
+    node.metadata_props.add(key=_NAME_SCOPES, value=repr([scope, node.op_type]))
+
+
 def _from_name_scopes(text: str) -> str:
     """`['', 'encoder', 'encoder.0', 'linear']`: full paths, then the operator."""
     try:
