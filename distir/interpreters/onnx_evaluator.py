@@ -102,7 +102,7 @@ def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _new_evaluator(op: OnnxOp, inputs: Sequence[Any]) -> ReferenceEvaluator:
-    attributes = {
+    attributes: dict[str, Any] = {
         name: numpy_helper.from_array(value)
         if isinstance(value, np.ndarray)
         else type_to_proto(value)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, UnrankedTensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -16,6 +16,7 @@ from xdsl.transforms.dead_code_elimination import region_dce
 
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
+from distir.errors import DistIRError
 from distir.interpreters.mixed import OnnxMixed, is_whole, join, type_of
 from distir.interpreters.types import KNOWN_SIZE, TypesInterpreter, with_shape
 from distir.program import functions, return_op
@@ -92,6 +93,23 @@ def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
     )
 
 
+def check_calls(module: ModuleOp) -> None:
+    """Raises DistIRError unless each function has the same shapes in all its calls."""
+    known = functions(module)
+    for call in module.walk():
+        if not isinstance(call, CallOp):
+            continue
+        type_ = known[call.callee.string_value()].function_type
+        if (
+            tuple(v.type for v in call.operands) != type_.inputs.data
+            or tuple(v.type for v in call.results) != type_.outputs.data
+        ):
+            raise DistIRError(
+                f"function {call.callee} is called for tensors of different shapes, but a "
+                "function has one type; run inline-calls before fold-shapes"
+            )
+
+
 @dataclass(frozen=True)
 class FoldShapesPass(ModulePass):
     """
@@ -111,3 +129,4 @@ class FoldShapesPass(ModulePass):
         for function in functions(op).values():
             if function.body.blocks:
                 fold_function(function, facts)
+        check_calls(op)

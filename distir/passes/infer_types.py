@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.passes import ModulePass
 
 from distir.interpreters.types import infer_types
-from distir.passes.fold_shapes import refine_type
+from distir.passes.fold_shapes import check_calls, refine_type
 from distir.program import functions, return_op
 
 
@@ -32,3 +32,4 @@ class InferTypesPass(ModulePass):
                     [arg.type for arg in function.body.block.args],
                     [v.type for v in return_op(function).operands],
                 )
+        check_calls(op)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import programs
 import pytest
-from xdsl.context import Context
-from xdsl.dialects.builtin import Builtin, ModuleOp
-from xdsl.dialects.func import Func
-from xdsl.parser import Parser
+from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects import get_all_dialects
 from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 
@@ -23,7 +20,7 @@ device.mesh @one on @box <> [0]
 
 
 def parse(text: str) -> ModuleOp:
-    return programs_of_text.parse(CLUSTER + MESH + text)
+    return programs.parse(MESH + text)
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:
@@ -139,7 +136,7 @@ def test_a_wrong_layout_is_not_silent() -> None:
       func.return %p : tensor<4x2xf32, #whole>
     }""")
     with pytest.raises(
-        DistIRError, match="onnx.MatMul %p: devices that hold the same part"
+        DistIRError, match=r"onnx\.MatMul %p: devices that hold the same part"
     ):
         run_program(module, [numbers(4, 8), numbers(8, 2)])
 

@@ -1,0 +1,140 @@
+"""Our kernels against onnxruntime, where `onnx.reference` is wrong or slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+from xdsl.dialects.builtin import TensorType, UnrankedTensorType
+from xdsl.ir import Block
+
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import element_type_of_dtype
+from distir.errors import DistIRError
+from distir.interpreters.onnx_evaluator import evaluate
+
+
+def both(
+    name: str, inputs: list[Any], results: int = 1, **attributes: Any
+) -> tuple[list[Any], list[Any]]:
+    """The results of our evaluator and those of onnxruntime."""
+    block = Block()
+    operands = [
+        block.insert_arg(TensorType(element_type_of_dtype(a.dtype), a.shape), i)
+        for i, a in enumerate(inputs)
+    ]
+    elements = [operands[0].type.element_type, element_type_of_dtype(np.int64)]
+    op = operator(name).build_op(
+        operands, [UnrankedTensorType(elements[i]) for i in range(results)], attributes
+    )
+    names = [f"x{i}" for i in range(len(inputs))]
+    outputs = [f"y{i}" for i in range(results)]
+    node = helper.make_node(name, names, outputs, **attributes)
+    infos = [
+        helper.make_tensor_value_info(
+            n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape
+        )
+        for n, a in zip(names, inputs, strict=True)
+    ]
+    kinds = [infos[0].type.tensor_type.elem_type, 7]
+    graph = helper.make_graph(
+        [node],
+        "g",
+        infos,
+        [
+            helper.make_tensor_value_info(o, k, None)
+            for o, k in zip(outputs, kinds, strict=False)
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
+    model.ir_version = 10
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    expected = session.run(None, dict(zip(names, inputs, strict=True)))
+    return evaluate(op, inputs), list(expected)
+
+
+def agree(actual: list[Any], expected: list[Any]) -> None:
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1, -2])
+def test_gather_elements(axis: int) -> None:
+    data = numbers(100, 80)
+    indices = np.random.default_rng(1).integers(-80, 80, (90, 70))
+    agree(*both("GatherElements", [data, indices], axis=axis))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(approximate: str) -> None:
+    agree(*both("Gelu", [numbers(7, 9) * 4], approximate=approximate))
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[list[int], dict[str, Any]]:
+    """The dimensions of space of an input, and attributes of windows over them."""
+    rank = draw(st.integers(1, 3))
+    kernel = draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
+    space = [draw(st.integers(5, 9)) for _ in range(rank)]
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "strides": draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank)),
+    }
+    mode = draw(st.sampled_from(["pads", "SAME_UPPER", "SAME_LOWER", "VALID"]))
+    if mode == "pads":
+        attributes["pads"] = [draw(st.integers(0, k - 1)) for k in kernel * 2]
+    else:
+        attributes["auto_pad"] = mode
+        # onnxruntime refuses the negative padding that longer strides would mean.
+        steps = zip(attributes["strides"], kernel, strict=True)
+        attributes["strides"] = [min(step, k) for step, k in steps]
+    if not mode.startswith("SAME"):
+        attributes["dilations"] = [draw(st.integers(1, 2)) for _ in kernel]
+    return space, attributes
+
+
+@settings(max_examples=40, deadline=None)
+@given(windows(), st.booleans(), st.booleans(), st.integers(1, 2))
+def test_max_pool(
+    case: tuple[list[int], dict[str, Any]], ceil: bool, columns: bool, results: int
+) -> None:
+    space, attributes = case
+    if not attributes.get("auto_pad"):
+        attributes["ceil_mode"] = int(ceil)
+    x = numbers(2, 3, *space)
+    # onnxruntime gives column-major positions for two dimensions of space only.
+    if results == 2 and len(space) == 2:
+        attributes["storage_order"] = int(columns)
+    agree(*both("MaxPool", [x], results, **attributes))
+
+
+@settings(max_examples=40, deadline=None)
+@given(windows(), st.sampled_from([1, 2]), st.booleans())
+def test_convolution(
+    case: tuple[list[int], dict[str, Any]], groups: int, bias: bool
+) -> None:
+    space, attributes = case
+    x = numbers(2, 4, *space)
+    w = numbers(6, 4 // groups, *attributes["kernel_shape"])
+    inputs = [x, w, numbers(6)] if bias else [x, w]
+    agree(*both("Conv", inputs, group=groups, **attributes))
+
+
+def test_what_cannot_be_computed_is_an_error() -> None:
+    block = Block(arg_types=[TensorType(element_type_of_dtype(np.float32), [2])] * 2)
+    op = operator("MatMul").build_op(
+        list(block.args), [TensorType(element_type_of_dtype(np.float32), [])]
+    )
+    with pytest.raises(DistIRError, match=r"onnx\.MatMul cannot be computed on"):
+        evaluate(op, [np.zeros(2, np.float32), np.zeros(3, np.float32)])
