@@ -1,11 +1,13 @@
 """The emitters of this package, one family of ops per file; registered on import."""
 
 from distir.lowering.emitters import (  # noqa: F401
+    attention,
     communication,
     convolution,
     elementwise,
     linear_algebra,
     normalization,
+    recurrent,
     reduction,
     shape,
 )

@@ -21,22 +21,23 @@ def to_unsigned(x, dtype):
 
 
 def bit_shift(x, amount, left):
-    """Shifts of unsigned integers; by the number of bits or more gives 0."""
+    """
+    Shifts of integers. By less than 0 or by the number of bits and more, nothing of
+    the number is left but, to the right, the sign of a signed one.
+    """
     bits = x.dtype.itemsize * 8
-    if bits == 64:
-        wide, by = x.view(torch.int64), amount.view(torch.int64)
-        inside = by.clamp(0, 63)
-        if left:
-            shifted = wide << inside
-        else:  # an arithmetic shift whose sign bits are masked away
-            mask = torch.where(inside == 0, -1, (1 << ((64 - inside) % 64)) - 1)
-            shifted = (wide >> inside) & mask
-        outside = (by < 0) | (by > 63)
-        return torch.where(outside, 0, shifted).view(x.dtype)
+    unsigned = x.dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
     wide, by = x.to(torch.int64), amount.to(torch.int64)
-    inside = by.clamp(0, bits)
-    shifted = wide << inside if left else wide >> inside
-    return torch.where(by >= bits, 0, shifted).to(x.dtype)
+    outside = (by < 0) | (by >= bits)
+    inside = torch.where(outside, 0, by)
+    if left:
+        shifted = torch.where(outside, 0, wide << inside)
+    elif unsigned and bits == 64:  # an arithmetic shift, its sign bits masked away
+        mask = torch.where(inside == 0, -1, (1 << ((64 - inside) % 64)) - 1)
+        shifted = torch.where(outside, 0, (wide >> inside) & mask)
+    else:
+        shifted = wide >> torch.where(outside, 63, inside)
+    return shifted.to(x.dtype)
 
 
 def to_float8(x, dtype, saturate=True, round_mode="up"):

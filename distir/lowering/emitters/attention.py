@@ -1,0 +1,109 @@
+"""Emitters of attention and of what language models put around it."""
+
+from __future__ import annotations
+
+from distir.lowering.emitter import Call, torch_emitter
+
+
+def _take(call: Call, written: str) -> str:
+    """The first results of a helper that returns all of them."""
+    count = len(call.op.results)
+    return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
+
+
+def _fits_one_call(call: Call) -> bool:
+    """Whether F.scaled_dot_product_attention computes exactly this."""
+    if len(call.op.results) > 1 or any(call.has(i) for i in (4, 5, 6)):
+        return False
+    windows = (call.attribute("left_window_size", -1), call.attribute("right_window_size", -1))
+    if call.attribute("softcap") or max(windows) >= 0 or call.has_attribute("softmax_precision"):
+        return False
+    if call.has(3):
+        keys = call.shape(1)[-2]
+        whole = keys > 0 and call.shape(3)[-1] == keys and call.rank(3) >= 2
+        return whole and not call.attribute("is_causal")
+    return True
+
+
+@torch_emitter("onnx.Attention")
+def attention(call: Call) -> str:
+    operands = [call.operand(i) for i in range(3)]
+    three = call.rank() == 3
+    heads = call.attribute("q_num_heads"), call.attribute("kv_num_heads")
+    if three:
+        operands = [
+            f"{x}.unflatten(-1, ({h}, -1)).transpose(1, 2)"
+            for x, h in zip(operands, (heads[0], heads[1], heads[1]), strict=True)
+        ]
+    scale = call.attribute("scale")
+    if _fits_one_call(call):
+        grouped = heads[0] != heads[1] if three else call.shape(0)[1] != call.shape(1)[1]
+        options = "" if not call.has(3) else f", {call.operand(3)}"
+        options += ", is_causal=True" if call.attribute("is_causal") else ""
+        options += "" if scale is None else f", scale={scale!r}"
+        options += ", enable_gqa=True" if grouped else ""
+        written = f"F.scaled_dot_product_attention({', '.join(operands)}{options})"
+        return f"{written}.transpose(1, 2).flatten(2)" if three else written
+    names = ("mask", "past_key", "past_value", "valid_keys")
+    options = "".join(
+        f", {name}={call.operand(i + 3)}" for i, name in enumerate(names) if call.has(i + 3)
+    )
+    if call.attribute("is_causal"):
+        options += ", is_causal=True"
+    if scale is not None:
+        options += f", scale={scale!r}"
+    if call.attribute("softcap"):
+        options += f", softcap={call.attribute('softcap')!r}"
+    for name in ("left_window_size", "right_window_size"):
+        if call.attribute(name, -1) >= 0:
+            options += f", {name}={call.attribute(name)}"
+    if call.has_attribute("softmax_precision"):
+        options += f", precision={call.dtype(call.attribute('softmax_precision'))}"
+    if call.attribute("qk_matmul_output_mode"):
+        options += f", scores_mode={call.attribute('qk_matmul_output_mode')}"
+    if three:
+        options += ", flat=True"
+    return _take(
+        call, f"{call.helper('attention')}.attention({', '.join(operands)}{options})"
+    )
+
+
+@torch_emitter("onnx.RotaryEmbedding")
+def rotary_embedding(call: Call) -> str:
+    return (
+        f"{call.helper('attention')}.rotary_embedding({', '.join(call.operands())}, "
+        f"{'None, ' * (4 - call.count)}heads={call.attribute('num_heads', 0)}, "
+        f"interleaved={bool(call.attribute('interleaved'))}, "
+        f"width={call.attribute('rotary_embedding_dim', 0)})"
+    )
+
+
+@torch_emitter("onnx.SwiGLU")
+def swi_glu(call: Call) -> str:
+    gate, x, alpha = call.operand(0), call.operand(1), call.attribute("alpha")
+    if alpha == 1.0:
+        return f"F.silu({gate}) * {x}"
+    return f"{gate} * torch.sigmoid({alpha!r} * {gate}) * {x}"
+
+
+@torch_emitter("onnx.LinearAttention")
+def linear_attention(call: Call) -> str:
+    operands = ", ".join(call.operand(i) for i in range(6))
+    return _take(
+        call,
+        f"{call.helper('attention')}.linear_attention({operands}, "
+        f"heads={call.attribute('q_num_heads')}, "
+        f"key_heads={call.attribute('kv_num_heads')}, "
+        f"scale={call.attribute('scale', 0.0)!r}, rule={call.attribute('update_rule')!r})",
+    )
+
+
+@torch_emitter("onnx.CausalConvWithState")
+def causal_conv(call: Call) -> str:
+    operands = ", ".join(call.operand(i) for i in range(4))
+    activation = call.attribute("activation")
+    return _take(
+        call,
+        f"{call.helper('attention')}.causal_convolution({operands}, "
+        f"silu={activation in ('silu', 'swish')})",
+    )

@@ -1,0 +1,47 @@
+"""Emitters of recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from distir.lowering.emitter import Call, torch_emitter
+
+_DEFAULTS = {
+    "rnn": ("Tanh",),
+    "gru": ("Sigmoid", "Tanh"),
+    "lstm": ("Sigmoid", "Tanh", "Tanh"),
+}
+
+
+def _recurrent(kind: str, operands: int) -> Callable[[Call], str]:
+    def emit(call: Call) -> str:
+        if kind == "lstm" and call.attribute("input_forget"):
+            raise call.fail("coupled input and forget gates")
+        for name in ("clip", "activation_alpha", "activation_beta"):
+            if call.attribute(name) is not None:
+                raise call.fail(f"attribute {name}")
+        direction = call.attribute("direction")
+        wanted = _DEFAULTS[kind] * (2 if direction == "bidirectional" else 1)
+        given = tuple(call.attribute("activations") or wanted)
+        if tuple(a.lower() for a in given) != tuple(a.lower() for a in wanted):
+            raise call.fail(f"activations {', '.join(given)}")
+        written = (
+            f"{call.helper('recurrent')}.{kind}("
+            f"{', '.join(call.operand(i) for i in range(operands))}, "
+            f"direction={direction!r}, batch_first={bool(call.attribute('layout'))}"
+        )
+        if kind == "gru":
+            written += (
+                f", linear_before_reset={bool(call.attribute('linear_before_reset'))}"
+            )
+        # The results that are there are the first ones.
+        return f"{written})[:{len(call.op.results)}]" + (
+            "[0]" if len(call.op.results) == 1 else ""
+        )
+
+    return emit
+
+
+torch_emitter("onnx.RNN")(_recurrent("rnn", 6))
+torch_emitter("onnx.GRU")(_recurrent("gru", 6))
+torch_emitter("onnx.LSTM")(_recurrent("lstm", 8))

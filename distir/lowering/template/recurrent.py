@@ -1,0 +1,116 @@
+"""
+Recurrent layers of ONNX. Sequences are (steps, batch, features), or batch first;
+weights are stacked per direction, gates along their rows. Each returns the outputs
+(steps, directions, batch, hidden) and the last states.
+"""
+
+import torch
+
+
+def _scan(step, x, lengths, states, backwards):
+    """Applies `step` to each time step; shorter sequences stop changing at their end."""
+    steps = x.shape[0]
+    if lengths is None:
+        lengths = torch.full((x.shape[1],), steps)
+    lengths = lengths.to(torch.int64)
+    outputs = [None] * steps
+    for t in reversed(range(steps)) if backwards else range(steps):
+        active = (t < lengths).unsqueeze(1)
+        new = step(x[t], *states)
+        states = [torch.where(active, n, old) for n, old in zip(new, states, strict=True)]
+        outputs[t] = torch.where(active, new[0], 0)
+    return torch.stack(outputs), states
+
+
+def _layer(make_step, x, weights, lengths, states, hidden, direction, batch_first):
+    """Runs one or two directions; `weights` and `states` hold a row for each."""
+    if batch_first:
+        x = x.transpose(0, 1)
+        states = [None if s is None else s.transpose(0, 1) for s in states]
+    count = weights[0].shape[0]
+    zero = torch.zeros(count, x.shape[1], hidden, dtype=x.dtype)
+    states = [zero if s is None else s for s in states]
+    outputs, last = [], []
+    for d in range(count):
+        step = make_step(*(None if w is None else w[d] for w in weights))
+        backwards = direction == "reverse" or d == 1
+        out, final = _scan(step, x, lengths, [s[d] for s in states], backwards)
+        outputs.append(out)
+        last.append(final)
+    y = torch.stack(outputs, 1)
+    ends = [torch.stack(rows) for rows in zip(*last, strict=True)]
+    if batch_first:
+        y, ends = y.permute(2, 0, 1, 3), [e.transpose(0, 1) for e in ends]
+    return (y, *ends)
+
+
+def _biases(bias, gates, hidden):
+    """The input and the recurrent bias of one direction."""
+    if bias is None:
+        return 0.0, torch.zeros(gates * hidden)
+    return bias.chunk(2)
+
+
+def rnn(x, w, r, b, lengths, start, direction, batch_first):
+    def make_step(w, r, b):
+        own, recurrent = _biases(b, 1, r.shape[-1])
+        return lambda x, h: (torch.tanh(x @ w.t() + h @ r.t() + own + recurrent),)
+
+    return _layer(
+        make_step, x, (w, r, b), lengths, [start], r.shape[-1], direction, batch_first
+    )
+
+
+def gru(x, w, r, b, lengths, start, direction, batch_first, linear_before_reset):
+    def make_step(w, r, b):
+        own, recurrent = _biases(b, 3, r.shape[-1])
+        hidden = r.shape[-1]
+
+        def step(x, h):
+            left, right = x @ w.t() + own, h @ r.t() + recurrent
+            update, reset = torch.sigmoid(
+                left[:, : 2 * hidden] + right[:, : 2 * hidden]
+            ).chunk(2, 1)
+            if linear_before_reset:
+                inner = reset * right[:, 2 * hidden :]
+            else:
+                inner = (reset * h) @ r[2 * hidden :].t() + recurrent[2 * hidden :]
+            new = torch.tanh(left[:, 2 * hidden :] + inner)
+            return ((1 - update) * new + update * h,)
+
+        return step
+
+    return _layer(
+        make_step, x, (w, r, b), lengths, [start], r.shape[-1], direction, batch_first
+    )
+
+
+def lstm(x, w, r, b, lengths, start, start_cell, peepholes, direction, batch_first):
+    def make_step(w, r, b, p):
+        own, recurrent = _biases(b, 4, r.shape[-1])
+        if p is None:
+            see_input = see_output = see_forget = 0.0
+        else:
+            see_input, see_output, see_forget = p.chunk(3)
+
+        def step(x, h, c):
+            gates = x @ w.t() + h @ r.t() + own + recurrent
+            i, o, f, new = gates.chunk(4, 1)
+            i = torch.sigmoid(i + see_input * c)
+            f = torch.sigmoid(f + see_forget * c)
+            c = f * c + i * torch.tanh(new)
+            o = torch.sigmoid(o + see_output * c)
+            return o * torch.tanh(c), c
+
+        return step
+
+    return _layer(
+        make_step,
+        x,
+        (w, r, b, peepholes),
+        lengths,
+        [start, start_cell],
+        r.shape[-1],
+        direction,
+        batch_first,
+    )
