@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.backend.base import Backend, BackendRep
 from onnx.backend.test.runner import Runner
 
 from distir.errors import DistIRError
@@ -90,28 +89,6 @@ def run_all(run: RunModel, cases: Sequence[Any] | None = None) -> Outcomes:
         else:
             outcomes.passed.append(case.name)
     return outcomes
-
-
-def backend(run: RunModel) -> type[Backend]:
-    """The function as an `onnx.backend.base.Backend`, for ONNX's own test runner."""
-
-    class Prepared(BackendRep):
-        def __init__(self, model: onnx.ModelProto):
-            self.model = model
-
-        def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-            return tuple(run(self.model, inputs))
-
-    class FunctionBackend(Backend):
-        @classmethod
-        def prepare(cls, model: Any, device: str = "CPU", **kwargs: Any) -> BackendRep:
-            return Prepared(model)
-
-        @classmethod
-        def supports_device(cls, device: str) -> bool:
-            return device == "CPU"
-
-    return FunctionBackend
 
 
 def arguments(

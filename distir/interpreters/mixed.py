@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.interpreter import (
     Interpreter,
     InterpreterFunctions,
@@ -57,8 +57,6 @@ def join(a: Any, b: Any) -> Any:
         return left
     if left.get_num_dims() != right.get_num_dims():
         return right
-    from xdsl.dialects.builtin import DYNAMIC_INDEX
-
     shape = [
         m if m == n else DYNAMIC_INDEX
         for m, n in zip(left.get_shape(), right.get_shape(), strict=True)

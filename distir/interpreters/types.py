@@ -172,7 +172,7 @@ class TypesInterpreter(Interpreter):
         self.register_implementations(implementations or OnnxTypes())
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
-        if isinstance(op, ConstrainOp):
+        if isinstance(op, ConstrainOp) and isinstance(inputs[0], Attribute):
             return inputs
         if isinstance(op, OnnxOp | CallOp):
             return super().run_op(op, inputs)

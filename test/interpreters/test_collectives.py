@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp, TensorType, f32
 from xdsl.ir import Block
@@ -74,6 +74,7 @@ def cases(draw: st.DrawFn) -> tuple[type, tuple[str, ...], Layout, Layout]:
     return kind, over, canonical(shape, before, MESH), canonical(shape, after, MESH)
 
 
+@settings(deadline=None)
 @given(cases(), st.integers(0, 2**32 - 1))
 def test_collective(
     case: tuple[type[collective.CollectiveOp], tuple[str, ...], Layout, Layout],

@@ -180,3 +180,18 @@ def test_programs_of_one_rank_are_refused() -> None:
     }""")
     with pytest.raises(DistIRError, match="belongs to the program of one rank"):
         run_program(module, [numbers(2)])
+
+
+def test_sequences_in_a_distributed_program() -> None:
+    module = parse("""
+    #whole = #dist.layout<@m>
+    func.func @main(%x: tensor<4x2xf32, #whole>) -> tensor<2x2xf32, #whole> {
+      %n = onnx.Constant() {value = dense<2> : tensor<i64>} : () -> tensor<i64, #whole>
+      %one = onnx.Constant() {value = dense<1> : tensor<i64>} : () -> tensor<i64, #whole>
+      %s = onnx.SplitToSequence(%x, %n) {axis = 0 : i64} : (tensor<4x2xf32, #whole>, tensor<i64, #whole>) -> !onnx.seq<tensor<2x2xf32>>
+      %y = onnx.SequenceAt(%s, %one) : (!onnx.seq<tensor<2x2xf32>>, tensor<i64, #whole>) -> tensor<2x2xf32, #whole>
+      func.return %y : tensor<2x2xf32, #whole>
+    }""")
+    x = numbers(4, 2)
+    (y,) = run_program(module, [x])
+    np.testing.assert_array_equal(y, x[2:])
