@@ -4,6 +4,7 @@ PyTorch's exporters, distributed, verified, and equal to PyTorch.
 """
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_importer import import_onnx
 from distir.interpreters.reference import run_program
+from distir.lowering.launch import Spawner, run_package
+from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import argument_names, entry_function, functions
+from distir.weights import save_weights
 
 MODELS = ("mlp", "gpt2", "bert", "llama")
 DEGREES = ((2, 1), (1, 2), (2, 2), (1, 4))
@@ -47,7 +51,7 @@ def arguments(name: str, exporter: str) -> list[npt.NDArray[np.generic]]:
 
 def assert_equals_pytorch(name: str, results: list[npt.NDArray[np.generic]]) -> None:
     expected = list(model(name).numpy_outputs.values())
-    for actual, wanted in zip(results, expected, strict=False):
+    for actual, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=1e-3, atol=1e-4)
 
 
@@ -68,3 +72,35 @@ def test_sequential(name: str, exporter: str) -> None:
 def test_distributed(name: str, exporter: str, degrees: tuple[int, int]) -> None:
     module = distributed(name, exporter, degrees)
     assert_equals_pytorch(name, run_program(module, arguments(name, exporter)))
+
+
+@pytest.fixture(scope="module")
+def spawner() -> Iterator[Spawner]:
+    """One process that has PyTorch loaded and forks the ranks of every case."""
+    spawner = Spawner()
+    yield spawner
+    spawner.kill()
+
+
+@pytest.mark.parametrize("degrees", DEGREES)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_on_gloo(
+    name: str,
+    exporter: str,
+    degrees: tuple[int, int],
+    tmp_path: Path,
+    spawner: Spawner,
+) -> None:
+    """The emitted program on real processes gives what PyTorch gives."""
+    weights = tmp_path / "model.safetensors"
+    save_weights(weights, imported(name, exporter).weights)
+    write_package(distributed(name, exporter, degrees), tmp_path / "package", weights)
+    results = run_package(
+        tmp_path / "package",
+        inputs=model(name).numpy_inputs,
+        weights=weights,
+        timeout_s=120,
+        spawner=spawner,
+    )
+    assert_equals_pytorch(name, list(results.values()))

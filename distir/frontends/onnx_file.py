@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import (
     AttributeProto,
     ModelProto,
@@ -47,6 +48,22 @@ def load_model(path: str | Path) -> ModelProto:
             "export or copy the model again"
         )
     return model
+
+
+def check_text(message: Message) -> None:
+    """Refuses names that are not UTF-8, which protobuf hands on as bytes."""
+    for field, value in message.ListFields():
+        values: Iterable[Any] = value if field.is_repeated else (value,)
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for inner in values:
+                check_text(inner)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            for text in values:
+                if isinstance(text, bytes):
+                    raise DistIRError(
+                        f"the ONNX model is not valid: its {field.full_name} {text!r} "
+                        "is not UTF-8 text; export or copy the model again"
+                    )
 
 
 def is_external(tensor: TensorProto) -> bool:

@@ -40,7 +40,12 @@ from distir.errors import DistIRError
 from distir.frontends.canonicalize import canonicalize
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_dimensions import bind_inputs
-from distir.frontends.onnx_file import embed_attribute_tensors, load_model, tensor_value
+from distir.frontends.onnx_file import (
+    check_text,
+    embed_attribute_tensors,
+    load_model,
+    tensor_value,
+)
 from distir.frontends.onnx_names import domain_of, node_name
 from distir.frontends.onnx_prepare import LARGE, prepare, value_infos
 from distir.frontends.onnx_scopes import node_scope
@@ -72,6 +77,7 @@ def import_onnx(
         model, folder = source, None
     else:
         model, folder = load_model(source), Path(source).parent
+    check_text(model)
     embed_attribute_tensors(model, folder)
     return _Importer(model, folder, dims or {}).run()
 
@@ -100,7 +106,14 @@ class _Importer:
 
     def run(self) -> ImportedModel:
         for name, type_ in self.inputs.items():
-            self._argument(name, type_from_proto(type_), "input")
+            try:
+                argument_type = type_from_proto(type_)
+            except ValueError as error:
+                raise DistIRError(
+                    f"input {name!r} of the ONNX model cannot be imported: {error}; "
+                    "export the model with tensors as inputs"
+                ) from error
+            self._argument(name, argument_type, "input")
             self.inference.types[name] = type_
         used = {n for node in self.graph.node for n in node.input}
         used |= {o.name for o in self.graph.output}

@@ -538,6 +538,36 @@ class TestBadModels:
         with pytest.raises(DistIRError, match="is not an ONNX model"):
             import_onnx(path)
 
+    @pytest.mark.parametrize("element", [0, 99])
+    def test_inputs_of_no_known_type(self, element: int):
+        model = make_model([relu()], [value("x", [2])], [value("y", [2])])
+        model.graph.input[0].type.tensor_type.elem_type = element
+        with pytest.raises(DistIRError):
+            import_onnx(model)
+
+    def test_inputs_that_are_maps(self):
+        node = helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml")
+        model = make_model(
+            [node],
+            [value("x", [2])],
+            [value("y", [1, 2])],
+            opset=[helper.make_opsetid("", 28), helper.make_opsetid("ai.onnx.ml", 5)],
+        )
+        entry = model.graph.input[0].type.map_type
+        entry.key_type = I64
+        entry.value_type.tensor_type.elem_type = F32
+        with pytest.raises(
+            DistIRError, match=r"input 'x' .*map_type are not supported"
+        ):
+            import_onnx(model)
+
+    def test_names_that_are_not_text(self, tmp_path: Path):
+        content = linear_model(WEIGHT).SerializeToString()
+        path = tmp_path / "model.onnx"
+        path.write_bytes(content.replace(b"h.0.weight", b"h.0.weigh\xff"))
+        with pytest.raises(DistIRError, match=r"h\.0\.weigh.*is not UTF-8 text"):
+            import_onnx(path)
+
     def test_operator_outside_the_standard(self):
         node = helper.make_node(
             "FusedMatMul", ["x"], ["y"], "fused", domain="com.microsoft"

@@ -42,7 +42,10 @@ def attention(call: Call) -> str:
         options += ", is_causal=True" if call.attribute("is_causal") else ""
         options += "" if scale is None else f", scale={scale!r}"
         options += ", enable_gqa=True" if grouped else ""
-        written = f"F.scaled_dot_product_attention({', '.join(operands)}{options})"
+        # Half-precision kernels for CPUs round more often than the standard allows.
+        half = call.element(0) in ("FLOAT16", "BFLOAT16")
+        module = call.helper("attention") if half else "F"
+        written = f"{module}.scaled_dot_product_attention({', '.join(operands)}{options})"
         return f"{written}.transpose(1, 2).flatten(2)" if three else written
     names = ("mask", "past_key", "past_value", "valid_keys")
     options = "".join(

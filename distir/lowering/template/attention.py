@@ -6,6 +6,17 @@ import torch
 import torch.nn.functional as F
 
 
+def scaled_dot_product_attention(query, key, value, mask=None, **options):
+    """PyTorch's attention of half precision, in float32 where the CPU computes it."""
+    if query.is_cuda:
+        return F.scaled_dot_product_attention(query, key, value, mask, **options)
+    wide = [x.to(torch.float32) for x in (query, key, value)]
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(torch.float32)
+    out = F.scaled_dot_product_attention(*wide, mask, **options)
+    return out.to(query.dtype)
+
+
 def attention(
     query,
     key,
