@@ -28,4 +28,15 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
 
         return Onnx
 
-    return {"collective": collective, "device": device, "dist": dist, "onnx": onnx}
+    def train() -> Dialect:
+        from distir.dialects.train import Train
+
+        return Train
+
+    return {
+        "collective": collective,
+        "device": device,
+        "dist": dist,
+        "onnx": onnx,
+        "train": train,
+    }

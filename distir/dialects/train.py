@@ -1,0 +1,11 @@
+"""
+The `train` dialect: what a training step needs and ONNX lacks, at the granularity of
+real kernels: gradients of fused ops and optimizer updates.
+
+Every op is defined in `distir/dialects/train_ops/`, one file per family; its docstring
+says shapes and formulas.
+"""
+
+from xdsl.ir import Dialect
+
+Train = Dialect("train", [], [])

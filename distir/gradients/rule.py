@@ -1,0 +1,180 @@
+"""
+The registry of gradient rules.
+
+A rule receives a forward op and the gradients of its results and builds the ops that
+compute the gradients of its operands. It may use the op's operands and results: those
+that it uses are what a layer's forward has to keep (its residuals).
+
+```python
+@gradient_rule("onnx.Mul")
+def multiply(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    a, b = op.operands
+    return [build.reduce_to(build.multiply(gradients[0], b), a), ...]
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    TensorType,
+    UnrankedTensorType,
+    f32,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import constant_attr, element_type_of_dtype, numpy_dtype
+from distir.errors import DistIRError
+from distir.interpreters.types import constant_operand, result_types
+from distir.program import describe
+
+Gradients = Sequence[SSAValue | None]
+"""Per result or operand its gradient; None where nothing flows."""
+
+FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
+
+
+def is_differentiable(value: SSAValue) -> bool:
+    """Whether gradients can flow to a value: tensors of floats only."""
+    return isinstance(value.type, TensorType) and isinstance(
+        value.type.element_type, FLOATS
+    )
+
+
+def shape(value: SSAValue) -> tuple[int, ...]:
+    """The static shape of a value. Raises DistIRError."""
+    if not isinstance(value.type, TensorType) or any(
+        n < 0 for n in value.type.get_shape()
+    ):
+        raise DistIRError(
+            f"a gradient needs static shapes, but a value has type {value.type}; run "
+            f"fold-shapes first"
+        )
+    return value.type.get_shape()
+
+
+class GradientBuilder:
+    """Appends ops in order; every op gets the scope of the forward op."""
+
+    def __init__(self, insert: Callable[[Operation], None], scope: Attribute | None):
+        self._insert = insert
+        self._scope = scope
+
+    def add(self, op: Operation) -> Operation:
+        """Appends an op of any dialect."""
+        if self._scope is not None and SCOPE not in op.attributes:
+            op.attributes[SCOPE] = self._scope
+        self._insert(op)
+        return op
+
+    def onnx(
+        self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
+    ) -> SSAValue:
+        """Appends an ONNX op; gives its first result. Result types are inferred."""
+        return self.onnx_results(name, *inputs, results=results, **attributes)[0]
+
+    def onnx_results(
+        self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
+    ) -> Sequence[SSAValue]:
+        """Appends an ONNX op; gives its results. Result types are inferred."""
+        unknown = [UnrankedTensorType(f32)] * results
+        op = operator(name).build_op(inputs, unknown, attributes)
+        types = result_types(
+            op, [v.type for v in op.operands], [constant_operand(v) for v in op.operands]
+        )
+        for result, type_ in zip(op.results, types, strict=True):
+            Rewriter.replace_value_with_new_type(result, type_)
+        return self.add(op).results
+
+    def constant(self, values: npt.ArrayLike) -> SSAValue:
+        """Appends an `onnx.Constant`."""
+        array = np.asarray(values)
+        type_ = TensorType(element_type_of_dtype(array.dtype), array.shape)
+        op = operator("Constant").build_op([], [type_], {"value": constant_attr(array)})
+        return self.add(op).results[0]
+
+    def integers(self, values: Sequence[int]) -> SSAValue:
+        """A constant of 64-bit integers: shapes, axes."""
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def scalar(self, value: float, like: SSAValue) -> SSAValue:
+        """A scalar constant of the element type of `like`."""
+        assert isinstance(like.type, TensorType)
+        return self.constant(np.array(value, numpy_dtype(like.type.element_type)))
+
+    def sum_to(self, gradient: SSAValue, target: SSAValue) -> SSAValue:
+        """Sums a gradient over the dimensions that broadcasting `target` added."""
+        have, want = shape(gradient), shape(target)
+        if have == want:
+            return gradient
+        extra = len(have) - len(want)
+        axes = [
+            i for i in range(len(have)) if i < extra or (want[i - extra] == 1 < have[i])
+        ]
+        if axes:
+            gradient = self.onnx("ReduceSum", gradient, self.integers(axes), keepdims=1)
+        if shape(gradient) != want:
+            gradient = self.onnx("Reshape", gradient, self.integers(want))
+        return gradient
+
+    def reshape_like(self, value: SSAValue, target: SSAValue) -> SSAValue:
+        """The value in the shape of another."""
+        if shape(value) == shape(target):
+            return value
+        return self.onnx("Reshape", value, self.integers(shape(target)))
+
+
+GradientRule = Callable[[Any, Gradients, GradientBuilder], Gradients]
+_RULES: dict[str, GradientRule] = {}
+_builtin_loaded = False
+
+
+def gradient_rule(*names: str) -> Callable[[GradientRule], GradientRule]:
+    """
+    Registers a rule for the ops with these names. It is called with the op, the
+    gradients of its results (not all None) and a builder, and returns one gradient per
+    operand (`op.operands` order), each of the operand's own type, or None where nothing
+    flows. Raises DistIRError for a form of the op that it cannot handle.
+    """
+
+    def register(function: GradientRule) -> GradientRule:
+        for name in names:
+            _RULES[name] = function
+        return function
+
+    return register
+
+
+def gradients_of(
+    op: Operation, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """The gradients of an op's operands. Raises DistIRError where there is no rule."""
+    global _builtin_loaded
+    if not _builtin_loaded:
+        _builtin_loaded = True
+        import distir.gradients.rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    rule = _RULES.get(op.name)
+    if rule is None:
+        raise DistIRError(
+            f"{describe(op)} has no gradient rule; register one with "
+            f"distir.gradients.rule.gradient_rule({op.name!r})"
+        )
+    found = rule(op, gradients, build)
+    for i, (value, gradient) in enumerate(zip(op.operands, found, strict=True)):
+        if gradient is not None and gradient.type != value.type:
+            raise DistIRError(
+                f"{describe(op)}: its gradient rule gives {gradient.type} for operand "
+                f"{i} of type {value.type}"
+            )
+    return found

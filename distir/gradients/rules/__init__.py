@@ -1,0 +1,1 @@
+"""The gradient rules of ONNX and train ops, one file per family."""
