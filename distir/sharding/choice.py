@@ -216,8 +216,13 @@ class _OpInfo:
             assignment = {**self.base.assignment, factor: (*before, shard)}
             operands = self._placements(rule.operands, factor, assignment)
             results = self._placements(rule.results, factor, assignment)
+            monoid = rule.factors[factor].monoid
+            reduced = rule.partial_results.get(factor, frozenset())
+            results = tuple(
+                Placement("partial", monoid=monoid) if i in reduced else p
+                for i, p in enumerate(results)
+            )
             if kind == "reduction":
-                monoid = rule.factors[factor].monoid
                 # After decomposition the reduced value is whole: the op that adds the
                 # addend needs it so.
                 decompose = bool(rule.addends)

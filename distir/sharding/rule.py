@@ -73,6 +73,10 @@ class Rule:
     - `linear`: how partial values may pass through.
     - `addends`: operands that the op adds after its reduction (Gemm's bias); while
       there are any, a reduction factor cannot be split (decompose the op first).
+    - `partial_results`: for a parallel factor the results that it does not appear in
+      because they are reduced over it (a kernel that gives both the gradient of its
+      input, per row, and that of a weight, summed over the rows). Splitting the factor
+      leaves these results partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
     """
 
@@ -81,6 +85,9 @@ class Rule:
     results: tuple[tuple[Dim, ...], ...] = ()
     linear: tuple[Linear, ...] = ()
     addends: frozenset[int] = field(default_factory=frozenset)
+    partial_results: Mapping[int, frozenset[int]] = field(
+        default_factory=dict[int, frozenset[int]]
+    )
     flops: int = 0
 
     @staticmethod
@@ -283,10 +290,28 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
             f"order matters; expected operands that are reduced first"
         )
     results = tuple(
-        layout_for(dims, rule, assignment, mesh, tuple(partial.items()))
-        for dims in rule.results
+        layout_for(
+            dims,
+            rule,
+            assignment,
+            mesh,
+            (*partial.items(), *_reduced(rule, assignment, index)),
+        )
+        for index, dims in enumerate(rule.results)
     )
     return Inference(assignment, results)
+
+
+def _reduced(
+    rule: Rule, assignment: Assignment, result: int
+) -> list[tuple[str, str]]:
+    """The axes over which one result is partial although its factor is parallel."""
+    return [
+        (shard.axis, rule.factors[f].monoid)
+        for f, reduced in rule.partial_results.items()
+        if result in reduced
+        for shard in assignment.get(f, ())
+    ]
 
 
 def _where(rule: Rule, factor: int) -> tuple[int, int]:
