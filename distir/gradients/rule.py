@@ -156,14 +156,25 @@ def gradient_rule(*names: str) -> Callable[[GradientRule], GradientRule]:
     return register
 
 
-def gradients_of(
-    op: Operation, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
-    """The gradients of an op's operands. Raises DistIRError where there is no rule."""
+def _load_builtin() -> None:
+    """Registers DistIR's own rules, once; loaded late, as they import this module."""
     global _builtin_loaded
     if not _builtin_loaded:
         _builtin_loaded = True
         import distir.gradients.rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+
+def registered_rules() -> frozenset[str]:
+    """The names of the ops that have a gradient rule."""
+    _load_builtin()
+    return frozenset(_RULES)
+
+
+def gradients_of(
+    op: Operation, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """The gradients of an op's operands. Raises DistIRError where there is no rule."""
+    _load_builtin()
     rule = _RULES.get(op.name)
     if rule is None:
         raise DistIRError(

@@ -1,0 +1,344 @@
+"""
+Reverse mode over functions.
+
+A called function `@f` becomes a pair: `@f_forward` gives, after its results, the
+residuals that the backward needs, and `@f_backward` takes them with the gradients of
+the results and gives the gradients of the arguments. Layers that are called many times
+stay one function each. Arguments of `@f` that the backward needs are passed to it
+again, constants are repeated in it, and values of ops marked `train.recompute` are
+computed again from the rest instead of kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from distir.dialects.dist import SCOPE, ConstrainOp
+from distir.dialects.onnx import draws_random_numbers
+from distir.dialects.onnx_values import numpy_dtype
+from distir.errors import DistIRError
+from distir.gradients.rule import (
+    GradientBuilder,
+    gradients_of,
+    is_differentiable,
+)
+from distir.program import argument_attributes, describe, functions, return_op
+
+RECOMPUTE = "train.recompute"
+"""Marks a forward op (or call) whose results the backward computes again."""
+
+
+@dataclass
+class Pair:
+    """
+    The forward and backward of a function.
+
+    - `saved`: what the backward takes first: for each the index of an argument of the
+      forward, or of a residual (counted from the forward's last result of its own).
+    - `results`: the results whose gradients the backward takes next;
+    - `arguments`: the arguments whose gradients it gives.
+    """
+
+    forward: FuncOp
+    backward: FuncOp
+    saved: list[tuple[str, int]]
+    results: list[int]
+    arguments: list[int]
+
+
+Key = tuple[str, tuple[int, ...], bool]
+"""A function, the arguments that need gradients, and whether all is recomputed."""
+
+
+@dataclass
+class _Saved:
+    """The values of a forward body that its backward uses, in order of first use."""
+
+    arguments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    residuals: list[SSAValue] = field(default_factory=list[SSAValue])
+
+
+class ReverseMode:
+    """Differentiates the functions of one module; each pair is made once."""
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self.functions = functions(module)
+        self.pairs: dict[Key, Pair] = {}
+
+    def pair(self, name: str, arguments: Sequence[int], recompute: bool) -> Pair:
+        """The forward and backward of a function for these arguments."""
+        key = (name, tuple(arguments), recompute)
+        if key not in self.pairs:
+            if name not in self.functions:
+                raise DistIRError(f"differentiate: there is no function @{name}")
+            self.pairs[key] = self._make_pair(self.functions[name], key)
+        return self.pairs[key]
+
+    def active(
+        self, block: Block, sources: Sequence[SSAValue]
+    ) -> dict[SSAValue, None]:
+        """The values of a body that depend differentiably on the sources, in order."""
+        found: dict[SSAValue, None] = {v: None for v in sources if is_differentiable(v)}
+        for op in block.ops:
+            if any(v in found for v in op.operands):
+                found |= {r: None for r in op.results if is_differentiable(r)}
+        return found
+
+    def with_forward_calls(
+        self, block: Block, active: Mapping[SSAValue, None]
+    ) -> dict[CallOp, Pair]:
+        """Makes active calls of a body call the forwards of their pairs."""
+        pairs: dict[CallOp, Pair] = {}
+        for op in list(block.ops):
+            if not isinstance(op, CallOp):
+                continue
+            arguments = [i for i, v in enumerate(op.operands) if v in active]
+            if not arguments:
+                continue
+            pair = self.pair(
+                op.callee.string_value(), arguments, RECOMPUTE in op.attributes
+            )
+            call = CallOp(
+                pair.forward.sym_name.data,
+                list(op.operands),
+                pair.forward.function_type.outputs.data,
+            )
+            call.attributes.update(
+                {k: v for k, v in op.attributes.items() if k != RECOMPUTE}
+            )
+            block.insert_op_before(call, op)
+            for old, new in zip(op.results, call.results, strict=False):
+                new.name_hint = old.name_hint
+                old.replace_all_uses_with(new)
+            block.erase_op(op)
+            pairs[call] = pair
+        return pairs
+
+    def backward(
+        self,
+        ops: Sequence[Operation],
+        active: Mapping[SSAValue, None],
+        pairs: Mapping[CallOp, Pair],
+        gradients: dict[SSAValue, SSAValue],
+        insert: Callable[[Operation], None],
+    ) -> None:
+        """
+        Builds the backward of forward ops, last one first. `gradients` holds those of
+        the results at first and in the end those of everything that is active.
+        """
+        for op in reversed(ops):
+            if not any(r in gradients for r in op.results):
+                continue
+            if not any(v in active for v in op.operands):
+                continue
+            build = GradientBuilder(insert, op.attributes.get(SCOPE))
+            known = [gradients.get(r) for r in op.results]
+            if isinstance(op, CallOp):
+                found = self._through_call(op, pairs[op], known, build)
+            elif isinstance(op, ConstrainOp):
+                found = known
+            else:
+                if draws_random_numbers(op):
+                    raise DistIRError(
+                        f"{describe(op)} draws random numbers; the backward could not "
+                        f"repeat them. Export the model with dropout switched off"
+                    )
+                found = gradients_of(op, known, build)
+            for value, gradient in zip(op.operands, found, strict=True):
+                if gradient is None or value not in active:
+                    continue
+                before = gradients.get(value)
+                if before is not None:
+                    gradient = build.onnx("Add", before, gradient)
+                gradients[value] = gradient
+
+    def _through_call(
+        self,
+        op: CallOp,
+        pair: Pair,
+        gradients: Sequence[SSAValue | None],
+        build: GradientBuilder,
+    ) -> list[SSAValue | None]:
+        own = len(op.results) - sum(kind == "residual" for kind, _ in pair.saved)
+        operands = [
+            op.operands[i] if kind == "argument" else op.results[own + i]
+            for kind, i in pair.saved
+        ]
+        operands += [
+            gradients[i] or _zeros(op.results[i], build) for i in pair.results
+        ]
+        call = CallOp(
+            pair.backward.sym_name.data,
+            operands,
+            pair.backward.function_type.outputs.data,
+        )
+        build.add(call)
+        found: list[SSAValue | None] = [None] * len(op.operands)
+        for i, gradient in zip(pair.arguments, call.results, strict=True):
+            found[i] = gradient
+        return found
+
+    def _make_pair(self, function: FuncOp, key: Key) -> Pair:
+        name, arguments, recompute = key
+        forward = function.clone()
+        block = forward.body.block
+        active = self.active(block, [block.args[i] for i in arguments])
+        pairs = self.with_forward_calls(block, active)
+        active = self.active(block, [block.args[i] for i in arguments])
+        ops = [op for op in block.ops if not isinstance(op, ReturnOp)]
+        returned = return_op(forward)
+        results = [i for i, v in enumerate(returned.operands) if v in active]
+        body = Block()
+        gradients: dict[SSAValue, SSAValue] = {}
+        given = [body.insert_arg(returned.operands[i].type, 0) for i in results[::-1]]
+        for i, gradient in zip(results, reversed(given), strict=True):
+            gradient.name_hint = "gradient"
+            value = returned.operands[i]
+            before = gradients.get(value)
+            if before is not None:
+                gradient = GradientBuilder(body.add_op, None).onnx(
+                    "Add", before, gradient
+                )
+            gradients[value] = gradient
+        self.backward(ops, active, pairs, gradients, body.add_op)
+        build = GradientBuilder(body.add_op, None)
+        outputs = [
+            gradients.get(block.args[i]) or _zeros(block.args[i], build)
+            for i in arguments
+        ]
+        body.add_op(ReturnOp(*outputs))
+        saved = _split(block, body, recompute)
+        suffix = "" if not recompute else "_recomputed"
+        self._name(forward, f"{name}_forward{suffix}")
+        outputs = [*returned.operands, *saved.residuals]
+        block.erase_op(returned)
+        block.add_op(ReturnOp(*outputs))
+        forward.properties["function_type"] = _type(block, outputs)
+        forward.properties.pop("res_attrs", None)
+        backward = self._backward_function(forward, body, saved, f"{name}_backward{suffix}")
+        order: list[tuple[str, int]] = [("argument", i) for i in saved.arguments.values()]
+        order += [("residual", i) for i in range(len(saved.residuals))]
+        return Pair(forward, backward, order, results, list(arguments))
+
+    def _backward_function(
+        self, forward: FuncOp, body: Block, saved: _Saved, name: str
+    ) -> FuncOp:
+        last = body.last_op
+        assert isinstance(last, ReturnOp)
+        attributes = argument_attributes(forward)
+        kept = [attributes[i] for i in saved.arguments.values()]
+        kept += [{} for _ in range(len(body.args) - len(kept))]
+        function = FuncOp(
+            name,
+            _type(body, last.operands),
+            Region(body),
+            "private",
+            arg_attrs=ArrayAttr([DictionaryAttr(a) for a in kept]),
+        )
+        self._name(function, name)
+        return function
+
+    def _name(self, function: FuncOp, name: str) -> None:
+        taken = functions(self.module)
+        unique, number = name, 0
+        while unique in taken:
+            number += 1
+            unique = f"{name}_{number}"
+        function.properties["sym_name"] = StringAttr(unique)
+        self.module.body.block.add_op(function)
+
+
+def _type(block: Block, results: Sequence[SSAValue]):
+    from xdsl.dialects.builtin import FunctionType
+
+    return FunctionType.from_lists(
+        [arg.type for arg in block.args], [v.type for v in results]
+    )
+
+
+def _zeros(value: SSAValue, build: GradientBuilder) -> SSAValue:
+    """A zero gradient: broadcast from a scalar, so that it takes no space in the text."""
+    assert isinstance(value.type, TensorType)
+    zero = build.constant(np.zeros((), numpy_dtype(value.type.element_type)))
+    return build.onnx("Expand", zero, build.integers(value.type.get_shape()))
+
+
+def _split(forward: Block, body: Block, recompute: bool) -> _Saved:
+    """
+    Cuts the backward's uses of forward values: they become block arguments of the
+    backward, in front of the gradients, or ops repeated there.
+    """
+    saved = _Saved()
+    replaced: dict[SSAValue, SSAValue] = {}
+    first = body.first_op
+    assert first is not None
+    position = 0
+
+    def argument(value: SSAValue) -> SSAValue:
+        nonlocal position
+        new = body.insert_arg(value.type, position)
+        new.name_hint = value.name_hint
+        position += 1
+        return new
+
+    def repeated(op: Operation) -> bool:
+        if isinstance(op, CallOp) and not recompute:
+            return False
+        return not op.operands or recompute or RECOMPUTE in op.attributes
+
+    needed: list[SSAValue] = []
+    for op in list(body.ops):
+        needed += [v for v in op.operands if _block_of(v) is forward]
+    # Arguments first, then residuals: the order that `Pair.saved` tells callers.
+    wanted = dict.fromkeys(needed)
+    pending, seen = list(wanted), set(wanted)
+    while pending:
+        value = pending.pop()
+        owner = value.owner
+        if isinstance(owner, Operation) and repeated(owner):
+            for operand in owner.operands:
+                if operand not in seen:
+                    seen.add(operand)
+                    pending.append(operand)
+    for arg in forward.args:
+        if arg in seen:
+            saved.arguments[arg] = arg.index
+            replaced[arg] = argument(arg)
+    for op in list(forward.ops):
+        used = [r for r in op.results if r in seen]
+        if not used:
+            continue
+        if repeated(op):
+            copy = op.clone({v: replaced[v] for v in op.operands})
+            copy.attributes.pop(RECOMPUTE, None)
+            body.insert_op_before(copy, first)
+            replaced |= zip(op.results, copy.results, strict=True)
+        else:
+            for result in used:
+                saved.residuals.append(result)
+                replaced[result] = argument(result)
+    for op in forward.ops:
+        op.attributes.pop(RECOMPUTE, None)
+    for op in list(body.ops):
+        for i, value in enumerate(op.operands):
+            if value in replaced:
+                op.operands[i] = replaced[value]
+    return saved
+
+
+def _block_of(value: SSAValue) -> Block | None:
+    owner = value.owner
+    return owner if isinstance(owner, Block) else owner.parent_block()
