@@ -130,6 +130,8 @@ class ReferenceInterpreter(Interpreter):
     )
 
     def __post_init__(self) -> None:
+        import distir.interpreters.train  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
         self.meshes = meshes(self.module)
         for implementations in (
             ProgramFunctions(functions(self.module)),

@@ -1,4 +1,4 @@
-"""What the rules of ONNX ops are written with: factors, operands by schema position."""
+"""What rules are written with: factors, and the operands of ONNX ops by position."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ ANY = frozenset({"sum", "max", "min"})
 """Ops that only move elements pass partial values of every kind."""
 
 OnnxRule = Callable[[OnnxOp], Rule]
+TrainRule = Callable[[Any], Rule]
 
 
 def onnx_rule(*names: str) -> Callable[[OnnxRule], OnnxRule]:
@@ -45,6 +46,19 @@ def onnx_rule(*names: str) -> Callable[[OnnxRule], OnnxRule]:
             return Rule.replicated(op)
 
         sharding_rule(*(f"onnx.{name}" for name in names))(guarded)
+        return function
+
+    return register
+
+
+def train_rule(*names: str) -> Callable[[TrainRule], TrainRule]:
+    """Like `onnx_rule`, for the ops of the `train` dialect (without `train.`)."""
+
+    def register(function: TrainRule) -> TrainRule:
+        def guarded(op: Operation) -> Rule:
+            return function(op) if _has_known_shapes(op) else Rule.replicated(op)
+
+        sharding_rule(*(f"train.{name}" for name in names))(guarded)
         return function
 
     return register
@@ -97,11 +111,11 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
 
 class RuleBuilder:
     """
-    Collects the factors of a rule. Operands are named by their schema position here;
-    `rule` drops the omitted ones.
+    Collects the factors of a rule. Operands of an ONNX op are named by their schema
+    position here; `rule` drops the omitted ones.
     """
 
-    def __init__(self, op: OnnxOp):
+    def __init__(self, op: Operation):
         self.op = op
         self._factors: list[Factor] = []
 
@@ -141,32 +155,41 @@ class RuleBuilder:
         linear: Sequence[Sequence[int]] = (),
         monoids: frozenset[str] = SUM,
         addends: Sequence[int] = (),
+        reduced: Mapping[int, Sequence[Dim]] | None = None,
         flops: int = 0,
     ) -> Rule:
         """
         The rule. `inputs` gives dimensions by schema position; an operand without an
         entry is needed whole. `linear` are groups of schema positions through which
-        partial values of the given monoids pass.
+        partial values of the given monoids pass. `reduced` gives, per result, the
+        parallel dimensions that it is a sum over.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
+        op = self.op
         positions = [
-            self.op.operand_position(index) for index in range(len(self.op.operands))
+            op.operand_position(index) if isinstance(op, OnnxOp) else index
+            for index in range(len(op.operands))
         ]
+        sums: dict[int, set[int]] = {}
+        for result, dims in (reduced or {}).items():
+            for factor in (f for dim in dims for f in dim):
+                sums.setdefault(factor, set()).add(result)
         index_of = {position: index for index, position in enumerate(positions)}
         operands = tuple(
-            known.get(position, whole(self.op.operands[index]))
+            known.get(position, whole(op.operands[index]))
             for index, position in enumerate(positions)
         )
         return Rule(
             factors=tuple(self._factors),
             operands=operands,
-            results=tuple(results[: len(self.op.results)]),
+            results=tuple(results[: len(op.results)]),
             linear=tuple(
                 Linear(frozenset(index_of[p] for p in group), monoids)
                 for group in linear
                 if all(p in index_of for p in group)
             ),
             addends=frozenset(index_of[p] for p in addends if p in index_of),
+            partial_results={f: frozenset(r) for f, r in sums.items()},
             flops=flops,
         )
 
