@@ -87,9 +87,7 @@ class ReverseMode:
             self.pairs[key] = self._make_pair(self.functions[name], key)
         return self.pairs[key]
 
-    def active(
-        self, block: Block, sources: Sequence[SSAValue]
-    ) -> dict[SSAValue, None]:
+    def active(self, block: Block, sources: Sequence[SSAValue]) -> dict[SSAValue, None]:
         """The values of a body that depend differentiably on the sources, in order."""
         found: dict[SSAValue, None] = {v: None for v in sources if is_differentiable(v)}
         for op in block.ops:
@@ -177,9 +175,7 @@ class ReverseMode:
             op.operands[i] if kind == "argument" else op.results[own + i]
             for kind, i in pair.saved
         ]
-        operands += [
-            gradients[i] or _zeros(op.results[i], build) for i in pair.results
-        ]
+        operands += [gradients[i] or _zeros(op.results[i], build) for i in pair.results]
         call = CallOp(
             pair.backward.sym_name.data,
             operands,
@@ -228,8 +224,12 @@ class ReverseMode:
         block.add_op(ReturnOp(*outputs))
         forward.properties["function_type"] = _type(block, outputs)
         forward.properties.pop("res_attrs", None)
-        backward = self._backward_function(forward, body, saved, f"{name}_backward{suffix}")
-        order: list[tuple[str, int]] = [("argument", i) for i in saved.arguments.values()]
+        backward = self._backward_function(
+            forward, body, saved, f"{name}_backward{suffix}"
+        )
+        order: list[tuple[str, int]] = [
+            ("argument", i) for i in saved.arguments.values()
+        ]
         order += [("residual", i) for i in range(len(saved.residuals))]
         return Pair(forward, backward, order, results, list(arguments))
 

@@ -34,7 +34,11 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype, numpy_dtype
+from distir.dialects.onnx_values import (
+    constant_attr,
+    element_type_of_dtype,
+    numpy_dtype,
+)
 from distir.errors import DistIRError
 from distir.interpreters.types import constant_operand, result_types
 from distir.program import describe
@@ -91,7 +95,9 @@ class GradientBuilder:
         unknown = [UnrankedTensorType(f32)] * results
         op = operator(name).build_op(inputs, unknown, attributes)
         types = result_types(
-            op, [v.type for v in op.operands], [constant_operand(v) for v in op.operands]
+            op,
+            [v.type for v in op.operands],
+            [constant_operand(v) for v in op.operands],
         )
         for result, type_ in zip(op.results, types, strict=True):
             Rewriter.replace_value_with_new_type(result, type_)

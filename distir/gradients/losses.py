@@ -1,0 +1,51 @@
+"""The losses that `differentiate` puts behind a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import TensorType, i64
+from xdsl.ir import SSAValue
+
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, shape
+from distir.program import argument_roles, return_op
+
+if TYPE_CHECKING:
+    from distir.passes.differentiate import TrainingStep
+
+LOSSES = ("cross_entropy", "mse", "none")
+
+
+def add_loss(kind: str, output: int, step: TrainingStep) -> SSAValue:
+    """Adds a labels argument and the loss; gives the loss."""
+    returned = return_op(step.function)
+    if not 0 <= output < len(returned.operands):
+        raise DistIRError(
+            f"differentiate: the program has {len(returned.operands)} results, there is "
+            f"no output {output}"
+        )
+    prediction = returned.operands[output]
+    if kind == "none":
+        return prediction
+    assert isinstance(prediction.type, TensorType)
+    roles = argument_roles(step.function)
+    position = max((i + 1 for i, r in enumerate(roles) if r == "input"), default=0)
+    build = GradientBuilder(step.insert, None)
+    sizes = shape(prediction)
+    if kind == "mse":
+        target = step.argument(prediction.type, "label", "labels", position)
+        error = build.onnx("Sub", prediction, target)
+        square = build.onnx("Mul", error, error)
+        axes = build.integers(range(len(sizes)))
+        return build.onnx("ReduceMean", square, axes, keepdims=0)
+    if len(sizes) < 2:
+        raise DistIRError(
+            f"differentiate: cross_entropy needs logits [..., classes], but result "
+            f"{output} has type {prediction.type}"
+        )
+    from distir.dialects.train_ops.losses import CrossEntropyOp
+
+    labels = step.argument(TensorType(i64, sizes[:-1]), "label", "labels", position)
+    op = build.add(CrossEntropyOp(prediction, labels))
+    return op.results[0]

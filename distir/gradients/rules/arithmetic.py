@@ -1,0 +1,208 @@
+"""Gradient rules of binary and n-ary arithmetic, with broadcasting, and of choices."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    gradient_rule,
+    is_differentiable,
+)
+from distir.interpreters.types import constant_operand
+
+
+def is_wanted(value: SSAValue) -> bool:
+    """Whether a gradient of this operand can be of use: a constant has none."""
+    return is_differentiable(value) and constant_operand(value) is None
+
+
+@gradient_rule("onnx.Add")
+def add(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient itself."""
+    (gradient,) = gradients
+    assert gradient is not None
+    return [build.sum_to(gradient, v) if is_wanted(v) else None for v in op.operands]
+
+
+@gradient_rule("onnx.Sum")
+def sum_of_all(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient itself."""
+    return add(op, gradients, build)
+
+
+@gradient_rule("onnx.Mean")
+def mean_of_all(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """`dy / n` for n operands."""
+    (gradient,) = gradients
+    assert gradient is not None
+    count = build.scalar(len(op.operands), gradient)
+    return add(op, [build.onnx("Div", gradient, count)], build)
+
+
+@gradient_rule("onnx.Sub")
+def subtract(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """`dy` and `-dy`."""
+    (gradient,) = gradients
+    assert gradient is not None
+    a, b = op.operands
+    return [
+        build.sum_to(gradient, a) if is_wanted(a) else None,
+        build.onnx("Neg", build.sum_to(gradient, b)) if is_wanted(b) else None,
+    ]
+
+
+@gradient_rule("onnx.Mul")
+def multiply(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """`dy b` and `dy a`."""
+    (gradient,) = gradients
+    assert gradient is not None
+
+    def part(mine: SSAValue, other: SSAValue) -> SSAValue | None:
+        if not is_wanted(mine):
+            return None
+        return build.sum_to(build.onnx("Mul", gradient, other), mine)
+
+    a, b = op.operands
+    return [part(a, b), part(b, a)]
+
+
+@gradient_rule("onnx.Div")
+def divide(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """`dy / b` and `-(dy / b) y`."""
+    (gradient,) = gradients
+    assert gradient is not None
+    a, b = op.operands
+    if not is_wanted(a) and not is_wanted(b):
+        return [None, None]
+    quotient = build.onnx("Div", gradient, b)
+    db = None
+    if is_wanted(b):
+        product = build.onnx("Mul", quotient, op.results[0])
+        db = build.onnx("Neg", build.sum_to(product, b))
+    return [build.sum_to(quotient, a) if is_wanted(a) else None, db]
+
+
+@gradient_rule("onnx.Pow")
+def power(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    `dy p x^(p - 1)`, zero where p is 0, and `dy y log(x)`, zero where x is 0 and p is not
+    negative. A constant exponent of 2, the usual one, needs no power.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    x, exponent = op.operands
+    value = constant_operand(exponent)
+    dx = dp = None
+    if is_wanted(x):
+        if value is not None and value.size == 1 and float(value.item()) == 2:
+            slope = build.onnx("Mul", x, build.scalar(2, x))
+            dx = build.sum_to(build.onnx("Mul", gradient, slope), x)
+        else:
+            p = exponent
+            if exponent.type != x.type:
+                p = build.onnx("CastLike", exponent, x)
+            zero = build.scalar(0, x)
+            lower = build.onnx("Sub", p, build.scalar(1, x))
+            slope = build.onnx("Mul", p, build.onnx("Pow", x, lower))
+            slope = build.onnx("Where", build.onnx("Equal", p, zero), zero, slope)
+            dx = build.sum_to(build.onnx("Mul", gradient, slope), x)
+    if is_wanted(exponent):
+        zero, p_zero = build.scalar(0, x), build.scalar(0, exponent)
+        flat = build.onnx(
+            "And",
+            build.onnx("Equal", x, zero),
+            build.onnx("GreaterOrEqual", exponent, p_zero),
+        )
+        slope = build.onnx("Mul", op.results[0], build.onnx("Log", x))
+        slope = build.onnx("Where", flat, zero, slope)
+        product = build.sum_to(build.onnx("Mul", gradient, slope), exponent)
+        dp = build.onnx("CastLike", product, exponent)
+    return [dx, dp]
+
+
+@gradient_rule("onnx.Mod")
+def modulo(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """`dy` and `-dy (a - y) / b`: the quotient is a whole number, so constant."""
+    (gradient,) = gradients
+    assert gradient is not None
+    a, b = op.operands
+    db = None
+    if is_wanted(b):
+        whole = build.onnx("Div", build.onnx("Sub", a, op.results[0]), b)
+        product = build.sum_to(build.onnx("Mul", gradient, whole), b)
+        db = build.onnx("Neg", product)
+    return [build.sum_to(gradient, a) if is_wanted(a) else None, db]
+
+
+@gradient_rule("onnx.Max", "onnx.Min")
+def extreme(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The operands that attain the result share its gradient evenly."""
+    (gradient,) = gradients
+    assert gradient is not None
+    if len(op.operands) == 1:
+        return [gradient]
+    masks = [
+        build.onnx("CastLike", build.onnx("Equal", v, op.results[0]), gradient)
+        for v in op.operands
+    ]
+    share = build.onnx("Div", gradient, build.onnx("Sum", *masks))
+    return [
+        build.sum_to(build.onnx("Mul", share, mask), v) if is_wanted(v) else None
+        for v, mask in zip(op.operands, masks, strict=True)
+    ]
+
+
+@gradient_rule("onnx.Where")
+def where(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient to the operand that was chosen, zero to the other."""
+    (gradient,) = gradients
+    assert gradient is not None
+    condition, a, b = op.operands
+    zero = build.scalar(0, gradient)
+    da = db = None
+    if is_wanted(a):
+        da = build.sum_to(build.onnx("Where", condition, gradient, zero), a)
+    if is_wanted(b):
+        db = build.sum_to(build.onnx("Where", condition, zero, gradient), b)
+    return [None, da, db]
+
+
+@gradient_rule("onnx.Clip")
+def clip(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    The gradient where the operand is within the bounds (these included), zero
+    elsewhere; there it flows to the bound.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    x, low, high = (op.input(i) for i in range(3))
+    assert x is not None
+    zero = build.scalar(0, gradient)
+    below = None if low is None else build.onnx("Less", x, low)
+    above = None if high is None else build.onnx("Greater", x, high)
+
+    def scalar_sum(mask: SSAValue, bound: SSAValue) -> SSAValue:
+        return build.sum_to(build.onnx("Where", mask, gradient, zero), bound)
+
+    dx = gradient
+    if is_wanted(x):
+        for mask in (below, above):
+            if mask is not None:
+                dx = build.onnx("Where", mask, zero, dx)
+    found: list[SSAValue | None] = [dx if is_wanted(x) else None]
+    if low is not None:
+        assert below is not None
+        if high is not None and is_wanted(low):
+            # Where the bounds are the wrong way round, the upper one wins.
+            below = build.onnx("And", below, build.onnx("Less", low, high))
+        found.append(scalar_sum(below, low) if is_wanted(low) else None)
+    if high is not None:
+        assert above is not None
+        if low is not None and is_wanted(high):
+            crossed = build.onnx("Less", high, low)
+            above = build.onnx("Or", above, crossed)
+        found.append(scalar_sum(above, high) if is_wanted(high) else None)
+    return found
