@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import NAME, ROLE, SCOPE
@@ -32,6 +32,34 @@ def entry_function(module: ModuleOp) -> FuncOp:
         f"the module has {len(found)} functions and none is called @{ENTRY}; "
         f"name the program's entry function @{ENTRY}"
     )
+
+
+def reachable_functions(module: ModuleOp) -> list[FuncOp]:
+    """The entry function and what it calls, directly or not. Raises DistIRError."""
+    known = functions(module)
+    found: dict[str, FuncOp] = {}
+    pending = [entry_function(module)]
+    while pending:
+        function = pending.pop()
+        found[function.sym_name.data] = function
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp):
+                name = op.callee.string_value()
+                if name not in known:
+                    raise DistIRError(
+                        f"{describe(op)} calls @{name}, which is not there"
+                    )
+                if name not in found:
+                    pending.append(known[name])
+    return list(found.values())
+
+
+def erase_unreachable(module: ModuleOp) -> None:
+    """Removes the functions that the entry function does not reach."""
+    kept = reachable_functions(module)
+    for function in functions(module).values():
+        if function not in kept:
+            function.detach()
 
 
 def return_op(function: FuncOp) -> ReturnOp:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import SSAValue
 
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape
+from distir.gradients.training_step import TrainingStep
 from distir.program import argument_roles, return_op
-
-if TYPE_CHECKING:
-    from distir.passes.differentiate import TrainingStep
 
 LOSSES = ("cross_entropy", "mse", "none")
 

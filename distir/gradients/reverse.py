@@ -18,12 +18,14 @@ import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
+    FunctionType,
     ModuleOp,
     StringAttr,
     TensorType,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import draws_random_numbers
@@ -45,8 +47,8 @@ class Pair:
     """
     The forward and backward of a function.
 
-    - `saved`: what the backward takes first: for each the index of an argument of the
-      forward, or of a residual (counted from the forward's last result of its own).
+    - `saved`: what the backward takes first: arguments and results of the forward, by
+      index; the residuals are the last results.
     - `results`: the results whose gradients the backward takes next;
     - `arguments`: the arguments whose gradients it gives.
     """
@@ -64,10 +66,13 @@ Key = tuple[str, tuple[int, ...], bool]
 
 @dataclass
 class _Saved:
-    """The values of a forward body that its backward uses, in order of first use."""
+    """
+    The values of a forward body that its backward uses: arguments by index, then
+    others in program order.
+    """
 
     arguments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
-    residuals: list[SSAValue] = field(default_factory=list[SSAValue])
+    others: list[SSAValue] = field(default_factory=list[SSAValue])
 
 
 class ReverseMode:
@@ -170,9 +175,8 @@ class ReverseMode:
         gradients: Sequence[SSAValue | None],
         build: GradientBuilder,
     ) -> list[SSAValue | None]:
-        own = len(op.results) - sum(kind == "residual" for kind, _ in pair.saved)
         operands = [
-            op.operands[i] if kind == "argument" else op.results[own + i]
+            op.operands[i] if kind == "argument" else op.results[i]
             for kind, i in pair.saved
         ]
         operands += [gradients[i] or _zeros(op.results[i], build) for i in pair.results]
@@ -211,15 +215,18 @@ class ReverseMode:
             gradients[value] = gradient
         self.backward(ops, active, pairs, gradients, body.add_op)
         build = GradientBuilder(body.add_op, None)
-        outputs = [
+        given_back = [
             gradients.get(block.args[i]) or _zeros(block.args[i], build)
             for i in arguments
         ]
-        body.add_op(ReturnOp(*outputs))
+        body.add_op(ReturnOp(*given_back))
+        erase_dead(body)
         saved = _split(block, body, recompute)
         suffix = "" if not recompute else "_recomputed"
         self._name(forward, f"{name}_forward{suffix}")
-        outputs = [*returned.operands, *saved.residuals]
+        outputs = list(dict.fromkeys([*returned.operands, *saved.others]))
+        # A function may return a value twice; its residuals come after all of them.
+        outputs = [*returned.operands, *outputs[len(dict.fromkeys(returned.operands)) :]]
         block.erase_op(returned)
         block.add_op(ReturnOp(*outputs))
         forward.properties["function_type"] = _type(block, outputs)
@@ -230,7 +237,7 @@ class ReverseMode:
         order: list[tuple[str, int]] = [
             ("argument", i) for i in saved.arguments.values()
         ]
-        order += [("residual", i) for i in range(len(saved.residuals))]
+        order += [("result", outputs.index(value)) for value in saved.others]
         return Pair(forward, backward, order, results, list(arguments))
 
     def _backward_function(
@@ -261,9 +268,14 @@ class ReverseMode:
         self.module.body.block.add_op(function)
 
 
-def _type(block: Block, results: Sequence[SSAValue]):
-    from xdsl.dialects.builtin import FunctionType
+def erase_dead(block: Block) -> None:
+    """Erases pure ops without uses, last one first."""
+    for op in reversed(list(block.ops)):
+        if is_side_effect_free(op) and not any(list(r.uses) for r in op.results):
+            block.erase_op(op)
 
+
+def _type(block: Block, results: Sequence[SSAValue]) -> FunctionType:
     return FunctionType.from_lists(
         [arg.type for arg in block.args], [v.type for v in results]
     )
@@ -328,7 +340,7 @@ def _split(forward: Block, body: Block, recompute: bool) -> _Saved:
             replaced |= zip(op.results, copy.results, strict=True)
         else:
             for result in used:
-                saved.residuals.append(result)
+                saved.others.append(result)
                 replaced[result] = argument(result)
     for op in forward.ops:
         op.attributes.pop(RECOMPUTE, None)

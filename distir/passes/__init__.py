@@ -12,6 +12,7 @@ _PASSES: dict[str, str] = {
     "inline-calls": "InlineCallsPass",
     "outline-repeats": "OutlineRepeatsPass",
     "data-parallel": "DataParallelPass",
+    "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",
     "lower-reshard": "LowerReshardPass",
     "partition": "PartitionPass",

@@ -1,39 +1,118 @@
-"""`differentiate`: from a forward program to a training step."""
+"""`differentiate`: from a forward program to its gradients or a whole training step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
+import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-    FunctionType,
-    ModuleOp,
-    StringAttr,
-    TensorType,
-    i64,
-)
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import ReturnOp
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 
-from distir.dialects.dist import NAME, ROLE
+from distir.dialects.dist import NAME
+from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.gradients.reverse import ReverseMode
-from distir.gradients.rule import GradientBuilder, is_differentiable, shape
-from distir.program import (
-    argument_attributes,
-    argument_names,
-    argument_roles,
-    entry_function,
-    return_op,
-    set_argument_attributes,
-)
+from distir.gradients.losses import LOSSES, add_loss
+from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
+from distir.gradients.reverse import ReverseMode, erase_dead
+from distir.gradients.rule import GradientBuilder, shape
+from distir.gradients.training_step import TrainingStep
+from distir.program import argument_roles, erase_unreachable
 
-UPDATES = "dist.updates"
-"""On a result: the name of the argument that it replaces in the next step."""
 
-LOSSES = ("cross_entropy", "mse", "none")
+@dataclass(frozen=True)
+class DifferentiatePass(ModulePass):
+    """
+    Makes a forward program compute a loss, its gradients and the optimizer's update.
+
+    The entry function becomes `(inputs, labels, parameters, states) -> (loss, new
+    parameters, new states)`. A result that replaces an argument in the next step says
+    so with `dist.updates`. Functions become pairs of forward and backward, so layers
+    stay outlined (see `distir.gradients.reverse`).
+
+    - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`,
+      or `none` if the program's result is the scalar loss.
+    - `output`: which result of the program the loss is taken of.
+    - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
+      named `<parameter>.gradient`.
+    - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
+      PyTorch; `clip`: largest global norm of the gradients, 0 for none.
+    """
+
+    name = "differentiate"
+
+    loss: str = "cross_entropy"
+    output: int = 0
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    clip: float = 0.0
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.loss not in LOSSES:
+            raise DistIRError(
+                f"differentiate: there is no loss {self.loss!r}; choose one of "
+                f"{', '.join(LOSSES)}"
+            )
+        if self.optimizer not in OPTIMIZERS:
+            raise DistIRError(
+                f"differentiate: there is no optimizer {self.optimizer!r}; choose one "
+                f"of {', '.join(OPTIMIZERS)}"
+            )
+        step = TrainingStep(op)
+        roles = argument_roles(step.function)
+        parameters = [
+            arg
+            for arg, role in zip(step.block.args, roles, strict=True)
+            if role == "parameter"
+        ]
+        if not parameters:
+            raise DistIRError(
+                "differentiate: the program has no argument with dist.role "
+                '"parameter", so there is nothing to train'
+            )
+        reverse = ReverseMode(op)
+        active = reverse.active(step.block, parameters)
+        pairs = reverse.with_forward_calls(step.block, active)
+        loss = add_loss(self.loss, self.output, step)
+        if shape(loss) != ():
+            raise DistIRError(
+                f"differentiate: the loss must be a scalar, but result {self.output} "
+                f"has type {loss.type}; choose a loss, or another output"
+            )
+        active = reverse.active(step.block, parameters)
+        if loss not in active:
+            raise DistIRError(
+                "differentiate: the loss does not depend on any parameter"
+            )
+        assert isinstance(loss.type, TensorType)
+        one = GradientBuilder(step.insert, None).constant(
+            np.ones((), numpy_dtype(loss.type.element_type))
+        )
+        gradients: dict[SSAValue, SSAValue] = {loss: one}
+        ops = [o for o in step.block.ops if not isinstance(o, ReturnOp)]
+        reverse.backward(ops, active, pairs, gradients, step.insert)
+        found = [(p, gradients[p]) for p in parameters if p in gradients]
+        results: list[tuple[SSAValue, dict[str, Attribute]]] = [
+            (loss, {NAME: StringAttr("loss")})
+        ]
+        options = OptimizerOptions(
+            self.optimizer,
+            self.learning_rate,
+            self.momentum,
+            self.beta1,
+            self.beta2,
+            self.epsilon,
+            self.weight_decay,
+            self.clip,
+        )
+        results += add_updates(step, found, options)
+        step.finish(results)
+        erase_dead(step.block)
+        erase_unreachable(op)

@@ -1,0 +1,76 @@
+"""The entry function while it grows from a forward program to a training step."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FunctionType,
+    ModuleOp,
+    StringAttr,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import NAME, ROLE
+from distir.errors import DistIRError
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    entry_function,
+    return_op,
+    set_argument_attributes,
+)
+
+UPDATES = "dist.updates"
+"""On a result: the name of the argument that it replaces in the next step."""
+
+
+class TrainingStep:
+    """The entry function while it grows from a forward program to a training step."""
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self.function: FuncOp = entry_function(module)
+        self.block = self.function.body.block
+        self.attributes = argument_attributes(self.function)
+
+    def argument(
+        self, type_: Attribute, role: str, name: str, position: int | None = None
+    ) -> SSAValue:
+        """Adds an argument, last by default."""
+        if name in argument_names(self.function):
+            raise DistIRError(
+                f"differentiate: the program already has an argument {name!r}"
+            )
+        position = len(self.block.args) if position is None else position
+        arg = self.block.insert_arg(type_, position)
+        arg.name_hint = name.replace(".", "_")
+        self.attributes.insert(
+            position, {ROLE: StringAttr(role), NAME: StringAttr(name)}
+        )
+        self._sync()
+        return arg
+
+    def _sync(self) -> None:
+        outputs = self.function.function_type.outputs.data
+        self.function.properties["function_type"] = FunctionType.from_lists(
+            [a.type for a in self.block.args], outputs
+        )
+        set_argument_attributes(self.function, self.attributes)
+
+    def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
+        """Replaces what the function returns."""
+        self.block.erase_op(return_op(self.function))
+        values = [value for value, _ in results]
+        self.block.add_op(ReturnOp(*values))
+        self.function.properties["function_type"] = FunctionType.from_lists(
+            [a.type for a in self.block.args], [v.type for v in values]
+        )
+        self.function.properties["res_attrs"] = ArrayAttr(
+            [DictionaryAttr(attributes) for _, attributes in results]
+        )
+
+    def insert(self, op: Operation) -> None:
+        """Adds an op before the return."""
+        self.block.insert_op_before(op, return_op(self.function))
