@@ -1,4 +1,4 @@
-"""What the verifiers of train ops check. Layouts are no part of it."""
+"""What the verifiers of train ops share. Layouts are not compared: rules do that."""
 
 from __future__ import annotations
 
@@ -20,10 +20,48 @@ from xdsl.utils.exceptions import VerifyException
 FLOATS = (Float16Type, BFloat16Type, Float32Type, Float64Type)
 
 
-def shape(value: SSAValue) -> tuple[int, ...]:
-    """The shape of a tensor."""
+def shape_of(value: SSAValue) -> tuple[int, ...]:
+    """The (global) shape of a tensor."""
     assert isinstance(value.type, TensorType)
     return value.type.get_shape()
+
+
+def check_shape(
+    op: Operation, name: str, value: SSAValue, expected: Sequence[int]
+) -> None:
+    """Raises VerifyException unless a tensor has that shape; -1 is unknown."""
+    shape = shape_of(value)
+    if len(shape) != len(expected) or any(
+        a != b and a >= 0 and b >= 0 for a, b in zip(shape, expected, strict=True)
+    ):
+        raise VerifyException(
+            f"{op.name}: {name} has shape {list(shape)}, expected {list(expected)}"
+        )
+
+
+def check_element(op: Operation, name: str, value: SSAValue, like: SSAValue) -> None:
+    """Raises VerifyException unless both tensors have the same element type."""
+    assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
+    if value.type.element_type != like.type.element_type:
+        raise VerifyException(
+            f"{op.name}: {name} has elements of type {value.type.element_type}, "
+            f"expected {like.type.element_type}"
+        )
+
+
+def check_like(op: Operation, name: str, value: SSAValue, like: SSAValue) -> None:
+    """Raises VerifyException unless both have the same shape and element type."""
+    check_shape(op, name, value, shape_of(like))
+    check_element(op, name, value, like)
+
+
+def checked_axis(op: Operation, axis: int, rank: int) -> int:
+    """The index of a possibly negative axis. Raises VerifyException."""
+    if not -rank <= axis < rank:
+        raise VerifyException(
+            f"{op.name}: axis {axis} is outside of a tensor with {rank} dimensions"
+        )
+    return axis % rank
 
 
 def element_type(value: SSAValue) -> Attribute:
@@ -32,46 +70,35 @@ def element_type(value: SSAValue) -> Attribute:
     return value.type.element_type
 
 
-def accumulation_type(element: Attribute) -> Float32Type | Float64Type:
-    """The type that sums of such elements are kept in: f64 for f64, else f32."""
-    return f64 if element == f64 else f32
+def accumulation_type(value: SSAValue) -> Float32Type | Float64Type:
+    """The type that sums of a tensor's elements are kept in: f64 for f64, else f32."""
+    return f64 if element_type(value) == f64 else f32
 
 
-def without_layout(value: SSAValue) -> TensorType[Attribute]:
-    """The type of a tensor without its layout."""
-    return TensorType(element_type(value), shape(value))
-
-
-def expect_shape(op: Operation, what: str, value: SSAValue, want: Sequence[int]) -> None:
-    """A value has that shape. Raises VerifyException."""
-    if shape(value) != tuple(want):
+def check_element_type(
+    op: Operation, name: str, value: SSAValue, expected: Attribute
+) -> None:
+    """Raises VerifyException unless a tensor has elements of that type."""
+    if element_type(value) != expected:
         raise VerifyException(
-            f"{op.name}: {what} has shape {list(shape(value))}, expected {list(want)}"
+            f"{op.name}: {name} has elements of type {element_type(value)}, expected "
+            f"{expected}"
         )
 
 
-def expect_element(op: Operation, what: str, value: SSAValue, want: Attribute) -> None:
-    """A value has elements of that type. Raises VerifyException."""
-    if element_type(value) != want:
-        raise VerifyException(
-            f"{op.name}: {what} has elements of type {element_type(value)}, expected "
-            f"{want}"
-        )
-
-
-def expect_float(op: Operation, what: str, value: SSAValue) -> None:
-    """A value holds floats. Raises VerifyException."""
+def check_float(op: Operation, name: str, value: SSAValue) -> None:
+    """Raises VerifyException unless a tensor holds floats."""
     if not isinstance(element_type(value), FLOATS):
         raise VerifyException(
-            f"{op.name}: {what} has elements of type {element_type(value)}, expected "
+            f"{op.name}: {name} has elements of type {element_type(value)}, expected "
             f"floats"
         )
 
 
-def expect_index(op: Operation, what: str, value: SSAValue) -> None:
-    """A value holds integers that can be indices. Raises VerifyException."""
+def check_integers(op: Operation, name: str, value: SSAValue) -> None:
+    """Raises VerifyException unless a tensor holds 32 or 64-bit integers."""
     element = element_type(value)
     if not isinstance(element, IntegerType) or element.width.data not in (32, 64):
         raise VerifyException(
-            f"{op.name}: {what} has elements of type {element}, expected i32 or i64"
+            f"{op.name}: {name} has elements of type {element}, expected i32 or i64"
         )
