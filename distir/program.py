@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 
-from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
 from distir.errors import DistIRError
 
 ENTRY = "main"
@@ -127,6 +127,26 @@ def result_names(function: FuncOp) -> list[str]:
         text_attribute(a, NAME) or f"output{i}"
         for i, a in enumerate(result_attributes(function))
     ]
+
+
+def updated_arguments(function: FuncOp) -> dict[int, int]:
+    """
+    The results that replace an argument in the next step: result index to argument
+    index. Raises DistIRError for the name of an argument that is not there.
+    """
+    names = {name: i for i, name in enumerate(argument_names(function))}
+    found: dict[int, int] = {}
+    for i, attributes in enumerate(result_attributes(function)):
+        name = text_attribute(attributes, UPDATES)
+        if name is None:
+            continue
+        if name not in names:
+            raise DistIRError(
+                f"@{function.sym_name.data}: result {i} updates an argument {name!r}, "
+                f"which is not there"
+            )
+        found[i] = names[name]
+    return found
 
 
 def scope_of(op: Operation) -> str:

@@ -7,7 +7,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
   `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
   and, in a sequential program, `dist.layout` (a requested layout);
-- on results: `dist.name`;
+- on results: `dist.name`, and `dist.updates`, the name of the argument that the result
+  replaces in the next step;
 - on any op: `scope`, the dotted path of the source module it came from, and, in an
   annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`.
 """
@@ -36,6 +37,7 @@ from xdsl.utils.exceptions import VerifyException
 
 ROLE = "dist.role"
 NAME = "dist.name"
+UPDATES = "dist.updates"
 LAYOUT = "dist.layout"
 SCOPE = "scope"
 OPERAND_LAYOUTS = "dist.operand_layouts"

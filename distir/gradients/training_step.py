@@ -22,10 +22,6 @@ from distir.program import (
     set_argument_attributes,
 )
 
-UPDATES = "dist.updates"
-"""On a result: the name of the argument that it replaces in the next step."""
-
-
 class TrainingStep:
     """The entry function while it grows from a forward program to a training step."""
 

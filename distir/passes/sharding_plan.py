@@ -37,9 +37,11 @@ from distir.program import (
     functions,
     return_op,
     set_argument_attributes,
+    updated_arguments,
 )
 from distir.sharding.choice import (
     FREE,
+    WHOLE,
     ArgumentKey,
     AxisChooser,
     FunctionChoice,
@@ -120,15 +122,18 @@ class ShardingPlan:
         self.mesh.size(axis)
         while True:
             keys = self._entry_keys(axis, free_parameters)
-            splits = any(
-                source == "parameter" and p.kind != "whole" for p, source in keys
-            )
+            # On an axis that splits the inputs, parameters and states may be stored
+            # split (ZeRO), but they do not decide how the work is split.
+            data = any(s == "activation" and p.kind == "split" for p, s in keys)
+            stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
             chooser = AxisChooser(
                 functions(self.module),
+                self.entry.sym_name.data,
                 self.mesh,
                 axis,
                 self.ops,
-                split_parameters=splits,
+                split_parameters=stored and not data,
+                updates=updated_arguments(self.entry),
             )
             choice = chooser.solve(self.entry.sym_name.data, keys)
             pending = [
@@ -150,7 +155,7 @@ class ShardingPlan:
             layout = requested_layout(attributes) or Layout(self.mesh.name)
             placement = placement_in(layout, axis)
             source = SOURCES.get(role, "activation")
-            if free_parameters and role == "parameter" and placement.kind == "whole":
+            if free_parameters and source == "parameter" and placement == WHOLE:
                 placement = FREE
             keys.append((placement, source))
         return keys

@@ -138,6 +138,17 @@ class _Node(NamedTuple):
     parent: _Node | None
     choice: OpChoice | None
 
+    def path(self) -> list[OpChoice]:
+        """The choices that led here, in program order."""
+        choices: list[OpChoice] = []
+        node = self
+        while node.parent is not None:
+            assert node.choice is not None
+            choices.append(node.choice)
+            node = node.parent
+        choices.reverse()
+        return choices
+
 
 class _Candidate(NamedTuple):
     factor: int | None
@@ -305,6 +316,8 @@ class AxisChooser:
     Chooses for one axis of a mesh.
 
     - `layouts`: what the axes before it do to each op.
+    - `updates`: results of the entry function that replace an argument in the next
+      step, by index; they are placed like it.
     - `split_parameters`: whether parameters (and what derives from parameters and
       constants only) may start a split. For a data axis they may not: only a split
       input, label or annotated parameter does.
@@ -313,13 +326,17 @@ class AxisChooser:
     def __init__(
         self,
         functions: Mapping[str, FuncOp],
+        entry: str,
         mesh: Mesh,
         axis: str,
         layouts: Mapping[Operation, OpLayouts],
         *,
         split_parameters: bool,
+        updates: Mapping[int, int],
     ):
         self.functions = functions
+        self.entry = entry
+        self.updates = updates
         self.mesh = mesh
         self.axis = axis
         self.parts = mesh.size(axis)
@@ -409,6 +426,7 @@ class _FunctionSolver:
             for value in op.operands:
                 last_use[value] = position
         self.last_use = last_use
+        self.is_entry = function.sym_name.data == chooser.entry
 
     def solve(self, key: FunctionKey) -> FunctionChoice:
         """Runs the dynamic program; see `AxisChooser.solve`."""
@@ -645,13 +663,13 @@ class _FunctionSolver:
                     prices.append(_reduce_price(size, parts))
                 case "partial", "split":
                     if may_slice:
-                        prices.append(_reduce_price(size, parts))
+                        prices.append(_reduce_price(size, parts) / 2)
                 case _:
                     pass
         return min(prices)
 
     def _settled(self, available: Available, size: float) -> tuple[Placement, float]:
-        """How a value crosses a function boundary: as it is, but never partial."""
+        """How a value enters a function or leaves the program: never partial."""
         if WHOLE in available:
             return WHOLE, 0.0
         if FREE in available:
@@ -702,33 +720,54 @@ class _FunctionSolver:
         arguments: Sequence[ArgumentKey],
     ) -> FunctionChoice:
         slots = {value: i for i, value in enumerate(live)}
-        sizes = self.chooser.info(op).operand_bytes
-        best: tuple[float, _Node, tuple[Placement, ...]] | None = None
+        best: FunctionChoice | None = None
         for state, node in states.items():
-            cost = node.cost
-            results: list[Placement] = []
-            for i, value in enumerate(op.operands):
-                placement, price = self._settled(state[slots[value]], sizes[i])
+            available = [state[slots[value]] for value in op.operands]
+            if best is not None and node.cost >= best.cost:
+                continue
+            choices = node.path()
+            placed = self._arguments(arguments, choices)
+            cost, results = self._returned(op, available, placed)
+            if best is None or node.cost + cost < best.cost:
+                best = FunctionChoice(node.cost + cost, placed, results, choices)
+        assert best is not None
+        return best
+
+    def _returned(
+        self,
+        op: ReturnOp,
+        available: Sequence[Available],
+        arguments: Sequence[Placement],
+    ) -> tuple[float, tuple[Placement, ...]]:
+        """
+        How the results leave the function, and the price. A result that replaces an
+        argument in the next step must be placed like it; within the program values may
+        stay partial.
+        """
+        chooser, sizes = self.chooser, self.chooser.info(op).operand_bytes
+        total = 0.0
+        results: list[Placement] = []
+        for i, placements in enumerate(available):
+            replaced = chooser.updates.get(i) if self.is_entry else None
+            only_partial = all(p.kind == "partial" for p in placements)
+            if replaced is not None:
+                placement = arguments[replaced]
+                value = op.operands[i]
+                total += self._move(
+                    value, placements, placement, sizes[i], may_slice=True
+                )
+            elif only_partial and not self.is_entry:
+                placement = min(placements)
+            else:
+                placement, price = self._settled(placements, sizes[i])
                 placement = WHOLE if placement == FREE else placement
-                cost += price
-                if placement.kind == "split" and self.chooser.split_parameters:
+                total += price
+                if placement.kind == "split" and chooser.split_parameters:
                     # Whoever gets it may want it whole: without this charge a layer
                     # would leave its last all-gather to the next one.
-                    cost += _gather_price(sizes[i], self.chooser.parts)
-                results.append(placement)
-            if best is None or cost < best[0]:
-                best = (cost, node, tuple(results))
-        assert best is not None
-        cost, node, results_chosen = best
-        choices: list[OpChoice] = []
-        while node.parent is not None:
-            assert node.choice is not None
-            choices.append(node.choice)
-            node = node.parent
-        choices.reverse()
-        return FunctionChoice(
-            cost, self._arguments(arguments, choices), results_chosen, choices
-        )
+                    total += _gather_price(sizes[i], chooser.parts)
+            results.append(placement)
+        return total, tuple(results)
 
     def _arguments(
         self, arguments: Sequence[ArgumentKey], choices: Sequence[OpChoice]

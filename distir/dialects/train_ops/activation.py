@@ -1,0 +1,63 @@
+"""Gradients of activation functions that ONNX has as one op."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import StringAttr, TensorType
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.train_ops.checks import check_like
+
+
+@irdl_op_definition
+class GeluGradOp(IRDLOperation):
+    """
+    The gradient of y = x * P(x), elementwise; `dy`, `x` and `dx` of one type. With
+    `approximate = "none"`, P is the normal distribution function and
+
+        dx = dy * (P(x) + x * exp(-x * x / 2) / sqrt(2 * pi))
+
+    With "tanh", P(x) = (1 + tanh(u)) / 2, u = sqrt(2 / pi) * (x + 0.044715 * x^3) and
+
+        dx = dy * (P(x) + x / 2 * (1 - tanh(u)^2) * sqrt(2 / pi) * (1 + 0.134145 * x^2))
+    """
+
+    name = "train.gelu_grad"
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    approximate = prop_def(StringAttr)
+    dx = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, dy: SSAValue, x: SSAValue, approximate: str):
+        super().__init__(
+            operands=[dy, x],
+            properties={"approximate": StringAttr(approximate)},
+            result_types=[x.type],
+        )
+
+    def verify_(self) -> None:
+        check_like(self, "dy", self.dy, self.x)
+        check_like(self, "dx", self.dx, self.x)
+        if self.approximate.data not in ("none", "tanh"):
+            raise VerifyException(
+                f'{self.name}: approximate is "{self.approximate.data}", expected '
+                f'"none" or "tanh"'
+            )
+
+
+OPS = [GeluGradOp]

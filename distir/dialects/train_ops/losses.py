@@ -1,0 +1,148 @@
+"""Losses of integer labels and their gradients."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.train_ops.checks import (
+    accumulation_type,
+    check_element_type,
+    check_float,
+    check_integers,
+    check_like,
+    check_shape,
+    element_type,
+    shape_of,
+)
+
+I64 = IntegerAttr.constr(i64)
+
+
+class _LabelLoss(IRDLOperation):
+    """What the loss and its gradient share."""
+
+    logits = operand_def(TensorType)
+    labels = operand_def(TensorType)
+    divisor = opt_prop_def(I64)
+    ignore_index = opt_prop_def(I64)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+
+    def _properties(
+        self, divisor: int | None, ignore_index: int | None
+    ) -> dict[str, Attribute]:
+        numbers = {"divisor": divisor, "ignore_index": ignore_index}
+        return {k: IntegerAttr(n, i64) for k, n in numbers.items() if n is not None}
+
+    @property
+    def factor(self) -> float:
+        """What the sum of losses is multiplied with: `1 / divisor`."""
+        return 1.0 if self.divisor is None else 1.0 / self.divisor.value.data
+
+    @property
+    def ignored(self) -> int | None:
+        """The label that does not count."""
+        return None if self.ignore_index is None else self.ignore_index.value.data
+
+    def verify_(self) -> None:
+        sizes = shape_of(self.logits)
+        if not sizes:
+            raise VerifyException(f"{self.name}: logits need a dimension of classes")
+        check_float(self, "logits", self.logits)
+        check_integers(self, "labels", self.labels)
+        check_shape(self, "labels", self.labels, sizes[:-1])
+        if self.divisor is not None and self.divisor.value.data < 1:
+            raise VerifyException(f"{self.name}: divisor must be positive")
+
+
+@irdl_op_definition
+class CrossEntropyOp(_LabelLoss):
+    """
+    The cross-entropy of logits `[..., V]` and labels `[...]` in `0 .. V-1`:
+    `loss = sum_i (log sum_v exp(logits[i, v]) - logits[i, labels[i]]) / divisor`, a
+    scalar (f64 for f64 logits, else f32). Positions labelled `ignore_index` count 0.
+
+    `divisor` is a number of the whole program (the global number of labels for a mean;
+    1 when absent), so that a device that holds part of the labels computes its term.
+    """
+
+    name = "train.cross_entropy"
+
+    loss = result_def(TensorType)
+
+    assembly_format = (
+        "$logits `,` $labels attr-dict `:` functional-type(operands, results)"
+    )
+
+    def __init__(
+        self,
+        logits: SSAValue,
+        labels: SSAValue,
+        divisor: int | None = None,
+        ignore_index: int | None = None,
+    ):
+        super().__init__(
+            operands=[logits, labels],
+            result_types=[TensorType(accumulation_type(logits), [])],
+            properties=self._properties(divisor, ignore_index),
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        check_shape(self, "loss", self.loss, ())
+        check_element_type(self, "loss", self.loss, accumulation_type(self.logits))
+
+
+@irdl_op_definition
+class CrossEntropyGradOp(_LabelLoss):
+    """
+    The gradient of `train.cross_entropy`:
+    `dlogits[i, v] = dloss / divisor * (softmax(logits[i])[v] - (v == labels[i]))`, and 0
+    where the label is `ignore_index`.
+    """
+
+    name = "train.cross_entropy_grad"
+
+    dloss = operand_def(TensorType)
+    dlogits = result_def(TensorType)
+
+    assembly_format = (
+        "$dloss `,` $logits `,` $labels attr-dict `:` "
+        "functional-type(operands, results)"
+    )
+
+    def __init__(
+        self,
+        dloss: SSAValue,
+        logits: SSAValue,
+        labels: SSAValue,
+        divisor: int | None = None,
+        ignore_index: int | None = None,
+    ):
+        super().__init__(
+            operands=[dloss, logits, labels],
+            result_types=[TensorType(element_type(logits), shape_of(logits))],
+            properties=self._properties(divisor, ignore_index),
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        check_shape(self, "dloss", self.dloss, ())
+        check_element_type(self, "dloss", self.dloss, accumulation_type(self.logits))
+        check_like(self, "dlogits", self.dlogits, self.logits)
+
+
+OPS = [CrossEntropyOp, CrossEntropyGradOp]

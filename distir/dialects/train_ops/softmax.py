@@ -1,0 +1,69 @@
+"""Gradients of softmax and of its logarithm."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+
+from distir.dialects.train_ops.checks import check_like, checked_axis, shape_of
+
+
+class SoftmaxFamilyGradOp(IRDLOperation):
+    """
+    Base of the gradients of ops that normalise along `axis`. `dy` and `y` are the
+    gradient of the result and the result itself, `dx` the gradient of the input; all
+    of one shape and element type.
+    """
+
+    dy = operand_def(TensorType)
+    y = operand_def(TensorType)
+    axis = prop_def(IntegerAttr.constr(i64))
+    dx = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, dy: SSAValue, y: SSAValue, axis: int):
+        super().__init__(
+            operands=[dy, y],
+            properties={"axis": IntegerAttr(axis, i64)},
+            result_types=[y.type],
+        )
+
+    @property
+    def dimension(self) -> int:
+        """The index of the normalised dimension."""
+        return checked_axis(self, self.axis.value.data, len(shape_of(self.y)))
+
+    def verify_(self) -> None:
+        check_like(self, "dy", self.dy, self.y)
+        check_like(self, "dx", self.dx, self.y)
+        _ = self.dimension
+
+
+@irdl_op_definition
+class SoftmaxGradOp(SoftmaxFamilyGradOp):
+    """The gradient of y = softmax(x): dx = y * (dy - sum(dy * y) along axis)."""
+
+    name = "train.softmax_grad"
+
+
+@irdl_op_definition
+class LogSoftmaxGradOp(SoftmaxFamilyGradOp):
+    """The gradient of y = log(softmax(x)): dx = dy - exp(y) * sum(dy along axis)."""
+
+    name = "train.log_softmax_grad"
+
+
+OPS = [SoftmaxGradOp, LogSoftmaxGradOp]

@@ -1,0 +1,57 @@
+"""The gradients of normalisation layers on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
+
+from distir.dialects.train_ops.normalization import (
+    LayerNormGradOp,
+    NormGradOp,
+    RmsNormGradOp,
+)
+from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.train.arithmetic import Array, widen
+
+
+def _inverse_root(op: NormGradOp, square: Array) -> Array:
+    epsilon = square.dtype.type(op.epsilon.value.data)
+    return 1 / np.sqrt(square + epsilon)
+
+
+@register_reference_implementations
+@register_impls
+class NormalizationGradients(InterpreterFunctions):
+    """`train.layer_norm_grad` and `train.rms_norm_grad`."""
+
+    @impl(LayerNormGradOp)
+    def layer_norm(
+        self, interpreter: Interpreter, op: LayerNormGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy, x, scale = map(widen, args)
+        rows = tuple(range(op.dimension))
+        over = {"axis": tuple(range(op.dimension, x.ndim)), "keepdims": True}
+        centered = x - x.mean(**over)
+        inverse = _inverse_root(op, (centered * centered).mean(**over))
+        n = centered * inverse
+        g = dy * scale
+        dx = inverse * (g - g.mean(**over) - n * (g * n).mean(**over))
+        found = [dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)]
+        if op.dbias is not None:
+            found.append(dy.sum(rows).astype(args[2].dtype))
+        return tuple(found)
+
+    @impl(RmsNormGradOp)
+    def rms_norm(
+        self, interpreter: Interpreter, op: RmsNormGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy, x, scale = map(widen, args)
+        rows = tuple(range(op.dimension))
+        over = {"axis": tuple(range(op.dimension, x.ndim)), "keepdims": True}
+        inverse = _inverse_root(op, (x * x).mean(**over))
+        n = x * inverse
+        g = dy * scale
+        dx = inverse * (g - n * (g * n).mean(**over))
+        return dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)
