@@ -8,4 +8,14 @@ says shapes and formulas.
 
 from xdsl.ir import Dialect
 
-Train = Dialect("train", [], [])
+from distir.dialects.train_ops import activation, normalization, softmax
+
+Train = Dialect(
+    "train",
+    [
+        *activation.OPS,
+        *normalization.OPS,
+        *softmax.OPS,
+    ],
+    [],
+)

@@ -5,8 +5,8 @@ A called function `@f` becomes a pair: `@f_forward` gives, after its results, th
 residuals that the backward needs, and `@f_backward` takes them with the gradients of
 the results and gives the gradients of the arguments. Layers that are called many times
 stay one function each. Arguments of `@f` that the backward needs are passed to it
-again, constants are repeated in it, and values of ops marked `train.recompute` are
-computed again from the rest instead of kept.
+again and constants are repeated in it. `activation-checkpoint` turns residuals into
+recomputation afterwards; for it the backward says what it takes (`FORWARD`, `SAVED`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import (
     FunctionType,
     ModuleOp,
     StringAttr,
+    SymbolRefAttr,
     TensorType,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -38,8 +39,14 @@ from distir.gradients.rule import (
 )
 from distir.program import argument_attributes, describe, functions, return_op
 
-RECOMPUTE = "train.recompute"
-"""Marks a forward op (or call) whose results the backward computes again."""
+FORWARD = "train.forward"
+"""On a backward function: the forward function that it belongs to."""
+
+SAVED = "train.saved"
+"""
+On a backward function: which of the forward's values its first arguments are, as
+`"argument 0"` or `"result 1"`; gradients of results follow.
+"""
 
 
 @dataclass
@@ -60,8 +67,8 @@ class Pair:
     arguments: list[int]
 
 
-Key = tuple[str, tuple[int, ...], bool]
-"""A function, the arguments that need gradients, and whether all is recomputed."""
+Key = tuple[str, tuple[int, ...]]
+"""A function and the arguments that need gradients."""
 
 
 @dataclass
@@ -83,9 +90,9 @@ class ReverseMode:
         self.functions = functions(module)
         self.pairs: dict[Key, Pair] = {}
 
-    def pair(self, name: str, arguments: Sequence[int], recompute: bool) -> Pair:
+    def pair(self, name: str, arguments: Sequence[int]) -> Pair:
         """The forward and backward of a function for these arguments."""
-        key = (name, tuple(arguments), recompute)
+        key = (name, tuple(arguments))
         if key not in self.pairs:
             if name not in self.functions:
                 raise DistIRError(f"differentiate: there is no function @{name}")
@@ -111,17 +118,13 @@ class ReverseMode:
             arguments = [i for i, v in enumerate(op.operands) if v in active]
             if not arguments:
                 continue
-            pair = self.pair(
-                op.callee.string_value(), arguments, RECOMPUTE in op.attributes
-            )
+            pair = self.pair(op.callee.string_value(), arguments)
             call = CallOp(
                 pair.forward.sym_name.data,
                 list(op.operands),
                 pair.forward.function_type.outputs.data,
             )
-            call.attributes.update(
-                {k: v for k, v in op.attributes.items() if k != RECOMPUTE}
-            )
+            call.attributes.update(op.attributes)
             block.insert_op_before(call, op)
             for old, new in zip(op.results, call.results, strict=False):
                 new.name_hint = old.name_hint
@@ -192,7 +195,7 @@ class ReverseMode:
         return found
 
     def _make_pair(self, function: FuncOp, key: Key) -> Pair:
-        name, arguments, recompute = key
+        name, arguments = key
         forward = function.clone()
         block = forward.body.block
         active = self.active(block, [block.args[i] for i in arguments])
@@ -221,23 +224,27 @@ class ReverseMode:
         ]
         body.add_op(ReturnOp(*given_back))
         erase_dead(body)
-        saved = _split(block, body, recompute)
-        suffix = "" if not recompute else "_recomputed"
-        self._name(forward, f"{name}_forward{suffix}")
+        saved = _split(block, body)
+        self._name(forward, f"{name}_forward")
         outputs = list(dict.fromkeys([*returned.operands, *saved.others]))
         # A function may return a value twice; its residuals come after all of them.
-        outputs = [*returned.operands, *outputs[len(dict.fromkeys(returned.operands)) :]]
+        outputs = [
+            *returned.operands,
+            *outputs[len(dict.fromkeys(returned.operands)) :],
+        ]
         block.erase_op(returned)
         block.add_op(ReturnOp(*outputs))
         forward.properties["function_type"] = _type(block, outputs)
         forward.properties.pop("res_attrs", None)
-        backward = self._backward_function(
-            forward, body, saved, f"{name}_backward{suffix}"
-        )
+        backward = self._backward_function(forward, body, saved, f"{name}_backward")
         order: list[tuple[str, int]] = [
             ("argument", i) for i in saved.arguments.values()
         ]
         order += [("result", outputs.index(value)) for value in saved.others]
+        backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
+        backward.attributes[SAVED] = ArrayAttr(
+            [StringAttr(f"{kind} {i}") for kind, i in order]
+        )
         return Pair(forward, backward, order, results, list(arguments))
 
     def _backward_function(
@@ -288,63 +295,39 @@ def _zeros(value: SSAValue, build: GradientBuilder) -> SSAValue:
     return build.onnx("Expand", zero, build.integers(value.type.get_shape()))
 
 
-def _split(forward: Block, body: Block, recompute: bool) -> _Saved:
+def _split(forward: Block, body: Block) -> _Saved:
     """
-    Cuts the backward's uses of forward values: they become block arguments of the
-    backward, in front of the gradients, or ops repeated there.
+    Cuts the backward's uses of forward values: constants are repeated, everything else
+    becomes block arguments of the backward, in front of the gradients.
     """
     saved = _Saved()
+    needed = {v for op in body.ops for v in op.operands if _block_of(v) is forward}
     replaced: dict[SSAValue, SSAValue] = {}
+
+    def argument(value: SSAValue) -> None:
+        replaced[value] = body.insert_arg(value.type, len(replaced) - constants)
+        replaced[value].name_hint = value.name_hint
+
+    constants = 0
     first = body.first_op
     assert first is not None
-    position = 0
-
-    def argument(value: SSAValue) -> SSAValue:
-        nonlocal position
-        new = body.insert_arg(value.type, position)
-        new.name_hint = value.name_hint
-        position += 1
-        return new
-
-    def repeated(op: Operation) -> bool:
-        if isinstance(op, CallOp) and not recompute:
-            return False
-        return not op.operands or recompute or RECOMPUTE in op.attributes
-
-    needed: list[SSAValue] = []
-    for op in list(body.ops):
-        needed += [v for v in op.operands if _block_of(v) is forward]
-    # Arguments first, then residuals: the order that `Pair.saved` tells callers.
-    wanted = dict.fromkeys(needed)
-    pending, seen = list(wanted), set(wanted)
-    while pending:
-        value = pending.pop()
-        owner = value.owner
-        if isinstance(owner, Operation) and repeated(owner):
-            for operand in owner.operands:
-                if operand not in seen:
-                    seen.add(operand)
-                    pending.append(operand)
     for arg in forward.args:
-        if arg in seen:
+        if arg in needed:
             saved.arguments[arg] = arg.index
-            replaced[arg] = argument(arg)
-    for op in list(forward.ops):
-        used = [r for r in op.results if r in seen]
-        if not used:
-            continue
-        if repeated(op):
-            copy = op.clone({v: replaced[v] for v in op.operands})
-            copy.attributes.pop(RECOMPUTE, None)
-            body.insert_op_before(copy, first)
-            replaced |= zip(op.results, copy.results, strict=True)
-        else:
-            for result in used:
-                saved.others.append(result)
-                replaced[result] = argument(result)
+            argument(arg)
     for op in forward.ops:
-        op.attributes.pop(RECOMPUTE, None)
-    for op in list(body.ops):
+        for result in op.results:
+            if result not in needed:
+                continue
+            if not op.operands:
+                copy = op.clone()
+                body.insert_op_before(copy, first)
+                replaced[result] = copy.results[result.index]
+                constants += 1
+            else:
+                saved.others.append(result)
+                argument(result)
+    for op in body.ops:
         for i, value in enumerate(op.operands):
             if value in replaced:
                 op.operands[i] = replaced[value]

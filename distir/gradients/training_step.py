@@ -22,6 +22,7 @@ from distir.program import (
     set_argument_attributes,
 )
 
+
 class TrainingStep:
     """The entry function while it grows from a forward program to a training step."""
 

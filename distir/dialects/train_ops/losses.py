@@ -30,11 +30,9 @@ from distir.dialects.train_ops.checks import (
 I64 = IntegerAttr.constr(i64)
 
 
-class _LabelLoss(IRDLOperation):
-    """What the loss and its gradient share."""
+class LabelLossOp(IRDLOperation):
+    """What the loss and its gradient share; both have operands `logits`, `labels`."""
 
-    logits = operand_def(TensorType)
-    labels = operand_def(TensorType)
     divisor = opt_prop_def(I64)
     ignore_index = opt_prop_def(I64)
 
@@ -57,19 +55,19 @@ class _LabelLoss(IRDLOperation):
         """The label that does not count."""
         return None if self.ignore_index is None else self.ignore_index.value.data
 
-    def verify_(self) -> None:
-        sizes = shape_of(self.logits)
+    def _verify(self, logits: SSAValue, labels: SSAValue) -> None:
+        sizes = shape_of(logits)
         if not sizes:
             raise VerifyException(f"{self.name}: logits need a dimension of classes")
-        check_float(self, "logits", self.logits)
-        check_integers(self, "labels", self.labels)
-        check_shape(self, "labels", self.labels, sizes[:-1])
+        check_float(self, "logits", logits)
+        check_integers(self, "labels", labels)
+        check_shape(self, "labels", labels, sizes[:-1])
         if self.divisor is not None and self.divisor.value.data < 1:
             raise VerifyException(f"{self.name}: divisor must be positive")
 
 
 @irdl_op_definition
-class CrossEntropyOp(_LabelLoss):
+class CrossEntropyOp(LabelLossOp):
     """
     The cross-entropy of logits `[..., V]` and labels `[...]` in `0 .. V-1`:
     `loss = sum_i (log sum_v exp(logits[i, v]) - logits[i, labels[i]]) / divisor`, a
@@ -81,6 +79,8 @@ class CrossEntropyOp(_LabelLoss):
 
     name = "train.cross_entropy"
 
+    logits = operand_def(TensorType)
+    labels = operand_def(TensorType)
     loss = result_def(TensorType)
 
     assembly_format = (
@@ -101,13 +101,13 @@ class CrossEntropyOp(_LabelLoss):
         )
 
     def verify_(self) -> None:
-        super().verify_()
+        self._verify(self.logits, self.labels)
         check_shape(self, "loss", self.loss, ())
         check_element_type(self, "loss", self.loss, accumulation_type(self.logits))
 
 
 @irdl_op_definition
-class CrossEntropyGradOp(_LabelLoss):
+class CrossEntropyGradOp(LabelLossOp):
     """
     The gradient of `train.cross_entropy`:
     `dlogits[i, v] = dloss / divisor * (softmax(logits[i])[v] - (v == labels[i]))`, and 0
@@ -117,6 +117,8 @@ class CrossEntropyGradOp(_LabelLoss):
     name = "train.cross_entropy_grad"
 
     dloss = operand_def(TensorType)
+    logits = operand_def(TensorType)
+    labels = operand_def(TensorType)
     dlogits = result_def(TensorType)
 
     assembly_format = (
@@ -139,7 +141,7 @@ class CrossEntropyGradOp(_LabelLoss):
         )
 
     def verify_(self) -> None:
-        super().verify_()
+        self._verify(self.logits, self.labels)
         check_shape(self, "dloss", self.dloss, ())
         check_element_type(self, "dloss", self.dloss, accumulation_type(self.logits))
         check_like(self, "dlogits", self.dlogits, self.logits)

@@ -1,5 +1,17 @@
 """The gradient rules of ONNX and train ops, one file per family."""
 
 from distir.gradients.rules import (
+    activation as activation,
+)
+from distir.gradients.rules import (
     arithmetic as arithmetic,
+)
+from distir.gradients.rules import (
+    constant as constant,
+)
+from distir.gradients.rules import (
+    elementwise as elementwise,
+)
+from distir.gradients.rules import (
+    normalization as normalization,
 )

@@ -2,3 +2,13 @@
 Reference implementations of the `train` dialect, one file per family. Importing this
 package registers them.
 """
+
+from distir.interpreters.train import (
+    activation as activation,
+)
+from distir.interpreters.train import (
+    normalization as normalization,
+)
+from distir.interpreters.train import (
+    softmax as softmax,
+)

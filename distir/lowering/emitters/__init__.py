@@ -10,4 +10,5 @@ from distir.lowering.emitters import (  # noqa: F401
     recurrent,
     reduction,
     shape,
+    train_normalization,
 )

@@ -15,6 +15,7 @@ from distir.sharding.rules import (
     recurrent,
     reduction,
     reshape,
+    train_normalization,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "recurrent",
     "reduction",
     "reshape",
+    "train_normalization",
 ]

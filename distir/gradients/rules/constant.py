@@ -1,0 +1,59 @@
+"""
+Ops through which no gradient flows: their results are constant almost everywhere, or are
+made of operands that are constants.
+"""
+
+from __future__ import annotations
+
+from distir.dialects.onnx import OnnxOp
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
+from distir.gradients.rules.arithmetic import is_wanted
+from distir.program import describe
+
+NO_GRADIENT = (
+    # steps
+    "Ceil",
+    "Floor",
+    "Round",
+    "Sign",
+    # truth values
+    "And",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Not",
+    "Or",
+    "Xor",
+    # positions and shapes
+    "ArgMax",
+    "ArgMin",
+    "NonZero",
+    "Shape",
+    "Size",
+    # what depends on no values of floats
+    "Constant",
+    "ConstantOfShape",
+    "EyeLike",
+)
+
+
+@gradient_rule(*(f"onnx.{name}" for name in NO_GRADIENT))
+def no_gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """None for every operand."""
+    return [None] * len(op.operands)
+
+
+@gradient_rule("onnx.OneHot", "onnx.Range")
+def of_constants(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """None, for the constant bounds or values that these ops have in programs."""
+    if any(gradients) and any(is_wanted(v) for v in op.operands):
+        raise DistIRError(
+            f"{describe(op)} has a gradient only where its floating-point operands are "
+            "constants; run fold-shapes first, or compute the values from a constant"
+        )
+    return [None] * len(op.operands)

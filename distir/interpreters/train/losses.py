@@ -1,0 +1,71 @@
+"""Losses of integer labels and their gradients on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
+
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.checks import accumulation_type
+from distir.dialects.train_ops.losses import (
+    CrossEntropyGradOp,
+    CrossEntropyOp,
+    LabelLossOp,
+)
+from distir.errors import DistIRError
+from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.train.arithmetic import Array
+from distir.program import describe
+
+
+def _kept(op: LabelLossOp, logits: Array, labels: Array) -> tuple[Array, Array]:
+    """Which labels count, and the labels with 0 for the others."""
+    kept = np.ones(labels.shape, bool) if op.ignored is None else labels != op.ignored
+    classes = np.where(kept, labels, 0)
+    wrong = (classes < 0) | (classes >= logits.shape[-1])
+    if wrong.any():
+        raise DistIRError(
+            f"{describe(op)}: label {labels[wrong].flat[0]} is none of the "
+            f"{logits.shape[-1]} classes; set ignore_index if it marks padding"
+        )
+    return kept, classes[..., None]
+
+
+def _exponentials(logits: Array) -> tuple[Array, Array]:
+    """Logits less their maximum, and the exponentials of that."""
+    shifted = logits - logits.max(-1, keepdims=True, initial=-np.inf)
+    return shifted, np.exp(shifted)
+
+
+@register_reference_implementations
+@register_impls
+class Losses(InterpreterFunctions):
+    """`train.cross_entropy` and `train.cross_entropy_grad`."""
+
+    @impl(CrossEntropyOp)
+    def cross_entropy(
+        self, interpreter: Interpreter, op: CrossEntropyOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dtype = numpy_dtype(accumulation_type(op.logits))
+        logits, labels = args[0].astype(dtype), args[1]
+        kept, classes = _kept(op, logits, labels)
+        shifted, exponentials = _exponentials(logits)
+        chosen = np.take_along_axis(shifted, classes, -1)[..., 0]
+        each = np.where(kept, np.log(exponentials.sum(-1)) - chosen, 0)
+        return (np.asarray(each.sum() * op.factor, dtype),)
+
+    @impl(CrossEntropyGradOp)
+    def cross_entropy_grad(
+        self, interpreter: Interpreter, op: CrossEntropyGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dloss, labels = args[0], args[2]
+        logits = args[1].astype(dloss.dtype)
+        kept, classes = _kept(op, logits, labels)
+        _, exponentials = _exponentials(logits)
+        dlogits = exponentials / exponentials.sum(-1, keepdims=True)
+        chosen = np.take_along_axis(dlogits, classes, -1)
+        np.put_along_axis(dlogits, classes, chosen - 1, -1)
+        dlogits *= kept[..., None] * (dloss * op.factor)
+        return (dlogits.astype(args[1].dtype),)
