@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,13 +43,15 @@ class GradientCase(Case):
     """
     `name` is that of an ONNX operator, or of any op that `make` builds from the operands
     (its results typed). `torch` computes the same from tensors, by schema position (None
-    for omitted inputs), and gives a tensor or a sequence with one per result. `smooth`
-    is false at a point where differences do not approximate the gradient (a tie).
+    for omitted inputs), and gives a tensor or a sequence with one per result, equal to
+    `tolerance`. `smooth` is false at a point where differences do not approximate the
+    gradient (a tie).
     """
 
     torch: Callable[..., Any] | None = None
     make: Make | None = None
     smooth: bool = True
+    tolerance: float = 1e-9
 
     __str__ = Case.__str__
 
@@ -207,6 +210,9 @@ def compare_with_torch(
 ) -> None:
     """Compares results and gradients with torch's."""
     assert case.torch is not None
+    close = partial(
+        np.testing.assert_allclose, rtol=case.tolerance, atol=case.tolerance
+    )
     tensors = [None if a is None else torch.tensor(a) for a in case.inputs]
     arguments = [
         t for i, t in enumerate(tensors) if t is not None and i not in case.constants
@@ -216,7 +222,7 @@ def compare_with_torch(
     if isinstance(outputs, torch.Tensor):
         outputs = [outputs]
     for ours, theirs in zip(results, outputs, strict=True):
-        np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-9, atol=1e-9)
+        close(ours, theirs.detach().numpy())
     used = [i for i in weights if outputs[i].requires_grad]
     if not used or not wanted:
         assert not any(np.any(g) for g in got.values())
@@ -229,6 +235,4 @@ def compare_with_torch(
     )
     for (i, gradient), theirs in zip(got.items(), expected, strict=True):
         theirs = np.zeros_like(gradient) if theirs is None else theirs.numpy()
-        np.testing.assert_allclose(
-            gradient, theirs, rtol=1e-9, atol=1e-9, err_msg=f"operand {i} (torch)"
-        )
+        close(gradient, theirs, err_msg=f"operand {i} (torch)")
