@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -60,6 +61,14 @@ def erase_unreachable(module: ModuleOp) -> None:
     for function in functions(module).values():
         if function not in kept:
             function.detach()
+
+
+def unique_name(module: ModuleOp, name: str) -> str:
+    """The name, with a number behind it if a function is called so already."""
+    taken = functions(module)
+    if name not in taken:
+        return name
+    return next(f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)
 
 
 def return_op(function: FuncOp) -> ReturnOp:

@@ -8,12 +8,13 @@ says shapes and formulas.
 
 from xdsl.ir import Dialect
 
-from distir.dialects.train_ops import activation, normalization, softmax
+from distir.dialects.train_ops import activation, losses, normalization, softmax
 
 Train = Dialect(
     "train",
     [
         *activation.OPS,
+        *losses.OPS,
         *normalization.OPS,
         *softmax.OPS,
     ],

@@ -37,7 +37,13 @@ from distir.gradients.rule import (
     gradients_of,
     is_differentiable,
 )
-from distir.program import argument_attributes, describe, functions, return_op
+from distir.program import (
+    argument_attributes,
+    describe,
+    functions,
+    return_op,
+    unique_name,
+)
 
 FORWARD = "train.forward"
 """On a backward function: the forward function that it belongs to."""
@@ -266,12 +272,7 @@ class ReverseMode:
         return function
 
     def _name(self, function: FuncOp, name: str) -> None:
-        taken = functions(self.module)
-        unique, number = name, 0
-        while unique in taken:
-            number += 1
-            unique = f"{name}_{number}"
-        function.properties["sym_name"] = StringAttr(unique)
+        function.properties["sym_name"] = StringAttr(unique_name(self.module, name))
         self.module.body.block.add_op(function)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import element_type, numpy_dtype
 
 Array = npt.NDArray[Any]
 Kernel = Callable[[OnnxOp, Sequence[Any]], list[Any]]
@@ -282,3 +283,35 @@ def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
         return [np.pad(x, margins, mode=mode)]
     fill = np.zeros((), x.dtype) if value is None else value.reshape(())
     return [np.pad(x, margins, constant_values=fill)]
+
+
+def _normalized(
+    op: OnnxOp, x: Array, centered: bool
+) -> tuple[Array, Array, Array]:
+    """The dimensions from `axis` on, normalised; their means and inverse deviations."""
+    stash = numpy_dtype(element_type(op.attribute("stash_type")))
+    wide = x.astype(np.promote_types(x.dtype, stash) if x.dtype.kind == "f" else stash)
+    over = tuple(range(op.attribute("axis") % x.ndim, x.ndim))
+    mean = wide.mean(over, keepdims=True)
+    if centered:
+        wide = wide - mean
+    epsilon = wide.dtype.type(op.attribute("epsilon"))
+    inverse = 1 / np.sqrt(np.square(wide).mean(over, keepdims=True) + epsilon)
+    return (wide * inverse).astype(x.dtype), mean, inverse
+
+
+@kernel("onnx.LayerNormalization")
+def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
+    """`onnx.reference` knows one stash type, and takes half precision for it."""
+    x, scale, bias = [*inputs, None][:3]
+    normal, *statistics = _normalized(op, x, centered=True)
+    result = normal * scale if bias is None else normal * scale + bias
+    return [result.astype(x.dtype), *statistics]
+
+
+@kernel("onnx.RMSNormalization")
+def rms_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` knows one stash type, and takes half precision for it."""
+    x, scale = inputs
+    normal, *_ = _normalized(op, x, centered=False)
+    return [(normal.astype(scale.dtype) * scale).astype(scale.dtype)]

@@ -11,6 +11,7 @@ _PASSES: dict[str, str] = {
     "infer-types": "InferTypesPass",
     "inline-calls": "InlineCallsPass",
     "outline-repeats": "OutlineRepeatsPass",
+    "activation-checkpoint": "ActivationCheckpointPass",
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",

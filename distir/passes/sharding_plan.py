@@ -9,7 +9,6 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import count
 
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
@@ -37,6 +36,7 @@ from distir.program import (
     functions,
     return_op,
     set_argument_attributes,
+    unique_name,
     updated_arguments,
 )
 from distir.sharding.choice import (
@@ -229,9 +229,7 @@ class ShardingPlan:
             taken.add(name)
             return original
         clone = original.clone()
-        existing = functions(self.module)
-        number = next(n for n in count(1) if f"{name}_{n}" not in existing)
-        clone.properties["sym_name"] = StringAttr(f"{name}_{number}")
+        clone.properties["sym_name"] = StringAttr(unique_name(self.module, name))
         Rewriter.insert_op(clone, InsertPoint.after(original))
         return clone
 

@@ -10,5 +10,6 @@ from distir.lowering.emitters import (  # noqa: F401
     recurrent,
     reduction,
     shape,
+    train_losses,
     train_normalization,
 )

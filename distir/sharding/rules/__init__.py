@@ -15,6 +15,7 @@ from distir.sharding.rules import (
     recurrent,
     reduction,
     reshape,
+    train_losses,
     train_normalization,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "recurrent",
     "reduction",
     "reshape",
+    "train_losses",
     "train_normalization",
 ]

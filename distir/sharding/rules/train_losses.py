@@ -13,9 +13,7 @@ def cross_entropy(op: CrossEntropyOp) -> Rule:
     builder = RuleBuilder(op)
     *places, classes = shape(op.logits)
     labels = builder.factors(places, "reduction")
-    return builder.rule(
-        [(*labels, builder.factor(classes, "replicate")), labels], [()]
-    )
+    return builder.rule([(*labels, builder.factor(classes, "replicate")), labels], [()])
 
 
 @train_rule("cross_entropy_grad")

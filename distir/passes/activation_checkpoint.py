@@ -1,0 +1,297 @@
+"""`activation-checkpoint`: keep fewer residuals and compute them again in the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FunctionType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.errors import DistIRError
+from distir.gradients.reverse import FORWARD, SAVED
+from distir.program import (
+    argument_attributes,
+    argument_roles,
+    entry_function,
+    erase_unreachable,
+    functions,
+    return_op,
+    set_argument_attributes,
+    unique_name,
+)
+from distir.sharding.rule import rule_for
+
+POLICIES = ("none", "full", "selective")
+
+
+@dataclass(frozen=True)
+class _CallPair:
+    """A call of a forward function and the call of its backward."""
+
+    forward: CallOp
+    backward: CallOp
+
+
+def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
+    """What the first arguments of a backward function are, as (kind, index)."""
+    attr = backward.attributes.get(SAVED)
+    if not isinstance(attr, ArrayAttr):
+        return []
+    texts = [a.data for a in attr.data if isinstance(a, StringAttr)]
+    return [(kind, int(index)) for kind, index in (t.split() for t in texts)]
+
+
+def _call_pairs(function: FuncOp, known: dict[str, FuncOp]) -> list[_CallPair]:
+    """The forward calls of a function with their backwards, in forward order."""
+    found: list[_CallPair] = []
+    for op in function.body.block.ops:
+        if not isinstance(op, CallOp):
+            continue
+        callee = known[op.callee.string_value()]
+        if FORWARD not in callee.attributes:
+            continue
+        for (kind, _), value in zip(saved_values(callee), op.operands, strict=False):
+            owner = value.owner
+            if kind == "result" and isinstance(owner, CallOp):
+                found.append(_CallPair(owner, op))
+                break
+    order = {op: i for i, op in enumerate(function.body.block.ops)}
+    return sorted(found, key=lambda pair: order[pair.forward])
+
+
+def attention_core(forward: FuncOp) -> set[SSAValue]:
+    """
+    What selective recomputation drops: the results of a contraction of two activations
+    and all that follows up to the next contraction. In attention these are the scores,
+    the masked scores and the probabilities, which grow with the square of the sequence
+    and cost little to compute again (Korthikanti et al. 2022, section 5).
+    """
+    roles = argument_roles(forward)
+    derived: set[SSAValue] = {
+        arg
+        for arg, role in zip(forward.body.block.args, roles, strict=True)
+        if role != "input"
+    }
+    core: set[SSAValue] = set()
+    for op in forward.body.block.ops:
+        if isinstance(op, CallOp | ReturnOp):
+            continue
+        if all(v in derived for v in op.operands):
+            derived.update(op.results)
+            continue
+        contraction = rule_for(op).flops > 0
+        in_core = any(v in core for v in op.operands)
+        starts = (
+            contraction and not in_core and not any(v in derived for v in op.operands)
+        )
+        if starts or (in_core and not contraction):
+            core.update(op.results)
+    return core
+
+
+class _Variants:
+    """Pairs of functions that keep fewer residuals, each made once."""
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self.known = functions(module)
+        self.made: dict[tuple[str, frozenset[int]], tuple[FuncOp, FuncOp]] = {}
+
+    def dropped(self, pair: _CallPair, policy: str) -> frozenset[int]:
+        """The saved results of the forward that the policy does not keep."""
+        forward = self.known[pair.forward.callee.string_value()]
+        backward = self.known[pair.backward.callee.string_value()]
+        results = {i for kind, i in saved_values(backward) if kind == "result"}
+        if policy == "selective":
+            core = attention_core(forward)
+            values = return_op(forward).operands
+            results = {i for i in results if values[i] in core}
+        return frozenset(results)
+
+    def apply(self, pair: _CallPair, drop: frozenset[int]) -> None:
+        """Makes one pair of calls recompute these results."""
+        name = pair.backward.callee.string_value()
+        backward = self.known[name]
+        forward = self.known[pair.forward.callee.string_value()]
+        saved = saved_values(backward)
+        key = (name, drop)
+        if key not in self.made:
+            self.made[key] = self._make(forward, backward, saved, drop)
+        new = self.made[key][1]
+        operands: list[SSAValue] = [
+            (pair.forward.operands if kind == "argument" else pair.forward.results)[i]
+            for kind, i in saved_values(new)
+        ]
+        operands += pair.backward.operands[len(saved) :]
+        call = CallOp(
+            new.sym_name.data, operands, [r.type for r in pair.backward.results]
+        )
+        call.attributes.update(pair.backward.attributes)
+        Rewriter.replace_op(pair.backward, call)
+
+    def _make(
+        self,
+        forward: FuncOp,
+        backward: FuncOp,
+        saved: Sequence[tuple[str, int]],
+        drop: frozenset[int],
+    ) -> tuple[FuncOp, FuncOp]:
+        new = backward.clone()
+        body = new.body.block
+        values = return_op(forward).operands
+        attributes = argument_attributes(new)
+        # Forward values that the new backward has, by forward value.
+        known: dict[SSAValue, SSAValue] = {}
+        gone: dict[SSAValue, SSAValue] = {}
+        for (kind, i), arg in zip(saved, list(body.args), strict=False):
+            value = forward.body.block.args[i] if kind == "argument" else values[i]
+            if kind == "result" and i in drop:
+                gone[value] = arg
+            else:
+                known[value] = arg
+        entries = [
+            entry for entry in saved if entry[0] != "result" or entry[1] not in drop
+        ]
+        ops = _needed_ops(gone, known)
+        position = sum(kind == "argument" for kind, _ in entries)
+        for arg in forward.body.block.args:
+            if arg in known or not any(arg in op.operands for op in ops):
+                continue
+            known[arg] = body.insert_arg(arg.type, position)
+            known[arg].name_hint = arg.name_hint
+            attributes.insert(position, argument_attributes(forward)[arg.index])
+            entries.insert(position, ("argument", arg.index))
+            position += 1
+        first = body.first_op
+        for op in ops:
+            copy = op.clone({v: known[v] for v in op.operands})
+            assert first is not None
+            body.insert_op_before(copy, first)
+            known |= zip(op.results, copy.results, strict=True)
+        for value, arg in gone.items():
+            arg.replace_all_uses_with(known[value])
+        for arg in gone.values():
+            del attributes[arg.owner.args.index(arg)]  # type: ignore[union-attr]
+            body.erase_arg(arg)  # type: ignore[arg-type]
+        outputs = return_op(new).operands
+        new.properties["function_type"] = FunctionType.from_lists(
+            [a.type for a in body.args], [v.type for v in outputs]
+        )
+        set_argument_attributes(new, attributes)
+        new.properties["sym_name"] = StringAttr(
+            unique_name(self.module, f"{backward.sym_name.data}_recompute")
+        )
+        new.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
+        new.attributes[SAVED] = ArrayAttr([StringAttr(f"{k} {i}") for k, i in entries])
+        Rewriter.insert_op(new, InsertPoint.after(backward))
+        return forward, new
+
+
+def _needed_ops(
+    wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
+) -> list[Operation]:
+    """The forward ops that compute the wanted values from known ones, in order."""
+    found: set[Operation] = set()
+    pending = list(wanted)
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and owner not in found:
+            found.add(owner)
+            pending += [v for v in owner.operands if v not in known]
+    block = next(iter(found)).parent_block() if found else None
+    return [] if block is None else [op for op in block.ops if op in found]
+
+
+def drop_unused_results(module: ModuleOp) -> None:
+    """Removes results of private functions that no call uses."""
+    calls: dict[str, list[CallOp]] = {}
+    for op in module.walk():
+        if isinstance(op, CallOp):
+            calls.setdefault(op.callee.string_value(), []).append(op)
+    known = functions(module)
+    for name, sites in calls.items():
+        function = known[name]
+        returned = return_op(function)
+        used = [
+            i
+            for i in range(len(returned.operands))
+            if any(list(site.results[i].uses) for site in sites)
+        ]
+        if len(used) == len(returned.operands):
+            continue
+        outputs = [returned.operands[i] for i in used]
+        Rewriter.replace_op(returned, ReturnOp(*outputs))
+        function.properties["function_type"] = FunctionType.from_lists(
+            function.function_type.inputs.data, [v.type for v in outputs]
+        )
+        function.properties.pop("res_attrs", None)
+        for site in sites:
+            call = CallOp(name, list(site.operands), [v.type for v in outputs])
+            call.attributes.update(site.attributes)
+            kept: list[SSAValue | None] = [None] * len(site.results)
+            for new, old in zip(call.results, used, strict=True):
+                new.name_hint = site.results[old].name_hint
+                kept[old] = new
+            Rewriter.replace_op(site, call, kept)
+
+
+@dataclass(frozen=True)
+class ActivationCheckpointPass(ModulePass):
+    """
+    Trades residuals for recomputation, per call of a differentiated function (a layer).
+
+    - `policy`: `none`; `full`: the backward gets the arguments of the layer only and
+      runs its forward again (Chen et al. 2016); `selective`: it recomputes what
+      attention computes between its two products of activations (Korthikanti et al.
+      2022).
+    - `every`: apply the policy to every n-th layer only; `layers`: to these only
+      (indices in program order). All layers by default.
+    """
+
+    name = "activation-checkpoint"
+
+    policy: str = "full"
+    every: int = 1
+    layers: tuple[int, ...] = ()
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.policy not in POLICIES:
+            raise DistIRError(
+                f"activation-checkpoint: there is no policy {self.policy!r}; choose one "
+                f"of {', '.join(POLICIES)}"
+            )
+        if self.every < 1:
+            raise DistIRError("activation-checkpoint: `every` must be at least 1")
+        if self.policy == "none":
+            return
+        pairs = _call_pairs(entry_function(op), functions(op))
+        if not pairs:
+            raise DistIRError(
+                "activation-checkpoint: the program calls no differentiated function; "
+                "run outline-repeats and differentiate first"
+            )
+        if self.layers and max(self.layers) >= len(pairs):
+            raise DistIRError(
+                f"activation-checkpoint: there is no layer {max(self.layers)}; the "
+                f"program has {len(pairs)}"
+            )
+        variants = _Variants(op)
+        for i, pair in enumerate(pairs):
+            if i % self.every or (self.layers and i not in self.layers):
+                continue
+            drop = variants.dropped(pair, self.policy)
+            if drop:
+                variants.apply(pair, drop)
+        erase_unreachable(op)
+        drop_unused_results(op)
