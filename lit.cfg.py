@@ -13,3 +13,5 @@ config.test_exec_root = os.path.join(os.path.dirname(__file__), ".lit")  # noqa:
 # The tools of the environment that lit itself runs in come first.
 bin_dir = os.path.dirname(sys.executable)
 config.environment["PATH"] = bin_dir + os.pathsep + os.environ["PATH"]  # noqa: F821
+if "PYTHONPATH" in os.environ:
+    config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821

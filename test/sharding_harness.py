@@ -6,13 +6,13 @@ with what the op computes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import NoneType, TensorType
+from xdsl.dialects.builtin import ModuleOp, NoneType, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.collective import CoordinateOp
@@ -25,6 +25,7 @@ from distir.dialects.onnx_values import (
     tensor_type,
 )
 from distir.interpreters import onnx_evaluator
+from distir.interpreters.reference import ReferenceInterpreter
 from distir.sharding.layout import assemble, check_layout, local_type, take_shard
 from distir.sharding.local import local_ops
 from distir.sharding.mesh import Mesh
@@ -37,7 +38,8 @@ Array = np.ndarray[Any, Any]
 class Case:
     """
     One op on concrete inputs, by schema position; None is omitted. Inputs in `constants`
-    come from an onnx.Constant, the others are arguments.
+    come from an onnx.Constant, the others are arguments. `name` is that of an ONNX
+    operator, or of any op that `make` builds from the operands, its results typed.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Case:
     constants: frozenset[int] = frozenset()
     results: int = 1
     label: str = ""
+    make: Callable[[Sequence[SSAValue]], Operation] | None = None
 
     def __str__(self) -> str:
         shapes = "x".join(
@@ -59,7 +62,8 @@ def evaluate(op: Operation, inputs: Sequence[Array]) -> list[Array]:
     """The results of one op of the per-rank form."""
     if isinstance(op, CoordinateOp):
         return [np.array(op.index.value.data, dtype=np.int64)]
-    assert isinstance(op, OnnxOp)
+    if not isinstance(op, OnnxOp):
+        return list(ReferenceInterpreter(ModuleOp([])).run_op(op, tuple(inputs)))
     given = iter(inputs)
     by_position = [None if v is None else next(given) for v in op.input_values]
     return [np.asarray(r) for r in onnx_evaluator.evaluate(op, by_position)]
@@ -84,7 +88,7 @@ class Sequential:
     """A case as an op of the sequential form, and what it computes."""
 
     case: Case
-    op: OnnxOp
+    op: Operation
     operands: list[Array]
     results: list[Array]
     rule: Rule
@@ -98,7 +102,7 @@ def build(
     case: Case,
     operand_layouts: Sequence[Layout] | None = None,
     result_types: Sequence[Any] | None = None,
-) -> tuple[OnnxOp, Block]:
+) -> tuple[Operation, Block]:
     """The op, its operands arguments of a block or constants, with these layouts."""
     block = Block()
     values: list[SSAValue | None] = []
@@ -118,6 +122,16 @@ def build(
             values.append(constant.results[0])
         else:
             values.append(block.insert_arg(type_, len(block.args)))
+    if case.make is not None:
+        op = case.make([v for v in values if v is not None])
+        if result_types is not None:
+            op = type(op).create(
+                operands=list(op.operands),
+                result_types=list(result_types),
+                properties=op.properties.copy(),
+            )
+        block.add_op(op)
+        return op, block
     # Types that are not known yet, so that nothing is checked against them.
     types = result_types or [NoneType()] * case.results
     op = operator(case.name).build_op(values, types, case.attributes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import SSAValue
 
@@ -43,5 +45,5 @@ def add_loss(kind: str, output: int, step: TrainingStep) -> SSAValue:
     from distir.dialects.train_ops.losses import CrossEntropyOp
 
     labels = step.argument(TensorType(i64, sizes[:-1]), "label", "labels", position)
-    op = build.add(CrossEntropyOp(prediction, labels))
-    return op.results[0]
+    count = prod(sizes[:-1])
+    return build.add(CrossEntropyOp(prediction, labels, count)).results[0]

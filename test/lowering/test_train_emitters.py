@@ -1,0 +1,36 @@
+"""The PyTorch of every train op against its reference implementation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from lowering_cases import run_here
+from sharding_harness import Case, sequential
+from train_cases import CASES
+from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Region
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_torch_equals_the_reference(case: Case):
+    plain = sequential(case)
+    block = plain.op.parent_block()
+    assert block is not None
+    block.add_op(ReturnOp(*plain.op.results))
+    types = FunctionType.from_lists(
+        [a.type for a in block.args], [r.type for r in plain.op.results]
+    )
+    module = ModuleOp([FuncOp("main", types, Region(block))])
+    module.verify()
+    found = run_here(module, plain.operands)
+    for ours, expected in zip(found, plain.results, strict=True):
+        assert ours.dtype == expected.dtype
+        assert ours.shape == expected.shape
+        tolerance = {2: 2e-3, 4: 2e-5, 8: 1e-10}[expected.dtype.itemsize]
+        np.testing.assert_allclose(
+            ours.astype(np.float64),
+            expected.astype(np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+        )
