@@ -10,6 +10,9 @@ from distir.gradients.rules import (
     constant as constant,
 )
 from distir.gradients.rules import (
+    contraction as contraction,
+)
+from distir.gradients.rules import (
     elementwise as elementwise,
 )
 from distir.gradients.rules import losses as losses

@@ -1,0 +1,219 @@
+"""
+Gradient rules of contractions. Each gradient is one contraction, so that it is one
+matrix product for hardware, and the batch dimensions of a weight's gradient are summed
+inside it: split over devices they give partial sums.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+from string import ascii_letters
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rules.arithmetic import is_wanted
+from distir.program import describe
+
+
+@gradient_rule("onnx.MatMul")
+def matmul(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    `dA = dY B^T`, `dB = A^T dY`. Where B is a matrix, the rows of all batches of A and dY
+    are the rows of one matrix.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    a, b = op.operands
+    rank_a, rank_b = len(shape(a)), len(shape(b))
+    if rank_a >= 2 and rank_b == 2:
+        return _matmul_by_matrix(op, gradient, build)
+    inner, row, column, *free = ascii_letters
+    batch = "".join(free[: max(rank_a, rank_b, 2) - 2])
+
+    def leading(rank: int) -> str:
+        return batch[len(batch) - (rank - 2) :] if rank > 2 else ""
+
+    terms = [
+        leading(rank_a) + (row if rank_a > 1 else "") + inner,
+        leading(rank_b) + inner + (column if rank_b > 1 else ""),
+    ]
+    result = batch + (row if rank_a > 1 else "") + (column if rank_b > 1 else "")
+    return _einsum_gradients(op, terms, result, gradient, build)
+
+
+def _matmul_by_matrix(
+    op: OnnxOp, gradient: SSAValue, build: GradientBuilder
+) -> Gradients:
+    a, b = op.operands
+    *batch, inner = shape(a)
+    rows, columns = prod(batch), shape(b)[1]
+
+    def matrix(value: SSAValue, width: int) -> SSAValue:
+        if len(shape(value)) == 2:
+            return value
+        return build.onnx("Reshape", value, build.integers([rows, width]))
+
+    gradient = matrix(gradient, columns)
+    da = db = None
+    if is_wanted(a):
+        da = build.reshape_like(build.onnx("Gemm", gradient, b, transB=1), a)
+    if is_wanted(b):
+        db = build.onnx("Gemm", matrix(a, inner), gradient, transA=1)
+    return [da, db]
+
+
+@gradient_rule("onnx.Gemm")
+def gemm(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    `dA = alpha dY B^T`, `dB = alpha A^T dY`, transposed where the operand is, and
+    `dC = beta dY`, summed to the shape of C.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    a, b = op.operands[:2]
+    bias = op.input(2)
+    alpha, beta = op.attribute("alpha"), op.attribute("beta")
+    trans_a, trans_b = op.attribute("transA"), op.attribute("transB")
+
+    def product(
+        left: SSAValue, right: SSAValue, left_transposed: int, right_transposed: int
+    ) -> SSAValue:
+        return build.onnx(
+            "Gemm",
+            left,
+            right,
+            alpha=alpha,
+            transA=left_transposed,
+            transB=right_transposed,
+        )
+
+    da = db = None
+    if is_wanted(a) and trans_a:
+        da = product(b, gradient, trans_b, 1)
+    elif is_wanted(a):
+        da = product(gradient, b, 0, 1 - trans_b)
+    if is_wanted(b) and trans_b:
+        db = product(gradient, a, 1, trans_a)
+    elif is_wanted(b):
+        db = product(a, gradient, 1 - trans_a, 0)
+    if bias is None:
+        return [da, db]
+    dc = None
+    if is_wanted(bias):
+        dc = build.sum_to(gradient, bias)
+        if beta != 1:
+            dc = build.onnx("Mul", dc, build.scalar(beta, dc))
+    return [da, db, dc]
+
+
+@gradient_rule("onnx.Einsum")
+def einsum(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    The equation with the operand and the result exchanged. Raises DistIRError for a
+    diagonal, a letter that one term has twice.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    terms, result = _spelled_out(op)
+    return _einsum_gradients(op, terms, result, gradient, build)
+
+
+def _spelled_out(op: OnnxOp) -> tuple[list[str], str]:
+    """The terms and the result of an equation, each dimension a letter."""
+    equation: str = op.attribute("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        count = Counter(left.replace(",", "").replace(".", ""))
+        right = "".join(sorted(c for c, n in count.items() if n == 1))
+        right = "..." + right if "..." in left else right
+    hidden = [
+        len(shape(v)) - len(term.replace("...", "")) if "..." in term else 0
+        for v, term in zip(op.operands, terms, strict=True)
+    ]
+    longest = max(hidden, default=0)
+    batch = "".join([c for c in ascii_letters if c not in equation][:longest])
+    spelled = [
+        term.replace("...", batch[longest - n :])
+        for term, n in zip(terms, hidden, strict=True)
+    ]
+    right = right.replace("...", batch)
+    if any(len(set(term)) < len(term) for term in (*spelled, right)):
+        raise DistIRError(
+            f"{describe(op)}: the equation {equation!r} takes a diagonal, which has no "
+            "gradient rule; write it as a product with an identity matrix"
+        )
+    return spelled, right
+
+
+def _einsum_gradients(
+    op: OnnxOp,
+    terms: Sequence[str],
+    result: str,
+    gradient: SSAValue,
+    build: GradientBuilder,
+) -> Gradients:
+    sizes: dict[str, int] = {}
+    for value, letters in zip(op.operands, terms, strict=True):
+        for letter, size in zip(letters, shape(value), strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    found: list[SSAValue | None] = []
+    for i, (target, letters) in enumerate(zip(op.operands, terms, strict=True)):
+        others = [
+            (value, term)
+            for j, (value, term) in enumerate(zip(op.operands, terms, strict=True))
+            if j != i
+        ]
+        factors = [(gradient, result), *others]
+        found.append(
+            _contraction(factors, target, letters, sizes, build)
+            if is_wanted(target)
+            else None
+        )
+    return found
+
+
+def _contraction(
+    factors: Sequence[tuple[SSAValue, str]],
+    target: SSAValue,
+    letters: str,
+    sizes: dict[str, int],
+    build: GradientBuilder,
+) -> SSAValue:
+    """
+    The product of the factors, summed over what the target lacks or has stretched, and
+    repeated along what only the target has.
+    """
+    values: list[SSAValue] = []
+    terms: list[str] = []
+    for value, term in factors:
+        kept = [
+            (c, n)
+            for c, n in zip(term, shape(value), strict=True)
+            if n == sizes[c] or n > 1
+        ]
+        if len(kept) < len(term):
+            value = build.onnx("Reshape", value, build.integers([n for _, n in kept]))
+        values.append(value)
+        terms.append("".join(c for c, _ in kept))
+    own = [
+        c
+        for c, n in zip(letters, shape(target), strict=True)
+        if n == sizes[c] and any(c in term for term in terms)
+    ]
+    equation = f"{','.join(terms)}->{''.join(own)}"
+    if equation == f"{''.join(own)}->{''.join(own)}":
+        gradient = values[0]
+    else:
+        gradient = build.onnx("Einsum", *values, equation=equation)
+    stretched = [sizes[c] if c in own else 1 for c in letters]
+    if len(own) < len(letters):
+        gradient = build.onnx("Reshape", gradient, build.integers(stretched))
+    if tuple(stretched) != shape(target):
+        gradient = build.onnx("Expand", gradient, build.integers(shape(target)))
+    return gradient
