@@ -10,7 +10,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on results: `dist.name`, and `dist.updates`, the name of the argument that the result
   replaces in the next step;
 - on any op: `scope`, the dotted path of the source module it came from, and, in an
-  annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`.
+  annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`;
+  `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
+  they are computed instead of where they are used.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, Data, Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     prop_def,
     result_def,
     traits_def,
@@ -42,6 +45,7 @@ LAYOUT = "dist.layout"
 SCOPE = "scope"
 OPERAND_LAYOUTS = "dist.operand_layouts"
 RESULT_LAYOUTS = "dist.result_layouts"
+RESHARD_EARLY = "dist.reshard_early"
 WEIGHTS = "dist.weights"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
@@ -288,25 +292,35 @@ class SendOp(_LayoutChange):
 class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
-    `propagate-sharding` honours it or fails.
+    `propagate-sharding` honours it or fails. With `over`, only these axes are fixed and
+    the others are left to choose.
     """
 
     name = "dist.constrain"
 
     source = operand_def(TensorType)
     layout = prop_def(LayoutAttr)
+    axes = opt_prop_def(ArrayAttr[StringAttr])
     result = result_def(TensorType)
 
     assembly_format = (
-        "$source `to` $layout attr-dict `:` type($source) `->` type($result)"
+        "$source `to` $layout (`over` $axes^)? attr-dict "
+        "`:` type($source) `->` type($result)"
     )
 
-    def __init__(self, source: SSAValue, layout: Layout):
+    def __init__(
+        self, source: SSAValue, layout: Layout, axes: Sequence[str] | None = None
+    ):
+        properties: dict[str, Attribute] = {"layout": LayoutAttr(layout)}
+        if axes is not None:
+            properties["axes"] = ArrayAttr([StringAttr(a) for a in axes])
         super().__init__(
-            operands=[source],
-            properties={"layout": LayoutAttr(layout)},
-            result_types=[source.type],
+            operands=[source], properties=properties, result_types=[source.type]
         )
+
+    def fixes(self, axis: str) -> bool:
+        """Whether this request says something about a mesh axis."""
+        return self.axes is None or axis in [a.data for a in self.axes.data]
 
     def verify_(self) -> None:
         if self.source.type != self.result.type:

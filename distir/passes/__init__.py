@@ -18,8 +18,10 @@ _PASSES: dict[str, str] = {
     "lower-reshard": "LowerReshardPass",
     "partition": "PartitionPass",
     "propagate-sharding": "PropagateShardingPass",
+    "sequence-parallel": "SequenceParallelPass",
     "tensor-parallel": "TensorParallelPass",
     "verify-distribution": "VerifyDistributionPass",
+    "zero": "ZeroPass",
     "simulate": "SimulatePass",
     "project": "Project",
 }

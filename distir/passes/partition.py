@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects.dist import (
     LAYOUT,
     OPERAND_LAYOUTS,
+    RESHARD_EARLY,
     RESULT_LAYOUTS,
     SCOPE,
     ConstrainOp,
@@ -28,6 +29,7 @@ from distir.errors import DistIRError
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.program import (
     argument_attributes,
+    argument_roles,
     describe,
     erase_unreachable,
     functions,
@@ -65,6 +67,7 @@ class _Partitioner:
         self.block = Block()
         # Every layout that a value already exists in, so that it is resharded once.
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
+        self.roles = argument_roles(function)
 
     def run(self) -> None:
         """Replaces the body, the type and the argument attributes."""
@@ -106,7 +109,7 @@ class _Partitioner:
         attributes = {
             name: attr
             for name, attr in op.attributes.items()
-            if name not in (OPERAND_LAYOUTS, RESULT_LAYOUTS)
+            if name not in (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY)
         }
         new = type(op).create(
             operands=operands,
@@ -131,9 +134,24 @@ class _Partitioner:
         reshard = ReshardOp(source, with_layout(value.type, layout))
         if SCOPE in user.attributes:
             reshard.attributes[SCOPE] = user.attributes[SCOPE]
-        self.block.add_op(reshard)
-        versions[layout] = reshard.result
+        if RESHARD_EARLY in user.attributes and isinstance(source.owner, Operation):
+            self.block.insert_op_after(reshard, source.owner)
+        else:
+            self.block.add_op(reshard)
+        if not self._is_stored_split(value):
+            versions[layout] = reshard.result
         return reshard.result
+
+    def _is_stored_split(self, value: SSAValue) -> bool:
+        """
+        Whether a value is a parameter of which a device stores a part (ZeRO stage 3).
+        Each use gathers it anew, so that the whole lives no longer than its use.
+        """
+        return (
+            isinstance(value, BlockArgument)
+            and self.roles[value.index] == "parameter"
+            and any(layout_of(v).split_axes for v in self.versions[value].values())  # type: ignore[union-attr]
+        )
 
     def _price(self, source: SSAValue, after: Layout) -> float:
         before, type_ = layout_of(source), source.type

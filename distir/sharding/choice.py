@@ -510,7 +510,7 @@ class _FunctionSolver:
         if isinstance(op, CallOp):
             yield self._call(op, available)
         elif isinstance(op, ConstrainOp):
-            yield self._constrained(op, available[0])
+            yield from self._constrained(op, available[0])
         else:
             yield from self._compute(op, available)
 
@@ -520,7 +520,7 @@ class _FunctionSolver:
         info = self.chooser.info(op)
         for key, support in self._supported(info, available).items():
             candidate = info.candidate(*key)
-            if candidate is None or self._is_foreign_reduction(info, key[0]):
+            if candidate is None or self._is_foreign(info, key[0]):
                 continue
             price = candidate.work
             for i, target in enumerate(candidate.operands):
@@ -545,17 +545,25 @@ class _FunctionSolver:
                 )
         yield from self._partial(info, available)
 
-    def _is_foreign_reduction(self, info: _OpInfo, factor: int | None) -> bool:
+    def _is_foreign(self, info: _OpInfo, factor: int | None) -> bool:
         """
-        On an axis that splits parameters, a contraction of activations alone (attention
-        scores) is not turned into partial sums: only its parallel factors are split.
+        Whether a split is not what an axis for parameters is there for: a contraction
+        with a parameter splits along a dimension of the parameter; one of activations
+        alone (attention scores) is not turned into partial sums.
         """
-        return (
-            factor is not None
-            and self.chooser.split_parameters
-            and info.rule.flops > 0
-            and info.rule.factors[factor].kind == "reduction"
-            and not any(v in self.derived for v in info.op.operands)
+        if factor is None or not self.chooser.split_parameters or not info.rule.flops:
+            return False
+        parameters = [
+            i
+            for i, v in enumerate(info.op.operands)
+            if self.derived.get(v) == "parameter"
+        ]
+        if parameters:
+            return not any(
+                factor in dim for i in parameters for dim in info.rule.operands[i]
+            )
+        return info.rule.factors[factor].kind == "reduction" and not any(
+            v in self.derived for v in info.op.operands
         )
 
     def _partial(
@@ -597,7 +605,19 @@ class _FunctionSolver:
         """
         found: dict[tuple[int | None, int | None], set[int]] = {(None, None): set()}
         starts: list[int] = []
+        activations = [
+            any(p.kind == "split" for p in placements)
+            and info.op.operands[i] not in self.derived
+            for i, placements in enumerate(available)
+        ]
         for i, placements in enumerate(available):
+            if (
+                any(activations)
+                and not activations[i]
+                and not self.chooser.split_parameters
+            ):
+                # A parameter stored split over a data axis is gathered for its use.
+                continue
             for placement in placements:
                 if placement.kind == "split":
                     key = info.factor_of(False, i, placement)
@@ -699,7 +719,12 @@ class _FunctionSolver:
 
     def _constrained(
         self, op: ConstrainOp, available: Available
-    ) -> tuple[OpChoice, float]:
+    ) -> Iterable[tuple[OpChoice, float]]:
+        if not op.fixes(self.chooser.axis):
+            for placement in available:
+                placement = WHOLE if placement == FREE else placement
+                yield OpChoice(op, (placement,), (placement,)), 0.0
+            return
         info = self.chooser.info(op)
         target = placement_in(op.layout.data, self.chooser.axis)
         if target.kind == "partial":
@@ -710,7 +735,7 @@ class _FunctionSolver:
         price = self._move(
             op.source, available, target, info.operand_bytes[0], may_slice=True
         )
-        return OpChoice(op, (target,), (target,)), price
+        yield OpChoice(op, (target,), (target,)), price
 
     def _finish(
         self,

@@ -88,7 +88,7 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     if table is None or context.parts_of(table) == 1:
         return [context.same_op()]
     data, indices = context.operands
-    held, local = _locate(builder, table, indices)
+    held, local = locate(builder, table, indices)
     found = builder.finish([data, local])
     builder.ops.append(found[-1])
     trailing = len(sizes) - axis - 1
@@ -102,7 +102,7 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     return builder.ops
 
 
-def _locate(
+def locate(
     builder: LocalBuilder, table: int, indices: SSAValue
 ) -> tuple[SSAValue, SSAValue]:
     """

@@ -22,10 +22,14 @@ class LocalBuilder:
     """Collects the ops of a local form, in order, under the scope of the op."""
 
     def __init__(self, context: LocalContext):
-        assert isinstance(context.op, OnnxOp)
         self.context = context
-        self.op = context.op
         self.ops: list[Operation] = []
+
+    @property
+    def op(self) -> OnnxOp:
+        """The op, of a local form of an ONNX operator."""
+        assert isinstance(self.context.op, OnnxOp)
+        return self.context.op
 
     def input(self, position: int) -> SSAValue | None:
         """The local operand at a schema position; None when it is omitted."""
@@ -98,7 +102,7 @@ class LocalBuilder:
         return shape_of(self.context.result_types[index])
 
     def _scope(self) -> dict[str, Attribute]:
-        scope = self.op.attributes.get(SCOPE)
+        scope = self.context.op.attributes.get(SCOPE)
         return {} if scope is None else {SCOPE: scope}
 
 

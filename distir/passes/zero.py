@@ -1,0 +1,116 @@
+"""`zero`: store optimizer state, gradients and parameters split over the data axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+
+from distir.dialects.dist import LAYOUT, RESHARD_EARLY, Layout, LayoutAttr, Shard
+from distir.errors import DistIRError
+from distir.passes.annotations import (
+    add_notes,
+    axis_mesh,
+    request_split,
+    requested_layout,
+)
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    return_op,
+    set_argument_attributes,
+    updated_arguments,
+)
+from distir.sharding.layout import fits
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import shape_of
+
+
+def _storage(shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str) -> Layout:
+    """The layout with the first dimension split that the axis divides evenly."""
+    for dim in range(len(shape)):
+        split = request_split(layout, dim, Shard(axis), len(shape))
+        if fits(shape, split, mesh):
+            return split
+    return layout
+
+
+@dataclass(frozen=True)
+class ZeroPass(ModulePass):
+    """
+    ZeRO (Rajbhandari et al. 2020) as a choice of layouts, on a training step made by
+    `differentiate`; the communication follows from them.
+
+    - `stage` 1: optimizer states are split over `axis`; each device updates its part of
+      a parameter and the parts are gathered. 2: gradients are reduced and scattered as
+      soon as they are computed, so none is kept whole. 3: parameters are stored split
+      and gathered for each use.
+    - `only`: source names (with `*`) of the parameters this applies to; all by default.
+
+    A tensor that the axis divides in no dimension stays whole; a note says so.
+    """
+
+    name = "zero"
+
+    stage: int = 1
+    axis: str = "d"
+    only: tuple[str, ...] = ("*",)
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        if self.stage not in (1, 2, 3):
+            raise DistIRError(f"zero: there is no stage {self.stage}; choose 1, 2 or 3")
+        mesh = axis_mesh(op, self.axis)
+        function = entry_function(op)
+        updates = updated_arguments(function)
+        roles, names = argument_roles(function), argument_names(function)
+        if not any(roles[i] == "state" for i in updates.values()):
+            raise DistIRError(
+                "zero: the program updates no optimizer state; differentiate it with an "
+                "optimizer that has one first"
+            )
+        attributes = argument_attributes(function)
+        chosen = [
+            i
+            for i in updates.values()
+            if any(fnmatchcase(names[i], f"{pattern}*") for pattern in self.only)
+        ]
+        stored = ("parameter", "state") if self.stage == 3 else ("state",)
+        whole: list[str] = []
+        split = 0
+        for i in chosen:
+            shape = shape_of(function.function_type.inputs.data[i])
+            if roles[i] not in stored or not shape:
+                continue
+            before = requested_layout(attributes[i]) or Layout(mesh.name)
+            layout = _storage(shape, before, mesh, self.axis)
+            if layout == before:
+                whole.append(names[i])
+                continue
+            attributes[i][LAYOUT] = LayoutAttr(layout)
+            split += 1
+        if not split:
+            raise DistIRError(
+                f"zero: axis {self.axis!r} of size {mesh.size(self.axis)} divides no "
+                f"dimension of {', '.join(whole) or 'any optimizer state'}; choose "
+                f"another degree of data parallelism"
+            )
+        set_argument_attributes(function, attributes)
+        add_notes(
+            op,
+            [
+                f"zero: {name} stays whole: axis {self.axis!r} of size "
+                f"{mesh.size(self.axis)} divides none of its dimensions"
+                for name in whole
+            ],
+        )
+        if self.stage >= 2:
+            for i in updates:
+                owner = return_op(function).operands[i].owner
+                if isinstance(owner, Operation):
+                    owner.attributes[RESHARD_EARLY] = UnitAttr()

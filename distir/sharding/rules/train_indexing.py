@@ -1,0 +1,61 @@
+"""Rules and local forms of the gradients of look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType, i1
+from xdsl.ir import Operation
+
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import (
+    RuleBuilder,
+    element_type,
+    shape,
+    train_rule,
+)
+from distir.sharding.rules.indexing import locate
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+@train_rule("gather_grad")
+def gather_gradient(op: GatherGradOp) -> Rule:
+    """
+    Look-ups are summed over, so a split batch gives partial sums. Rows split as those
+    of `data` do.
+    """
+    builder = RuleBuilder(op)
+    sizes, axis = shape(op.ddata), op.dimension
+    before, after = builder.factors(sizes[:axis]), builder.factors(sizes[axis + 1 :])
+    rows = () if op.data is None else builder.factor(sizes[axis])
+    places = builder.factors(shape(op.indices), "reduction")
+    data = (*before, rows, *after)
+    return builder.rule(
+        [(*before, *places, *after), places, data], [data], linear=[(0,)]
+    )
+
+
+@local_form("train.gather_grad")
+def rows_held(context: LocalContext) -> Sequence[Operation]:
+    """Where rows are split: what was looked up on other devices adds zero, to row 0."""
+    op = context.op
+    assert isinstance(op, GatherGradOp)
+    (rows,) = context.rule.results[0][op.dimension] or (None,)
+    if rows is None or context.parts_of(rows) == 1:
+        return [context.same_op()]
+    builder = LocalBuilder(context)
+    dy, indices, data = context.operands
+    held, local = locate(builder, rows, indices)
+    depth = len(shape(indices))
+    trailing = len(shape(op.ddata)) - op.dimension - 1
+    if trailing:
+        axes = builder.shape_constant(range(depth, depth + trailing))
+        type_ = TensorType(i1, [*shape(indices), *[1] * trailing])
+        held = builder.emit("Unsqueeze", [held, axes], type_)
+    zero = builder.constant(np.zeros((), numpy_dtype(element_type(dy))))
+    masked = builder.emit("Where", [held, dy, zero], dy.type)
+    return [*builder.ops, context.same_op([masked, local, data])]
