@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 from sharding_harness import Array, Case
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
+from distir.dialects.train_ops.activation import GeluGradOp
+from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
+from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
+from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 
 _rng = np.random.default_rng(11)
 
@@ -31,6 +36,11 @@ def integers(low: int, high: int, *shape: int, dtype: Any = np.int64) -> Array:
 
 def scalar(value: Any, dtype: Any = np.float32) -> Array:
     return np.array(value, dtype)
+
+
+def coarse(*shape: int, dtype: Any = np.float32) -> Array:
+    """Multiples of 1/64 around 0, whose sums are exact in half precision."""
+    return (np.round(_rng.standard_normal(shape) * 64) / 64).astype(dtype)
 
 
 CASES: list[Case] = []
@@ -64,3 +74,63 @@ case(
     real(12, 6, dtype=np.float16),
     integers(0, 6, 12, dtype=np.int32),
 )
+
+# Softmax, normalisation layers, activations
+for _dtype in (np.float32, np.float16):
+    for _axis in (0, -1):
+        for _op in (SoftmaxGradOp, LogSoftmaxGradOp):
+            case(
+                _op,
+                coarse(6, 4, dtype=_dtype),
+                -positive(6, 4, dtype=_dtype) / 8,
+                axis=_axis,
+            )
+    for _options in ({"axis": -1}, {"axis": 2, "bias": False}):
+        case(
+            LayerNormGradOp,
+            coarse(6, 2, 4, dtype=_dtype),
+            real(6, 2, 4, dtype=_dtype),
+            real(4, dtype=_dtype),
+            epsilon=1e-5,
+            **_options,
+        )
+    case(
+        RmsNormGradOp,
+        coarse(6, 4, 2, dtype=_dtype),
+        real(6, 4, 2),
+        real(4, 2, dtype=_dtype),
+        axis=1,
+        epsilon=1e-6,
+    )
+    for _name in ("none", "tanh"):
+        case(
+            GeluGradOp,
+            coarse(6, 4, dtype=_dtype),
+            real(6, 4, dtype=_dtype),
+            approximate=_name,
+        )
+case(LayerNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
+case(RmsNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
+
+
+def _gather(
+    dy: Any, indices: Any, data: Any = None, *, rows: int, axis: int
+) -> Operation:
+    """Rows split as those of `data` where it is given."""
+    assert isinstance(dy.type, TensorType) and isinstance(indices.type, TensorType)
+    sizes, depth = dy.type.get_shape(), indices.type.get_num_dims()
+    shape = [*sizes[:axis], rows, *sizes[axis + depth :]]
+    type_ = TensorType(dy.type.element_type, shape)
+    return GatherGradOp(dy, indices, type_, axis, data)
+
+
+_gather.name = "train.gather_grad"
+case(_gather, real(4, 6, 8), integers(-12, 12, 4, 6), rows=12, axis=0)
+case(_gather, real(4, 6, 8), integers(-12, 12, 4, 6), real(12, 8), rows=12, axis=0)
+case(
+    *(_gather, real(4, 6, 2, 8), integers(-12, 12, 6, 2), real(4, 12, 8)),
+    rows=12,
+    axis=1,
+)
+case(_gather, real(4, 6), scalar(-1, np.int64), rows=3, axis=1)
+case(_gather, real(6, dtype=np.float16), integers(0, 3, 6), rows=3, axis=0, label="f16")

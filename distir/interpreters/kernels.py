@@ -285,9 +285,7 @@ def pad(op: OnnxOp, inputs: Sequence[Array | None]) -> list[Array]:
     return [np.pad(x, margins, constant_values=fill)]
 
 
-def _normalized(
-    op: OnnxOp, x: Array, centered: bool
-) -> tuple[Array, Array, Array]:
+def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Array]:
     """The dimensions from `axis` on, normalised; their means and inverse deviations."""
     stash = numpy_dtype(element_type(op.attribute("stash_type")))
     wide = x.astype(np.promote_types(x.dtype, stash) if x.dtype.kind == "f" else stash)

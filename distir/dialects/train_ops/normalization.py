@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import Float32Type, FloatAttr, IntegerAttr, TensorType, f32, i64
+from xdsl.dialects.builtin import (
+    Float32Type,
+    FloatAttr,
+    IntegerAttr,
+    TensorType,
+    f32,
+    i64,
+)
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -92,6 +99,9 @@ class LayerNormGradOp(NormGradOp):
 
     name = "train.layer_norm_grad"
 
+    # A class's own results come before those of its base.
+    dx = result_def(TensorType)
+    dscale = result_def(TensorType)
     dbias = opt_result_def(TensorType)
 
     def __init__(
