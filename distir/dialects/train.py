@@ -8,12 +8,19 @@ says shapes and formulas.
 
 from xdsl.ir import Dialect
 
-from distir.dialects.train_ops import activation, losses, normalization, softmax
+from distir.dialects.train_ops import (
+    activation,
+    indexing,
+    losses,
+    normalization,
+    softmax,
+)
 
 Train = Dialect(
     "train",
     [
         *activation.OPS,
+        *indexing.OPS,
         *losses.OPS,
         *normalization.OPS,
         *softmax.OPS,

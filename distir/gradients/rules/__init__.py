@@ -15,6 +15,7 @@ from distir.gradients.rules import (
 from distir.gradients.rules import (
     elementwise as elementwise,
 )
+from distir.gradients.rules import indexing as indexing
 from distir.gradients.rules import losses as losses
 from distir.gradients.rules import (
     normalization as normalization,

@@ -122,6 +122,13 @@ def lookup(context: CostContext) -> Cost:
     return context.roofline(moved=indices + 2 * sum(context.result_bytes))
 
 
+@cost_function("train.gather_grad")
+def lookup_gradient(context: CostContext) -> Cost:
+    """Fills its result with zeros, then reads and writes the elements looked up."""
+    gradient, indices = context.operand_bytes[:2]
+    return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
+
+
 @cost_function("onnx.Slice", "collective.slice")
 def selection(context: CostContext) -> Cost:
     """Reads what it keeps and writes it."""

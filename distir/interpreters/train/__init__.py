@@ -6,6 +6,7 @@ package registers them.
 from distir.interpreters.train import (
     activation as activation,
 )
+from distir.interpreters.train import indexing as indexing
 from distir.interpreters.train import losses as losses
 from distir.interpreters.train import (
     normalization as normalization,

@@ -10,6 +10,7 @@ from distir.lowering.emitters import (  # noqa: F401
     recurrent,
     reduction,
     shape,
+    train_indexing,
     train_losses,
     train_normalization,
 )

@@ -114,3 +114,16 @@ def unique(x, axis=None, ordered=True):
         counts, first = counts[order], first[order]
         inverse = order.argsort()[inverse]
     return found, first, inverse, counts
+
+
+def gather_grad(dy, indices, shape, axis):
+    """The gradient of a look-up along `axis` of data of that shape."""
+    depth = indices.dim()
+    slices = dy.movedim(tuple(range(axis, axis + depth)), tuple(range(depth)))
+    rest = slices.shape[depth:]
+    indices = torch.where(indices < 0, indices + shape[axis], indices).reshape(-1)
+    # A kernel that adds in a fixed order, on GPUs too.
+    out = torch.ops.aten.embedding_dense_backward(
+        slices.reshape(indices.numel(), rest.numel()), indices, shape[axis], -1, False
+    )
+    return out.reshape(shape[axis], *rest).movedim(0, axis)

@@ -15,6 +15,7 @@ from distir.sharding.rules import (
     recurrent,
     reduction,
     reshape,
+    train_indexing,
     train_losses,
     train_normalization,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "recurrent",
     "reduction",
     "reshape",
+    "train_indexing",
     "train_losses",
     "train_normalization",
 ]

@@ -1,0 +1,87 @@
+"""Gradients of look-ups."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+
+from distir.dialects.train_ops.checks import (
+    check_element,
+    check_float,
+    check_integers,
+    check_like,
+    check_shape,
+    checked_axis,
+    shape_of,
+)
+
+
+@irdl_op_definition
+class GatherGradOp(IRDLOperation):
+    """
+    The gradient of `onnx.Gather` along `axis` with respect to its data: zeros of the
+    shape of `ddata`, to which each slice of `dy` is added at the place its index says.
+    `dy` is `[...before, ...indices, ...after]`, `ddata` is `[...before, rows, ...after]`;
+    indices are in `-rows .. rows-1`, negative ones count from the end. The order of
+    additions is fixed.
+
+    With `data`, whose values are not used, the rows are split as those of `data`.
+    """
+
+    name = "train.gather_grad"
+
+    dy = operand_def(TensorType)
+    indices = operand_def(TensorType)
+    data = opt_operand_def(TensorType)
+    axis = prop_def(IntegerAttr.constr(i64))
+    ddata = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$dy `,` $indices (`like` $data^)? attr-dict `:` "
+        "functional-type(operands, results)"
+    )
+
+    def __init__(
+        self,
+        dy: SSAValue,
+        indices: SSAValue,
+        result_type: Attribute,
+        axis: int,
+        data: SSAValue | None = None,
+    ):
+        super().__init__(
+            operands=[dy, indices, data],
+            properties={"axis": IntegerAttr(axis, i64)},
+            result_types=[result_type],
+        )
+
+    @property
+    def dimension(self) -> int:
+        """The index of the looked-up dimension."""
+        return checked_axis(self, self.axis.value.data, len(shape_of(self.ddata)))
+
+    def verify_(self) -> None:
+        sizes, axis = shape_of(self.ddata), self.dimension
+        check_float(self, "dy", self.dy)
+        check_integers(self, "indices", self.indices)
+        expected = (*sizes[:axis], *shape_of(self.indices), *sizes[axis + 1 :])
+        check_shape(self, "dy", self.dy, expected)
+        check_element(self, "ddata", self.ddata, self.dy)
+        if self.data is not None:
+            check_like(self, "data", self.data, self.ddata)
+
+
+OPS = [GatherGradOp]
