@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, prod
 from typing import Literal, NamedTuple
 
@@ -160,6 +161,9 @@ class _Candidate(NamedTuple):
 
 
 Available = frozenset[Placement]
+
+REQUESTED = -1
+"""Stands for a request among the operands that support a split."""
 
 
 class _OpInfo:
@@ -399,6 +403,54 @@ class AxisChooser:
                         hints.setdefault(value, set()).add(placement)
         return hints
 
+    @cached_property
+    def wishes(self) -> Mapping[SSAValue, set[Placement]]:
+        """
+        Splits that `dist.constrain` asks of the values that lead up to it, through
+        elementwise and other ops that are no contractions, and across calls. An op
+        whose result is wished for in parts may cut its operands for it.
+        """
+        wishes: dict[SSAValue, set[Placement]] = {}
+        self._collect_wishes(self.entry, (), wishes)
+        return wishes
+
+    def _collect_wishes(
+        self,
+        name: str,
+        results: Sequence[set[Placement]],
+        wishes: dict[SSAValue, set[Placement]],
+    ) -> list[set[Placement]]:
+        """Adds the wishes for a function's values; gives those for its arguments."""
+        block = self.functions[name].body.block
+        for op in reversed(list(block.ops)):
+            if isinstance(op, ReturnOp):
+                for value, wished in zip(op.operands, results, strict=False):
+                    wishes.setdefault(value, set()).update(wished)
+            elif isinstance(op, CallOp):
+                inner = self._collect_wishes(
+                    op.callee.string_value(),
+                    [wishes.get(r, set()) for r in op.results],
+                    wishes,
+                )
+                for value, wished in zip(op.operands, inner, strict=True):
+                    wishes.setdefault(value, set()).update(wished)
+            elif isinstance(op, ConstrainOp):
+                target = placement_in(op.layout.data, self.axis)
+                if op.fixes(self.axis) and target.kind == "split":
+                    wishes.setdefault(op.source, set()).add(target)
+            elif any(r in wishes for r in op.results):
+                info = self.info(op)
+                if info.rule.flops:
+                    continue
+                for key in self.hinted_factors(info, wishes):
+                    candidate = info.candidate(*key)
+                    if candidate is None:
+                        continue
+                    for value, p in zip(op.operands, candidate.operands, strict=True):
+                        if p.kind == "split":
+                            wishes.setdefault(value, set()).add(p)
+        return [wishes.get(arg, set()) for arg in block.args]
+
     def hinted_factors(
         self, info: _OpInfo, hints: Mapping[SSAValue, set[Placement]]
     ) -> Iterable[tuple[int, int | None]]:
@@ -632,6 +684,8 @@ class _FunctionSolver:
                     and self.derived.get(info.op.operands[i]) == "parameter"
                 ):
                     starts.append(i)
+        for key in self.chooser.hinted_factors(info, self.chooser.wishes):
+            found.setdefault(key, set()).add(REQUESTED)
         if not starts:
             return found
         # A split starts where a parameter meets a contraction, or before that where an
@@ -787,7 +841,12 @@ class _FunctionSolver:
                 placement, price = self._settled(placements, sizes[i])
                 placement = WHOLE if placement == FREE else placement
                 total += price
-                if placement.kind == "split" and chooser.split_parameters:
+                wished = placement in chooser.wishes.get(op.operands[i], ())
+                if (
+                    placement.kind == "split"
+                    and chooser.split_parameters
+                    and not wished
+                ):
                     # Whoever gets it may want it whole: without this charge a layer
                     # would leave its last all-gather to the next one.
                     total += _gather_price(sizes[i], chooser.parts)
