@@ -20,3 +20,6 @@ from distir.gradients.rules import losses as losses
 from distir.gradients.rules import (
     normalization as normalization,
 )
+from distir.gradients.rules import reduction as reduction
+from distir.gradients.rules import scatter as scatter
+from distir.gradients.rules import shape as shape

@@ -1,0 +1,116 @@
+"""Gradient rules of look-ups and scatters by elements, of TopK and of triangles."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rules.arithmetic import is_wanted
+from distir.gradients.rules.shape import zeros
+from distir.program import describe
+
+
+@gradient_rule("onnx.GatherElements")
+def gather_elements(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Every element of the gradient is added where it was read."""
+    data, indices = op.operands
+    dx = build.onnx(
+        "ScatterElements",
+        zeros(shape(data), data, build),
+        indices,
+        gradients[0],
+        axis=op.attribute("axis"),
+        reduction="add",
+    )
+    return [dx, None]
+
+
+@gradient_rule("onnx.GatherND")
+def gather_nd(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """Every slice of the gradient is added where it was read."""
+    data, indices = op.operands
+    count = op.attribute("batch_dims")
+    if count:
+        indices = _with_batch_indices(indices, count, build)
+    dx = build.onnx(
+        "ScatterND",
+        zeros(shape(data), data, build),
+        indices,
+        gradients[0],
+        reduction="add",
+    )
+    return [dx, None]
+
+
+def _with_batch_indices(
+    indices: SSAValue, count: int, build: GradientBuilder
+) -> SSAValue:
+    """Indices into the first `count` dimensions, too, which each entry is in."""
+    sizes = shape(indices)
+    batch, places = sizes[:count], sizes[count:-1]
+    grid = np.moveaxis(np.indices(batch, dtype=np.int64), 0, -1)
+    positions = build.constant(grid.reshape(*batch, *[1] * len(places), count))
+    if places:
+        target = build.integers([*batch, *places, count])
+        positions = build.onnx("Expand", positions, target)
+    return build.onnx("Concat", positions, indices, axis=-1)
+
+
+@gradient_rule("onnx.ScatterElements", "onnx.ScatterND")
+def scatter(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    The updates get what lies where they were written, the data the gradient with zeros
+    there (or all of it, where updates are added). Raises DistIRError for other
+    reductions.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    data, indices, updates = op.operands
+    reduction = op.attribute("reduction")
+    if reduction not in ("none", "add"):
+        raise DistIRError(
+            f"{describe(op)} has no gradient rule for reduction {reduction!r}; it has "
+            "for 'none' and 'add'"
+        )
+    by_element = op.name == "onnx.ScatterElements"
+    attributes = {"axis": op.attribute("axis")} if by_element else {}
+    d_data = d_updates = None
+    if is_wanted(data):
+        d_data = gradient
+        if reduction == "none":
+            nothing = zeros(shape(updates), updates, build)
+            name = "ScatterElements" if by_element else "ScatterND"
+            d_data = build.onnx(name, gradient, indices, nothing, **attributes)
+    if is_wanted(updates):
+        name = "GatherElements" if by_element else "GatherND"
+        d_updates = build.onnx(name, gradient, indices, **attributes)
+    return [d_data, None, d_updates]
+
+
+@gradient_rule("onnx.TopK")
+def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient of the values, put where these were found."""
+    gradient = gradients[0]
+    if gradient is None:
+        return [None, None]
+    x = op.operands[0]
+    dx = build.onnx(
+        "ScatterElements",
+        zeros(shape(x), x, build),
+        op.results[1],
+        gradient,
+        axis=op.attribute("axis"),
+    )
+    return [dx, None]
+
+
+@gradient_rule("onnx.Trilu")
+def triangle(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The same triangle of the gradient."""
+    dx = build.onnx("Trilu", gradients[0], op.input(1), upper=op.attribute("upper"))
+    return [dx, *[None] * (len(op.operands) - 1)]

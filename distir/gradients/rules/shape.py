@@ -1,0 +1,225 @@
+"""Gradient rules of ops that regroup, repeat, cut and join tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rules.arithmetic import is_wanted
+from distir.interpreters.types import constant_operand
+from distir.program import describe
+
+
+def zeros(sizes: Sequence[int], like: SSAValue, build: GradientBuilder) -> SSAValue:
+    """A tensor of zeros of the element type of `like`."""
+    return build.onnx("Expand", build.scalar(0, like), build.integers(sizes))
+
+
+def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
+    """The value of an input; None where it is omitted. Raises DistIRError."""
+    value = op.input(index)
+    if value is None:
+        return None
+    known = constant_operand(value)
+    if known is None:
+        name = op.SCHEMA.inputs[index].name
+        raise DistIRError(
+            f"{describe(op)} has a gradient only where {name!r} is a constant; run "
+            "fold-shapes first"
+        )
+    return known
+
+
+def padded(
+    value: SSAValue, begins: Sequence[int], ends: Sequence[int], build: GradientBuilder
+) -> SSAValue:
+    """The value with so many zeros at both ends of each dimension; negative: cropped."""
+    if not any((*begins, *ends)):
+        return value
+    if max(*begins, *ends) > 0:
+        return build.onnx("Pad", value, build.integers([*begins, *ends]))
+    sizes = shape(value)
+    axes = [i for i, pair in enumerate(zip(begins, ends, strict=True)) if any(pair)]
+    return build.onnx(
+        "Slice",
+        value,
+        build.integers([-begins[i] for i in axes]),
+        build.integers([sizes[i] + ends[i] for i in axes]),
+        build.integers(axes),
+    )
+
+
+@gradient_rule("onnx.Reshape", "onnx.Flatten", "onnx.Squeeze", "onnx.Unsqueeze")
+def reshape(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient in the shape of the operand."""
+    (gradient,) = gradients
+    assert gradient is not None
+    dx = build.reshape_like(gradient, op.operands[0])
+    return [dx, *[None] * (len(op.operands) - 1)]
+
+
+@gradient_rule("onnx.Transpose")
+def transpose(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The inverse permutation."""
+    rank = len(shape(op.operands[0]))
+    order = op.attribute("perm", list(reversed(range(rank))))
+    inverse = [int(i) for i in np.argsort(order)]
+    return [build.onnx("Transpose", gradients[0], perm=inverse)]
+
+
+@gradient_rule("onnx.Expand")
+def expand(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The sum over the copies."""
+    (gradient,) = gradients
+    assert gradient is not None
+    return [build.sum_to(gradient, op.operands[0]), None]
+
+
+@gradient_rule("onnx.Tile")
+def tile(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The sum over the copies."""
+    (gradient,) = gradients
+    assert gradient is not None
+    sizes, axes = [], []
+    for before, after in zip(shape(op.operands[0]), shape(gradient), strict=True):
+        if after != before:
+            axes.append(len(sizes))
+            sizes.append(after // before)
+        sizes.append(before)
+    if not axes:
+        return [gradient, None]
+    copies = build.onnx("Reshape", gradient, build.integers(sizes))
+    return [build.onnx("ReduceSum", copies, build.integers(axes), keepdims=0), None]
+
+
+@gradient_rule("onnx.Concat")
+def concat(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The part of each operand."""
+    (gradient,) = gradients
+    if len(op.operands) == 1:
+        return [gradient]
+    axis = op.attribute("axis") % len(shape(op.results[0]))
+    sizes = [shape(v)[axis] for v in op.operands]
+    return build.onnx_results(
+        "Split", gradient, build.integers(sizes), results=len(sizes), axis=axis
+    )
+
+
+@gradient_rule("onnx.Split")
+def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The parts joined, zeros for results without a gradient."""
+    parts = [
+        zeros(shape(r), r, build) if g is None else g
+        for r, g in zip(op.results, gradients, strict=True)
+    ]
+    dx = parts[0]
+    if len(parts) > 1:
+        axis = op.attribute("axis") % len(shape(op.results[0]))
+        dx = build.onnx("Concat", *parts, axis=axis)
+    return [dx, *[None] * (len(op.operands) - 1)]
+
+
+@gradient_rule("onnx.Pad")
+def pad(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """
+    What lies inside the padding; the padding's value gets the rest. Raises DistIRError
+    for modes that pad by elements of the operand.
+    """
+    (gradient,) = gradients
+    assert gradient is not None
+    mode = op.attribute("mode")
+    if mode != "constant":
+        raise DistIRError(
+            f"{describe(op)} has no gradient rule for mode {mode!r}; pad by a constant"
+        )
+    rank = len(shape(op.operands[0]))
+    pads, axes = constant_input(op, 1), constant_input(op, 3)
+    assert pads is not None
+    over = [int(a) % rank for a in (range(rank) if axes is None else axes.reshape(-1))]
+    begins, ends = [0] * rank, [0] * rank
+    for i, axis in enumerate(over):
+        begins[axis], ends[axis] = -int(pads[i]), -int(pads[i + len(over)])
+    dx = padded(gradient, begins, ends, build)
+    found: list[SSAValue | None] = [None] * len(op.operands)
+    found[0] = dx
+    fill = op.input(2)
+    if fill is not None and is_wanted(fill):
+        whole = build.onnx("ReduceSum", gradient, keepdims=0)
+        inside = build.onnx("ReduceSum", dx, keepdims=0)
+        found[2] = build.reshape_like(build.onnx("Sub", whole, inside), fill)
+    return found
+
+
+@gradient_rule("onnx.Slice")
+def slice_(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient among zeros: reversed where the step is negative, and spread out."""
+    (gradient,) = gradients
+    assert gradient is not None
+    nothing = [None] * (len(op.operands) - 1)
+    sizes, kept = shape(op.operands[0]), shape(gradient)
+    if 0 in kept:
+        return [None, *nothing]
+    chosen = _chosen(op)
+    reverse = [axis for axis, indices in chosen.items() if indices.step < 0]
+    if reverse:
+        count = len(reverse)
+        gradient = build.onnx(
+            "Slice",
+            gradient,
+            build.integers([-1] * count),
+            build.integers([np.iinfo(np.int64).min] * count),
+            build.integers(reverse),
+            build.integers([-1] * count),
+        )
+    steps = [
+        abs(chosen[axis].step) if axis in chosen and size > 1 else 1
+        for axis, size in enumerate(kept)
+    ]
+    gradient = _spread(gradient, steps, build)
+    begins = [min(chosen[a]) if a in chosen else 0 for a in range(len(sizes))]
+    ends = [
+        size - begin - have
+        for size, begin, have in zip(sizes, begins, shape(gradient), strict=True)
+    ]
+    return [padded(gradient, begins, ends, build), *nothing]
+
+
+def _chosen(op: OnnxOp) -> dict[int, range]:
+    """The indices that a Slice takes along each of its axes."""
+    sizes = shape(op.operands[0])
+    starts, ends, axes, steps = (constant_input(op, i) for i in range(1, 5))
+    assert starts is not None and ends is not None
+    count = starts.size
+    axes = np.arange(count) if axes is None else axes
+    steps = np.ones(count, np.int64) if steps is None else steps
+    chosen: dict[int, range] = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = sizes[int(axis)]
+        window = slice(int(start), int(end), int(step)).indices(size)
+        chosen[int(axis) % len(sizes)] = range(*window)
+    return chosen
+
+
+def _spread(value: SSAValue, steps: Sequence[int], build: GradientBuilder) -> SSAValue:
+    """Puts `step - 1` zeros behind each element of each dimension."""
+    if all(step == 1 for step in steps):
+        return value
+    rows: list[int] = []
+    ends: list[int] = []
+    for size, step in zip(shape(value), steps, strict=True):
+        rows += [size, 1]
+        ends += [0, step - 1]
+    value = build.onnx("Reshape", value, build.integers(rows))
+    value = padded(value, [0] * len(ends), ends, build)
+    return build.onnx(
+        "Reshape",
+        value,
+        build.integers([n * s for n, s in zip(rows[::2], steps, strict=True)]),
+    )
