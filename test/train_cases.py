@@ -10,7 +10,7 @@ from sharding_harness import Array, Case
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
-from distir.dialects.train_ops.activation import GeluGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
@@ -76,6 +76,7 @@ case(
 )
 
 # Softmax, normalisation layers, activations
+_rng = np.random.default_rng(12)
 for _dtype in (np.float32, np.float16):
     for _axis in (0, -1):
         for _op in (SoftmaxGradOp, LogSoftmaxGradOp):
@@ -108,6 +109,13 @@ for _dtype in (np.float32, np.float16):
             coarse(6, 4, dtype=_dtype),
             real(6, 4, dtype=_dtype),
             approximate=_name,
+        )
+    for _alpha in (1.0, 1.5):
+        case(
+            SwishGradOp,
+            coarse(6, 4, dtype=_dtype),
+            real(6, 4, dtype=_dtype),
+            alpha=_alpha,
         )
 case(LayerNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
 case(RmsNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)

@@ -301,7 +301,8 @@ def _normalized(op: OnnxOp, x: Array, centered: bool) -> tuple[Array, Array, Arr
 @kernel("onnx.LayerNormalization")
 def layer_normalization(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """`onnx.reference` knows one stash type, and takes half precision for it."""
-    x, scale, bias = [*inputs, None][:3]
+    x, scale = inputs[:2]
+    bias = inputs[2] if len(inputs) > 2 else None
     normal, *statistics = _normalized(op, x, centered=True)
     result = normal * scale if bias is None else normal * scale + bias
     return [result.astype(x.dtype), *statistics]

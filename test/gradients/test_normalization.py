@@ -2,15 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 import torch.nn.functional as F
-from gradients.harness import GradientCase, check, normal
+from gradients.harness import GradientCase, backward_program, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distir.dialects.onnx import operator
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, gradients_of
 
 F64 = 11
 """ONNX's number of f64: statistics are kept in f32 by default."""
@@ -76,6 +73,10 @@ CASES = [
     rms_norm_case((2, 3, 4), -1, (2, 1, 4)),
     GradientCase("Gelu", [normal(3, 4)], torch=F.gelu),
     GradientCase("Gelu", [normal(3, 4) * 3], {"approximate": "tanh"}, torch=lambda x: F.gelu(x, approximate="tanh")),
+    GradientCase("Swish", [normal(3, 4) * 3], torch=F.silu),
+    GradientCase("Swish", [normal(3, 4)], {"alpha": 1.5}, torch=lambda x: x * (1.5 * x).sigmoid()),
+    GradientCase("SwiGLU", [normal(3, 4), normal(3, 4, seed=1)], torch=lambda a, b: F.silu(a) * b),
+    GradientCase("SwiGLU", [normal(3, 4), normal(3, 4, seed=1)], {"alpha": 0.5}),
 ]  # fmt: skip
 
 
@@ -101,3 +102,9 @@ def test_random_axes(drawn):
     row = sizes[axis % len(sizes) :]
     check(layer_norm_case(sizes, axis, row, row, epsilon=0.5))
     check(rms_norm_case(sizes, axis, row))
+
+
+def test_statistics_have_no_gradient():
+    case = GradientCase("LayerNormalization", [normal(2, 4), normal(4)], results=2)
+    with pytest.raises(DistIRError, match="no gradient rule for its mean"):
+        backward_program(case, frozenset([1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import StringAttr, TensorType
+from xdsl.dialects.builtin import Float32Type, FloatAttr, StringAttr, TensorType, f32
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -60,4 +60,37 @@ class GeluGradOp(IRDLOperation):
             )
 
 
-OPS = [GeluGradOp]
+@irdl_op_definition
+class SwishGradOp(IRDLOperation):
+    """
+    The gradient of y = x * s, s = sigmoid(alpha * x), elementwise; SiLU for alpha = 1:
+
+        dx = dy * s * (1 + alpha * x * (1 - s))
+
+    `dy`, `x` and `dx` are of one type.
+    """
+
+    name = "train.swish_grad"
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    alpha = prop_def(FloatAttr[Float32Type])
+    dx = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, dy: SSAValue, x: SSAValue, alpha: float):
+        super().__init__(
+            operands=[dy, x],
+            properties={"alpha": FloatAttr(alpha, f32)},
+            result_types=[x.type],
+        )
+
+    def verify_(self) -> None:
+        check_like(self, "dy", self.dy, self.x)
+        check_like(self, "dx", self.dx, self.x)
+
+
+OPS = [GeluGradOp, SwishGradOp]

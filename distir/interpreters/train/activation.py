@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
-from distir.dialects.train_ops.activation import GeluGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
 from distir.interpreters.kernels import erf
 from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.train.arithmetic import Array, widen
@@ -17,7 +17,7 @@ from distir.interpreters.train.arithmetic import Array, widen
 @register_reference_implementations
 @register_impls
 class ActivationGradients(InterpreterFunctions):
-    """`train.gelu_grad`."""
+    """`train.gelu_grad` and `train.swish_grad`."""
 
     @impl(GeluGradOp)
     def gelu(
@@ -33,3 +33,14 @@ class ActivationGradients(InterpreterFunctions):
             density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
             slope = (1 + erf(x / math.sqrt(2))) / 2 + x * density
         return ((dy * slope).astype(args[1].dtype),)
+
+    @impl(SwishGradOp)
+    def swish(
+        self, interpreter: Interpreter, op: SwishGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy, x = map(widen, args)
+        alpha = x.dtype.type(op.alpha.value.data)
+        # The hyperbolic tangent does not overflow, an exponential would.
+        sigmoid = (1 + np.tanh(alpha * x / 2)) / 2
+        dx = dy * sigmoid * (1 + alpha * x * (1 - sigmoid))
+        return (dx.astype(args[1].dtype),)

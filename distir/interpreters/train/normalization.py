@@ -16,6 +16,11 @@ from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.train.arithmetic import Array, widen
 
 
+def _mean(x: Array, axis: int) -> Array:
+    """Over the dimensions from `axis` on, which stay with size 1."""
+    return x.mean(tuple(range(axis, x.ndim)), keepdims=True)
+
+
 def _inverse_root(op: NormGradOp, square: Array) -> Array:
     epsilon = square.dtype.type(op.epsilon.value.data)
     return 1 / np.sqrt(square + epsilon)
@@ -31,13 +36,13 @@ class NormalizationGradients(InterpreterFunctions):
         self, interpreter: Interpreter, op: LayerNormGradOp, args: tuple[Any, ...]
     ) -> tuple[Array, ...]:
         dy, x, scale = map(widen, args)
-        rows = tuple(range(op.dimension))
-        over = {"axis": tuple(range(op.dimension, x.ndim)), "keepdims": True}
-        centered = x - x.mean(**over)
-        inverse = _inverse_root(op, (centered * centered).mean(**over))
+        axis = op.dimension
+        rows = tuple(range(axis))
+        centered = x - _mean(x, axis)
+        inverse = _inverse_root(op, _mean(centered * centered, axis))
         n = centered * inverse
         g = dy * scale
-        dx = inverse * (g - g.mean(**over) - n * (g * n).mean(**over))
+        dx = inverse * (g - _mean(g, axis) - n * _mean(g * n, axis))
         found = [dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)]
         if op.dbias is not None:
             found.append(dy.sum(rows).astype(args[2].dtype))
@@ -48,10 +53,10 @@ class NormalizationGradients(InterpreterFunctions):
         self, interpreter: Interpreter, op: RmsNormGradOp, args: tuple[Any, ...]
     ) -> tuple[Array, ...]:
         dy, x, scale = map(widen, args)
-        rows = tuple(range(op.dimension))
-        over = {"axis": tuple(range(op.dimension, x.ndim)), "keepdims": True}
-        inverse = _inverse_root(op, (x * x).mean(**over))
+        axis = op.dimension
+        rows = tuple(range(axis))
+        inverse = _inverse_root(op, _mean(x * x, axis))
         n = x * inverse
         g = dy * scale
-        dx = inverse * (g - n * (g * n).mean(**over))
+        dx = inverse * (g - n * _mean(g * n, axis))
         return dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)

@@ -5,7 +5,7 @@ in the gradient that comes in.
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.activation import GeluGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
 from distir.dialects.train_ops.normalization import NormGradOp
 from distir.dialects.train_ops.softmax import SoftmaxFamilyGradOp
 from distir.sharding.rule import Rule
@@ -36,8 +36,8 @@ def normalization_gradient(op: NormGradOp) -> Rule:
     )
 
 
-@train_rule("gelu_grad")
-def activation_gradient(op: GeluGradOp) -> Rule:
+@train_rule("gelu_grad", "swish_grad")
+def activation_gradient(op: GeluGradOp | SwishGradOp) -> Rule:
     """Every dimension is parallel."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))

@@ -17,5 +17,7 @@ func.func @main(%dy: tensor<2x8xf16>, %x: tensor<2x8xf16>, %scale: tensor<8xf16>
   %2, %3 = train.rms_norm_grad %dy, %x, %scale {axis = -1 : i64, epsilon = 1.000000e-06 : f32} : (tensor<2x8xf16>, tensor<2x8xf16>, tensor<8xf16>) -> (tensor<2x8xf16>, tensor<8xf16>)
   // CHECK-NEXT: %4 = train.gelu_grad %dy, %x {approximate = "tanh"} : (tensor<2x8xf16>, tensor<2x8xf16>) -> tensor<2x8xf16>
   %4 = train.gelu_grad %dy, %x {approximate = "tanh"} : (tensor<2x8xf16>, tensor<2x8xf16>) -> tensor<2x8xf16>
+  // CHECK-NEXT: %5 = train.swish_grad %dy, %x {alpha = 1.000000e+00 : f32} : (tensor<2x8xf16>, tensor<2x8xf16>) -> tensor<2x8xf16>
+  %5 = train.swish_grad %dy, %x {alpha = 1.000000e+00 : f32} : (tensor<2x8xf16>, tensor<2x8xf16>) -> tensor<2x8xf16>
   func.return
 }

@@ -53,3 +53,11 @@ func.func @approximate(%x: tensor<2x8xf32>) {
   %dx = train.gelu_grad %x, %x {approximate = "sigmoid"} : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<2x8xf32>
   func.return
 }
+
+// -----
+
+func.func @swish(%x: tensor<2x8xf32>) {
+  // CHECK: train.swish_grad: dx has shape [8, 2], expected [2, 8]
+  %dx = train.swish_grad %x, %x {alpha = 1.0 : f32} : (tensor<2x8xf32>, tensor<2x8xf32>) -> tensor<8x2xf32>
+  func.return
+}
