@@ -114,9 +114,9 @@ class ReverseMode:
         return found
 
     def with_forward_calls(
-        self, block: Block, active: Mapping[SSAValue, None]
+        self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
-        """Makes active calls of a body call the forwards of their pairs."""
+        """Makes active calls of a body call the forwards of their pairs; extends `active`."""
         pairs: dict[CallOp, Pair] = {}
         for op in list(block.ops):
             if not isinstance(op, CallOp):
@@ -135,6 +135,7 @@ class ReverseMode:
             for old, new in zip(op.results, call.results, strict=False):
                 new.name_hint = old.name_hint
                 old.replace_all_uses_with(new)
+            active |= {r: None for r in call.results if is_differentiable(r)}
             block.erase_op(op)
             pairs[call] = pair
         return pairs
@@ -206,7 +207,6 @@ class ReverseMode:
         block = forward.body.block
         active = self.active(block, [block.args[i] for i in arguments])
         pairs = self.with_forward_calls(block, active)
-        active = self.active(block, [block.args[i] for i in arguments])
         ops = [op for op in block.ops if not isinstance(op, ReturnOp)]
         returned = return_op(forward)
         results = [i for i, v in enumerate(returned.operands) if v in active]
