@@ -14,6 +14,12 @@ from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
+from distir.dialects.train_ops.optimizers import (
+    AdamOp,
+    AdamWOp,
+    SgdOp,
+    SquareSumOp,
+)
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 
 _rng = np.random.default_rng(11)
@@ -142,3 +148,24 @@ case(
 )
 case(_gather, real(4, 6), scalar(-1, np.int64), rows=3, axis=1)
 case(_gather, real(6, dtype=np.float16), integers(0, 3, 6), rows=3, axis=0, label="f16")
+
+_state = (real(4, 6), real(4, 6), real(4, 6), positive(4, 6), scalar(2, np.int64))
+for _make in (AdamOp, AdamWOp):
+    case(_make, *_state, learning_rate=0.1, weight_decay=0.2)
+case(
+    *(AdamWOp, real(6), real(6, dtype=np.float16), real(6), positive(6)),
+    *(scalar(0, np.int64),),
+    learning_rate=0.1,
+    weight_decay=0.0,
+    label="f16",
+)
+case(SgdOp, real(4, 6), real(4, 6), learning_rate=0.1, weight_decay=0.3)
+for _nesterov in (False, True):
+    case(
+        *(SgdOp, real(4, 6), real(4, 6), real(4, 6)),
+        learning_rate=0.1,
+        momentum=0.9,
+        nesterov=_nesterov,
+    )
+case(SquareSumOp, real(4, 6))
+case(SquareSumOp, real(4, 6, dtype=np.float16) * 8)

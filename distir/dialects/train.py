@@ -13,6 +13,7 @@ from distir.dialects.train_ops import (
     indexing,
     losses,
     normalization,
+    optimizers,
     softmax,
 )
 
@@ -23,6 +24,7 @@ Train = Dialect(
         *indexing.OPS,
         *losses.OPS,
         *normalization.OPS,
+        *optimizers.OPS,
         *softmax.OPS,
     ],
     [],

@@ -11,6 +11,7 @@ from distir.interpreters.train import losses as losses
 from distir.interpreters.train import (
     normalization as normalization,
 )
+from distir.interpreters.train import optimizers as optimizers
 from distir.interpreters.train import (
     softmax as softmax,
 )

@@ -13,4 +13,5 @@ from distir.lowering.emitters import (  # noqa: F401
     train_indexing,
     train_losses,
     train_normalization,
+    train_optimizers,
 )

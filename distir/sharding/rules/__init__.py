@@ -18,6 +18,7 @@ from distir.sharding.rules import (
     train_indexing,
     train_losses,
     train_normalization,
+    train_optimizers,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "train_indexing",
     "train_losses",
     "train_normalization",
+    "train_optimizers",
 ]
