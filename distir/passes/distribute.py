@@ -14,18 +14,22 @@ from xdsl.passes import ModulePass
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
 from distir.errors import DistIRError
+from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPass
 from distir.passes.annotations import request_split, requested_layout
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.partition import PartitionPass
 from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.passes.sequence_parallel import SequenceParallelPass
 from distir.passes.tensor_parallel import TensorParallelPass
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.passes.zero import ZeroPass
 from distir.program import (
     argument_attributes,
     argument_names,
     entry_function,
     functions,
     set_argument_attributes,
+    updated_arguments,
 )
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import Mesh
@@ -139,13 +143,16 @@ class DistributePass(ModulePass):
     """
     Distributes a sequential program over `d` x `t` devices of a cluster: data
     parallelism over axis "d", tensor parallelism over axis "t" (DistIR's D/T/P
-    transform). It is the composition of `data-parallel`, `tensor-parallel`,
-    `propagate-sharding`, `partition` and `verify-distribution` on a mesh over the
-    first d x t devices of the cluster.
+    transform). It is the composition of `activation-checkpoint`, `data-parallel`,
+    `zero`, `sequence-parallel`, `tensor-parallel`, `propagate-sharding`, `partition`
+    and `verify-distribution` on a mesh over the first d x t devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
     - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`.
+    - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
+    - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
+    - `sequence_parallel`: split sequences over axis "t" between the blocks.
     """
 
     name = "distribute"
@@ -154,17 +161,56 @@ class DistributePass(ModulePass):
     t: int = 1
     cluster: str = ""
     shard: tuple[str, ...] = ()
+    zero: int = 0
+    checkpoint: str = "none"
+    sequence_parallel: bool = False
+
+    def _check_options(self, module: ModuleOp) -> None:
+        if self.zero not in range(4):
+            raise DistIRError(
+                f"distribute: there is no ZeRO stage {self.zero}; choose 0, 1, 2 or 3"
+            )
+        if self.checkpoint not in POLICIES:
+            raise DistIRError(
+                f"distribute: there is no checkpoint policy {self.checkpoint!r}; choose "
+                f"one of {', '.join(POLICIES)}"
+            )
+        if self.sequence_parallel and self.t == 1:
+            raise DistIRError(
+                "distribute: sequence parallelism splits sequences over the "
+                "tensor-parallel devices, but t is 1; choose a larger -t"
+            )
+        if self.zero and self.d == 1:
+            raise DistIRError(
+                f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
+                f"over the data-parallel devices, but d is 1; choose a larger -d"
+            )
+        asked = [f"ZeRO stage {self.zero}"] if self.zero else []
+        if self.checkpoint != "none":
+            asked.append(f"{self.checkpoint} activation checkpointing")
+        if asked and not updated_arguments(entry_function(module)):
+            raise DistIRError(
+                f"distribute: {' and '.join(asked)} needs a training step, but the "
+                f"program updates no argument (dist.updates); build or import it with "
+                f"--training, or run `differentiate` first"
+            )
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         _check_sequential(op)
+        self._check_options(op)
         if any(isinstance(o, MeshOp) for o in op.body.block.ops):
             raise DistIRError(
                 "distribute makes its own mesh; remove the device.mesh of the module"
             )
         mesh = _add_mesh(op, [("d", self.d), ("t", self.t)], _cluster(op, self.cluster))
+        ActivationCheckpointPass(self.checkpoint).apply(ctx, op)
         if self.d > 1:
             DataParallelPass("d").apply(ctx, op)
+        if self.zero:
+            ZeroPass(self.zero, "d").apply(ctx, op)
         request_shards(op, mesh, self.shard)
+        if self.sequence_parallel:
+            SequenceParallelPass("t").apply(ctx, op)
         if self.t > 1:
             TensorParallelPass("t").apply(ctx, op)
         PropagateShardingPass().apply(ctx, op)

@@ -13,6 +13,13 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
+def non_negative_integer(text: str) -> int:
+    """A whole number of at least 0."""
+    if not text.isascii() or not text.isdigit():
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def non_negative_number(text: str) -> float:
     """A finite number of at least 0."""
     try:

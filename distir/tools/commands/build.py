@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from distir.tools.arguments import positive_integer
+from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 DTYPES = ("f32", "f16", "bf16")
 
@@ -32,13 +33,16 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="model.mlir"
     )
+    add_training_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.frontends.builders import build_gpt, build_mlp
-    from distir.tools.files import write_program
+    from distir.tools.files import apply_passes, write_program
 
-    if arguments.model == "gpt":
+    is_gpt = arguments.model == "gpt"
+    differentiate = differentiate_pass(arguments, "cross_entropy" if is_gpt else "mse")
+    if is_gpt:
         module = build_gpt(
             layers=arguments.layers,
             d_model=arguments.d_model,
@@ -55,5 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             batch=arguments.batch,
             dtype=arguments.dtype,
         )
+    if differentiate is not None:
+        apply_passes(module, differentiate)
     write_program(module, arguments.output)
     return 0

@@ -41,6 +41,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "of RUN elements; may be repeated. Refused where it cannot be done",
     )
     parser.add_argument(
+        "--zero",
+        type=int,
+        choices=(0, 1, 2, 3),
+        default=0,
+        help="ZeRO stage of a training step: split optimizer states (1), gradients (2) "
+        "and parameters (3) over the data-parallel devices",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        choices=("none", "full", "selective"),
+        default="none",
+        help="what a training step computes again in its backward pass: nothing, whole "
+        "layers, or what attention computes between its matrix products",
+    )
+    parser.add_argument(
+        "--sequence-parallel",
+        action="store_true",
+        help="split sequences over the tensor-parallel devices between the blocks",
+    )
+    parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="dist.mlir"
     )
 
@@ -83,6 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
                 t=arguments.t,
                 cluster=cluster.sym_name.data,
                 shard=tuple(arguments.shard),
+                zero=arguments.zero,
+                checkpoint=arguments.checkpoint,
+                sequence_parallel=arguments.sequence_parallel,
             ),
         )
     for text in read_notes(module):

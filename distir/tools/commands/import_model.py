@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from distir.tools.arguments import dimension
+from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="model.mlir",
         help="the program; its weights go beside it, to model.safetensors",
     )
+    add_training_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
 
+    differentiate = differentiate_pass(arguments)
     with progress(f"importing {arguments.model}"):
         imported = import_onnx(arguments.model, dict(arguments.dim))
     passes = ["fold-shapes"]
@@ -45,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         passes.append("outline-repeats")
     with progress("folding shapes, outlining repeated layers"):
         apply_passes(imported.module, *map(named_pass, passes))
+    if differentiate is not None:
+        with progress("differentiating"):
+            apply_passes(imported.module, differentiate)
     with progress(f"writing {arguments.output}"):
         imported.save(arguments.output)
     return 0

@@ -1,0 +1,83 @@
+"""The arguments that turn a forward program into a training step."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from distir.tools.arguments import non_negative_integer, non_negative_number
+
+if TYPE_CHECKING:
+    from distir.passes.differentiate import DifferentiatePass
+
+LOSSES = ("cross_entropy", "mse", "none")
+OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+_NUMBERS = {
+    "learning-rate": "step size (default 0.001)",
+    "momentum": "of sgd (default 0)",
+    "beta1": "of adam and adamw (default 0.9)",
+    "beta2": "of adam and adamw (default 0.999)",
+    "epsilon": "of adam and adamw (default 1e-8)",
+    "weight-decay": "as in PyTorch (default 0.01)",
+    "clip": "the largest global norm of the gradients (default 0: any)",
+}
+
+
+def add_training_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares `--training` and what goes with it."""
+    group = parser.add_argument_group("training")
+    group.add_argument(
+        "--training",
+        action="store_true",
+        help="make a training step: a loss, its gradients and the optimizer's update",
+    )
+    group.add_argument(
+        "--loss",
+        choices=LOSSES,
+        help="cross_entropy of logits and integer labels, mse (mean squared error), or "
+        "none where the program's result is the loss",
+    )
+    group.add_argument(
+        "--loss-output",
+        dest="output_index",
+        type=non_negative_integer,
+        metavar="N",
+        help="which result of the program the loss is taken of (default 0)",
+    )
+    group.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        help="none returns the gradients (default adamw)",
+    )
+    for name, help_ in _NUMBERS.items():
+        group.add_argument(
+            f"--{name}", type=non_negative_number, metavar="X", help=help_
+        )
+
+
+def differentiate_pass(
+    arguments: argparse.Namespace, loss: str | None = None
+) -> DifferentiatePass | None:
+    """
+    The pass that these arguments ask for; None without `--training`. `loss` is the
+    default loss. Raises DistIRError for arguments that do not go together.
+    """
+    from distir.errors import DistIRError
+
+    names = ["loss", "optimizer", *(name.replace("-", "_") for name in _NUMBERS)]
+    given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
+    if arguments.output_index is not None:
+        given["output"] = arguments.output_index
+    if not arguments.training:
+        if given:
+            option = next(iter(given)).replace("_", "-").replace("output", "loss-output")
+            raise DistIRError(f"--{option} is of use with --training only; add it")
+        return None
+    given.setdefault("loss", loss)
+    if given["loss"] is None:
+        raise DistIRError(
+            f"--training needs a loss; give --loss with one of {', '.join(LOSSES)}"
+        )
+    from distir.passes.differentiate import DifferentiatePass
+
+    return DifferentiatePass(**given)
