@@ -38,6 +38,7 @@ from distir.dialects.onnx_values import (
     constant_attr,
     element_type_of_dtype,
     numpy_dtype,
+    onnx_element_type,
 )
 from distir.errors import DistIRError
 from distir.interpreters.types import constant_operand, result_types
@@ -133,6 +134,17 @@ class GradientBuilder:
         if shape(gradient) != want:
             gradient = self.onnx("Reshape", gradient, self.integers(want))
         return gradient
+
+    def cast(self, value: SSAValue, like: SSAValue) -> SSAValue:
+        """
+        The value in the element type of another, which is no operand (as it would be of
+        CastLike) and so need not be kept.
+        """
+        assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
+        if value.type.element_type == like.type.element_type:
+            return value
+        to = onnx_element_type(like.type.element_type)
+        return self.onnx("Cast", value, to=to)
 
     def reshape_like(self, value: SSAValue, target: SSAValue) -> SSAValue:
         """The value in the shape of another."""

@@ -252,6 +252,15 @@ def _window(array: Array, axis: int, begin: int, count: int) -> Array:
     return padded.take(range(start, start + count), axis=axis)
 
 
+@kernel("onnx.Einsum")
+def einsum(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` makes no matrix products, and cannot add in bf16."""
+    narrow = inputs[0].dtype.itemsize == 2 and inputs[0].dtype.kind in "fV"
+    operands = [x.astype(np.float32) for x in inputs] if narrow else inputs
+    result = np.einsum(op.attribute("equation"), *operands, optimize=True)
+    return [result.astype(inputs[0].dtype)]
+
+
 @kernel("onnx.LRN")
 def local_response_normalization(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     """`onnx.reference` leaves out channels when there are more of them than samples."""

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from gradients.harness import GradientCase, check, normal, uniform
+from gradients.harness import (
+    GradientCase,
+    backward_program,
+    check,
+    normal,
+    uniform,
+)
 from onnx import TensorProto
+from programs import ops_of
 
 X = np.concatenate([normal(7) * 2, [-3.5, 3.5]])
 AT_ZERO = np.array([0.0, 1.0, -1.0])
@@ -73,3 +80,11 @@ def test_gradient(case):
 @pytest.mark.parametrize("shape", [(), (1,), (2, 1, 3), (2, 0)])
 def test_shapes(name, shape):
     check(GradientCase(name, [normal(*shape, seed=3)]))
+
+
+def test_the_operand_of_a_cast_need_not_be_kept():
+    case = GradientCase("Cast", [X.astype(np.float32)], {"to": TensorProto.DOUBLE})
+    module, _ = backward_program(case, frozenset([0]))
+    forward, backward = ops_of(module, "Cast")
+    assert backward.results[0].type == forward.operands[0].type
+    assert forward.operands[0] not in backward.operands

@@ -89,26 +89,21 @@ def divide(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradient
 def power(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """
     `dy p x^(p - 1)`, zero where p is 0, and `dy y log(x)`, zero where x is 0 and p is not
-    negative. A constant exponent of 2, the usual one, needs no power.
+    negative. Small constant exponents, the usual ones, need no power.
     """
     (gradient,) = gradients
     assert gradient is not None
     x, exponent = op.operands
     value = constant_operand(exponent)
     dx = dp = None
-    if is_wanted(x):
-        if value is not None and value.size == 1 and float(value.item()) == 2:
-            slope = build.onnx("Mul", x, build.scalar(2, x))
-            dx = build.sum_to(build.onnx("Mul", gradient, slope), x)
-        else:
-            p = exponent
-            if exponent.type != x.type:
-                p = build.onnx("CastLike", exponent, x)
-            zero = build.scalar(0, x)
-            lower = build.onnx("Sub", p, build.scalar(1, x))
-            slope = build.onnx("Mul", p, build.onnx("Pow", x, lower))
-            slope = build.onnx("Where", build.onnx("Equal", p, zero), zero, slope)
-            dx = build.sum_to(build.onnx("Mul", gradient, slope), x)
+    if is_wanted(x) and value is not None and value.size == 1:
+        dx = _constant_power(x, float(value.item()), gradient, build)
+    elif is_wanted(x):
+        p, zero = build.cast(exponent, x), build.scalar(0, x)
+        lower = build.onnx("Sub", p, build.scalar(1, x))
+        slope = build.onnx("Mul", p, build.onnx("Pow", x, lower))
+        slope = build.onnx("Where", build.onnx("Equal", p, zero), zero, slope)
+        dx = build.sum_to(build.onnx("Mul", gradient, slope), x)
     if is_wanted(exponent):
         zero, p_zero = build.scalar(0, x), build.scalar(0, exponent)
         flat = build.onnx(
@@ -119,8 +114,26 @@ def power(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
         slope = build.onnx("Mul", op.results[0], build.onnx("Log", x))
         slope = build.onnx("Where", flat, zero, slope)
         product = build.sum_to(build.onnx("Mul", gradient, slope), exponent)
-        dp = build.onnx("CastLike", product, exponent)
+        dp = build.cast(product, exponent)
     return [dx, dp]
+
+
+def _constant_power(
+    x: SSAValue, exponent: float, gradient: SSAValue, build: GradientBuilder
+) -> SSAValue | None:
+    if exponent == 0:
+        return None
+    gradient = build.sum_to(gradient, x)
+    if exponent == 1:
+        return gradient
+    if exponent == 2:
+        lower = x
+    elif exponent == 3:
+        lower = build.onnx("Mul", x, x)
+    else:
+        lower = build.onnx("Pow", x, build.scalar(exponent - 1, x))
+    slope = build.onnx("Mul", lower, build.scalar(exponent, x))
+    return build.onnx("Mul", gradient, slope)
 
 
 @gradient_rule("onnx.Mod")
@@ -145,8 +158,7 @@ def extreme(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradien
     if len(op.operands) == 1:
         return [gradient]
     masks = [
-        build.onnx("CastLike", build.onnx("Equal", v, op.results[0]), gradient)
-        for v in op.operands
+        build.cast(build.onnx("Equal", v, op.results[0]), gradient) for v in op.operands
     ]
     share = build.onnx("Div", gradient, build.onnx("Sum", *masks))
     return [

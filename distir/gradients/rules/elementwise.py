@@ -50,8 +50,7 @@ def cast(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     x = op.operands[0]
     dx = None
     if gradient is not None and is_differentiable(x):
-        same = x.type == gradient.type
-        dx = gradient if same else build.onnx("CastLike", gradient, x)
+        dx = build.cast(gradient, x)
     return [dx, *[None] * (len(op.operands) - 1)]
 
 

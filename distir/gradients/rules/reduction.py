@@ -71,7 +71,7 @@ def reduce_extreme(
     gradient = _gradient(op, gradients, build)
     x = op.operands[0]
     equal = build.onnx("Equal", x, _kept(op.results[0], op, build))
-    mask = build.onnx("CastLike", equal, gradient)
+    mask = build.cast(equal, gradient)
     axes = _axes(op)
     if not axes:
         return _result(op, gradient)
