@@ -10,6 +10,8 @@ from xdsl.ir import Dialect
 
 from distir.dialects.train_ops import (
     activation,
+    attention,
+    convolution,
     indexing,
     losses,
     normalization,
@@ -21,6 +23,8 @@ Train = Dialect(
     "train",
     [
         *activation.OPS,
+        *attention.OPS,
+        *convolution.OPS,
         *indexing.OPS,
         *losses.OPS,
         *normalization.OPS,

@@ -27,7 +27,6 @@ from distir.dialects.dist import (
 from distir.errors import DistIRError
 from distir.passes.annotations import requested_layout
 from distir.program import (
-    ENTRY,
     argument_attributes,
     argument_names,
     argument_roles,
@@ -45,7 +44,6 @@ from distir.sharding.choice import (
     ArgumentKey,
     AxisChooser,
     FunctionChoice,
-    FunctionKey,
     OpChoice,
     OpLayouts,
     Placement,
@@ -135,12 +133,9 @@ class ShardingPlan:
                 split_parameters=stored and not data,
                 updates=updated_arguments(self.entry),
             )
-            choice = chooser.solve(self.entry.sym_name.data, keys)
+            choice = chooser.solve(self.entry.sym_name.data, keys)[0]
             pending = [
-                c.op
-                for solved in reachable(chooser, choice).values()
-                for c in solved.ops
-                if c.decompose
+                c.op for solved in reachable(choice) for c in solved.ops if c.decompose
             ]
             if not pending:
                 return chooser, choice
@@ -187,7 +182,7 @@ class ShardingPlan:
         chooser, choice = self.solve(axis, free_parameters=False)
         before, arguments = self.ops, self.arguments
         self.ops, self.arguments = {}, {}
-        variants: dict[FunctionKey, FuncOp] = {}
+        variants: dict[FunctionChoice, FuncOp] = {}
         taken = {self.entry.sym_name.data}
         pending = [(choice, self.entry, self.entry)]
         while pending:
@@ -196,13 +191,13 @@ class ShardingPlan:
             copies = dict(pairs)
             for op_choice in solved.ops:
                 op = copies[op_choice.op]
-                key = op_choice.callee
-                if key is not None:
-                    if key not in variants:
-                        callee = chooser.functions[key[0]]
-                        variants[key] = self._variant(callee, taken)
-                        pending.append((chooser.solved[key], callee, variants[key]))
-                    name = variants[key].sym_name.data
+                chosen = op_choice.callee
+                if chosen is not None:
+                    if chosen not in variants:
+                        callee = chooser.functions[chosen.name]
+                        variants[chosen] = self._variant(callee, taken)
+                        pending.append((chosen, callee, variants[chosen]))
+                    name = variants[chosen].sym_name.data
                     op.properties["callee"] = SymbolRefAttr(name)
                 base = before.get(op_choice.op) or self._whole(op)
                 self.ops[op] = self._with_choice(op, base, op_choice, axis)
@@ -319,16 +314,14 @@ class ShardingPlan:
                 )
 
 
-def reachable(
-    chooser: AxisChooser, choice: FunctionChoice
-) -> dict[FunctionKey, FunctionChoice]:
-    """The choices that a solution really uses, its own included."""
-    found: dict[FunctionKey, FunctionChoice] = {(ENTRY, ()): choice}
+def reachable(choice: FunctionChoice) -> list[FunctionChoice]:
+    """The choices that a solution uses for the functions it calls, its own first."""
+    found: dict[FunctionChoice, None] = {choice: None}
     pending = [choice]
     while pending:
         for op_choice in pending.pop().ops:
-            key = op_choice.callee
-            if key is not None and key not in found:
-                found[key] = chooser.solved[key]
-                pending.append(found[key])
-    return found
+            callee = op_choice.callee
+            if callee is not None and callee not in found:
+                found[callee] = None
+                pending.append(callee)
+    return list(found)

@@ -73,7 +73,7 @@ class TensorParallelPass(ModulePass):
             if axis == self.axis:
                 break
             plan.add_axis(axis)
-        chooser, choice = plan.solve(self.axis, free_parameters=True)
+        _, choice = plan.solve(self.axis, free_parameters=True)
         function = entry_function(op)
         attributes = argument_attributes(function)
         for entry, placement, arg in zip(
@@ -86,5 +86,4 @@ class TensorParallelPass(ModulePass):
             if fits(shape_of(arg.type), after, mesh):
                 entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
         set_argument_attributes(function, attributes)
-        solved = list(reachable(chooser, choice).values())
-        add_notes(op, left_whole(solved, mesh, self.axis))
+        add_notes(op, left_whole(reachable(choice), mesh, self.axis))

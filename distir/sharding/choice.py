@@ -43,6 +43,7 @@ PRICE_PER_BYTE_SENT = 4.0
 PRICE_PER_BYTE_TOUCHED = 0.05
 GATHER_PENALTY = 1.25
 MAX_STATES = 256
+MAX_ALTERNATIVES = 16
 
 
 class Placement(NamedTuple):
@@ -107,7 +108,7 @@ class OpChoice:
     factor: int | None = None
     run: int | None = None
     decompose: bool = False
-    callee: FunctionKey | None = None
+    callee: FunctionChoice | None = None
 
 
 Source = Literal["activation", "constant", "parameter"]
@@ -119,13 +120,12 @@ and constants only. Every device can compute the latter two for itself.
 ArgumentKey = tuple[Placement, Source]
 """What an argument comes as, and what it is computed from."""
 
-FunctionKey = tuple[str, tuple[ArgumentKey, ...]]
 
-
-@dataclass
+@dataclass(eq=False)
 class FunctionChoice:
-    """The cheapest choice for a function under given argument placements."""
+    """The cheapest choice for a function whose arguments and results are so placed."""
 
+    name: str
     cost: float
     arguments: tuple[Placement, ...]
     results: tuple[Placement, ...]
@@ -348,7 +348,9 @@ class AxisChooser:
         self.split_parameters = split_parameters
         self._infos: dict[Operation, _OpInfo] = {}
         self._hints: dict[str, dict[SSAValue, set[Placement]]] = {}
-        self.solved: dict[FunctionKey, FunctionChoice] = {}
+        self._solved: dict[
+            tuple[str, tuple[ArgumentKey, ...]], list[FunctionChoice]
+        ] = {}
 
     def info(self, op: Operation) -> _OpInfo:
         """The op's rule and candidates on this axis."""
@@ -359,12 +361,18 @@ class AxisChooser:
             self._infos[op] = found
         return found
 
-    def solve(self, name: str, arguments: Sequence[ArgumentKey]) -> FunctionChoice:
-        """The cheapest choice for a function whose arguments come like that."""
+    def solve(
+        self, name: str, arguments: Sequence[ArgumentKey]
+    ) -> list[FunctionChoice]:
+        """
+        The choices for a function whose arguments come like that: the cheapest for
+        each way its results can leave it, cheapest first, `MAX_ALTERNATIVES` at most.
+        """
         key = (name, tuple(arguments))
-        if key not in self.solved:
-            self.solved[key] = _FunctionSolver(self, self.functions[name]).solve(key)
-        return self.solved[key]
+        if key not in self._solved:
+            solver = _FunctionSolver(self, self.functions[name])
+            self._solved[key] = solver.solve(arguments)
+        return self._solved[key]
 
     def hints(self, name: str) -> dict[SSAValue, set[Placement]]:
         """
@@ -480,9 +488,8 @@ class _FunctionSolver:
         self.last_use = last_use
         self.is_entry = function.sym_name.data == chooser.entry
 
-    def solve(self, key: FunctionKey) -> FunctionChoice:
+    def solve(self, arguments: Sequence[ArgumentKey]) -> list[FunctionChoice]:
         """Runs the dynamic program; see `AxisChooser.solve`."""
-        _, arguments = key
         args = self.function.body.block.args
         for arg, (placement, source) in zip(args, arguments, strict=True):
             if source != "activation":
@@ -560,7 +567,7 @@ class _FunctionSolver:
         self, op: Operation, available: tuple[Available, ...]
     ) -> Iterable[tuple[OpChoice, float]]:
         if isinstance(op, CallOp):
-            yield self._call(op, available)
+            yield from self._call(op, available)
         elif isinstance(op, ConstrainOp):
             yield from self._constrained(op, available[0])
         else:
@@ -755,7 +762,7 @@ class _FunctionSolver:
 
     def _call(
         self, op: CallOp, available: tuple[Available, ...]
-    ) -> tuple[OpChoice, float]:
+    ) -> Iterable[tuple[OpChoice, float]]:
         info = self.chooser.info(op)
         price = 0.0
         keys: list[ArgumentKey] = []
@@ -764,12 +771,9 @@ class _FunctionSolver:
             price += cost
             source = self.derived.get(op.operands[i], "activation")
             keys.append((placement, source))
-        name = op.callee.string_value()
-        solved = self.chooser.solve(name, keys)
-        choice = OpChoice(
-            op, solved.arguments, solved.results, callee=(name, tuple(keys))
-        )
-        return choice, price + solved.cost
+        for callee in self.chooser.solve(op.callee.string_value(), keys):
+            choice = OpChoice(op, callee.arguments, callee.results, callee=callee)
+            yield choice, price + callee.cost
 
     def _constrained(
         self, op: ConstrainOp, available: Available
@@ -797,20 +801,26 @@ class _FunctionSolver:
         live: list[SSAValue],
         states: dict[tuple[Available, ...], _Node],
         arguments: Sequence[ArgumentKey],
-    ) -> FunctionChoice:
+    ) -> list[FunctionChoice]:
         slots = {value: i for i, value in enumerate(live)}
-        best: FunctionChoice | None = None
-        for state, node in states.items():
+        best: dict[tuple[Placement, ...], FunctionChoice] = {}
+        for state, node in sorted(states.items(), key=lambda item: item[1].cost):
+            if (
+                self.is_entry
+                and best
+                and node.cost >= min(c.cost for c in best.values())
+            ):
+                break
             available = [state[slots[value]] for value in op.operands]
-            if best is not None and node.cost >= best.cost:
-                continue
             choices = node.path()
             placed = self._arguments(arguments, choices)
-            cost, results = self._returned(op, available, placed)
-            if best is None or node.cost + cost < best.cost:
-                best = FunctionChoice(node.cost + cost, placed, results, choices)
-        assert best is not None
-        return best
+            price, results = self._returned(op, available, placed)
+            cost = node.cost + price
+            if results not in best or cost < best[results].cost:
+                name = self.function.sym_name.data
+                best[results] = FunctionChoice(name, cost, placed, results, choices)
+        found = sorted(best.values(), key=lambda choice: choice.cost)
+        return found[:MAX_ALTERNATIVES]
 
     def _returned(
         self,

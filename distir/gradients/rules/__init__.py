@@ -15,6 +15,7 @@ from distir.gradients.rules import (
 from distir.gradients.rules import (
     elementwise as elementwise,
 )
+from distir.gradients.rules import attention as attention
 from distir.gradients.rules import indexing as indexing
 from distir.gradients.rules import losses as losses
 from distir.gradients.rules import (
@@ -23,3 +24,4 @@ from distir.gradients.rules import (
 from distir.gradients.rules import reduction as reduction
 from distir.gradients.rules import scatter as scatter
 from distir.gradients.rules import shape as shape
+from distir.gradients.rules import convolution as convolution

@@ -10,6 +10,8 @@ from distir.lowering.emitters import (  # noqa: F401
     recurrent,
     reduction,
     shape,
+    train_convolution,
+    train_attention,
     train_indexing,
     train_losses,
     train_normalization,

@@ -1,0 +1,198 @@
+"""The gradient of fused attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from xdsl.dialects.builtin import (
+    Float32Type,
+    FloatAttr,
+    IntegerAttr,
+    TensorType,
+    UnitAttr,
+    f32,
+    i64,
+)
+from xdsl.ir import SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.train_ops.checks import check_element, check_like, shape_of
+
+
+@dataclass(frozen=True)
+class AttentionSizes:
+    """`query_heads` is a multiple of `key_heads`; the other sizes are of one head."""
+
+    batch: int
+    query_heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    head: int
+    value_head: int
+
+    @property
+    def scores(self) -> tuple[int, int, int, int]:
+        """The shape of the scores."""
+        return self.batch, self.query_heads, self.queries, self.keys
+
+
+@irdl_op_definition
+class AttentionGradOp(IRDLOperation):
+    """
+    The gradient of y = P v, P = softmax(scale * q k' + mask), over
+
+        q, dq: [batch, query heads, queries, head size]
+        k, dk: [batch, key heads, keys, head size]
+        v, dv: [batch, key heads, keys, value size]
+        dy: [batch, query heads, queries, value size]
+
+    or, with `q_num_heads` and `kv_num_heads`, `[batch, length, heads * size]`. Each key
+    head serves as many query heads in a row. `mask` broadcasts to [batch, query heads,
+    queries, keys]; booleans say which keys a query sees, floats are added and get no
+    gradient here. With `is_causal`, query i sees keys up to i. `scale` is the inverse root
+    of the head size unless given. A query that sees no key has P = 0. P is computed again:
+
+        dv = P' dy, dP = dy v', dS = P * (dP - sum(dP * P) along keys)
+        dq = scale * dS k, dk = scale * dS' q
+
+    where `dk` and `dv` are sums over the query heads of a key head.
+    """
+
+    name = "train.attention_grad"
+
+    dy = operand_def(TensorType)
+    q = operand_def(TensorType)
+    k = operand_def(TensorType)
+    v = operand_def(TensorType)
+    mask = opt_operand_def(TensorType)
+    is_causal = opt_prop_def(UnitAttr)
+    scale = opt_prop_def(FloatAttr[Float32Type])
+    q_num_heads = opt_prop_def(IntegerAttr.constr(i64))
+    kv_num_heads = opt_prop_def(IntegerAttr.constr(i64))
+    dq = result_def(TensorType)
+    dk = result_def(TensorType)
+    dv = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(
+        self,
+        dy: SSAValue,
+        q: SSAValue,
+        k: SSAValue,
+        v: SSAValue,
+        mask: SSAValue | None = None,
+        *,
+        is_causal: bool = False,
+        scale: float | None = None,
+        heads: tuple[int, int] | None = None,
+    ):
+        super().__init__(
+            operands=[dy, q, k, v, mask],
+            properties={
+                "is_causal": UnitAttr() if is_causal else None,
+                "scale": None if scale is None else FloatAttr(scale, f32),
+                "q_num_heads": IntegerAttr(heads[0], i64) if heads else None,
+                "kv_num_heads": IntegerAttr(heads[1], i64) if heads else None,
+            },
+            result_types=[q.type, k.type, v.type],
+        )
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether heads and features share one dimension."""
+        return self.q_num_heads is not None
+
+    @property
+    def sizes(self) -> AttentionSizes:
+        """The (global) sizes."""
+        q, k, v = shape_of(self.q), shape_of(self.k), shape_of(self.v)
+        if self.q_num_heads is None or self.kv_num_heads is None:
+            return AttentionSizes(q[0], q[1], k[1], q[2], k[2], q[3], v[3])
+        heads, key_heads = self.q_num_heads.value.data, self.kv_num_heads.value.data
+        return AttentionSizes(
+            q[0],
+            heads,
+            key_heads,
+            q[1],
+            k[1],
+            q[2] // heads,
+            v[2] // key_heads,
+        )
+
+    @property
+    def factor(self) -> float:
+        """What scores are multiplied by."""
+        return 1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
+
+    def verify_(self) -> None:
+        if (self.q_num_heads is None) != (self.kv_num_heads is None):
+            raise VerifyException(
+                f"{self.name}: give q_num_heads and kv_num_heads together, or neither"
+            )
+        rank = 3 if self.is_packed else 4
+        named = {"dy": self.dy, "q": self.q, "k": self.k, "v": self.v}
+        for name, value in named.items():
+            if len(shape_of(value)) != rank:
+                raise VerifyException(
+                    f"{self.name}: {name} has {len(shape_of(value))} dimensions, expected "
+                    f"{rank}"
+                )
+            check_element(self, name, value, self.q)
+        sizes = self.sizes
+        if min(sizes.query_heads, sizes.key_heads) < 1:
+            raise VerifyException(f"{self.name}: the numbers of heads must be positive")
+        self._check("dy", self.dy, sizes.query_heads, sizes.queries, sizes.value_head)
+        self._check("q", self.q, sizes.query_heads, sizes.queries, sizes.head)
+        self._check("k", self.k, sizes.key_heads, sizes.keys, sizes.head)
+        self._check("v", self.v, sizes.key_heads, sizes.keys, sizes.value_head)
+        if sizes.query_heads % sizes.key_heads:
+            raise VerifyException(
+                f"{self.name}: {sizes.query_heads} query heads cannot share "
+                f"{sizes.key_heads} key heads"
+            )
+        check_like(self, "dq", self.dq, self.q)
+        check_like(self, "dk", self.dk, self.k)
+        check_like(self, "dv", self.dv, self.v)
+        if self.mask is None:
+            return
+        mask = shape_of(self.mask)
+        if len(mask) > 4 or any(
+            have not in (1, want)
+            for have, want in zip(mask[::-1], sizes.scores[::-1], strict=False)
+        ):
+            raise VerifyException(
+                f"{self.name}: mask has shape {list(mask)}, which does not broadcast to "
+                f"{list(sizes.scores)}"
+            )
+
+    def _check(
+        self, name: str, value: SSAValue, heads: int, length: int, size: int
+    ) -> None:
+        batch = self.sizes.batch
+        expected = (batch, heads, length, size)
+        if self.is_packed:
+            expected = (batch, length, heads * size)
+        if shape_of(value) != expected:
+            raise VerifyException(
+                f"{self.name}: {name} has shape {list(shape_of(value))}, expected "
+                f"{list(expected)}"
+            )
+
+
+OPS = [AttentionGradOp]

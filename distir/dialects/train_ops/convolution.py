@@ -1,0 +1,355 @@
+"""
+Gradients of convolutions and pooling over any number of dimensions of space. Windows are
+given in full: `pads` lists what is added before each dimension and then what is added
+after each, as in ONNX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, UnitAttr, i64
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.train_ops.checks import (
+    check_element,
+    check_float,
+    check_like,
+    check_shape,
+    shape_of,
+)
+
+INTEGERS = DenseArrayBase.constr(i64)
+
+
+def integers(values: Sequence[int]) -> DenseArrayBase:
+    """The attribute that holds a list of integers."""
+    return DenseArrayBase.from_list(i64, list(values))
+
+
+class WindowsOp(IRDLOperation):
+    """Base of the gradients of ops that move a window over the dimensions of space."""
+
+    strides = prop_def(INTEGERS)
+    dilations = prop_def(INTEGERS)
+    pads = prop_def(INTEGERS)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The strides."""
+        return tuple(int(v) for v in self.strides.get_values())
+
+    @property
+    def spacing(self) -> tuple[int, ...]:
+        """The dilations."""
+        return tuple(int(v) for v in self.dilations.get_values())
+
+    @property
+    def margins(self) -> tuple[tuple[int, int], ...]:
+        """The padding before and after each dimension of space."""
+        flat = [int(v) for v in self.pads.get_values()]
+        half = len(flat) // 2
+        return tuple(zip(flat[:half], flat[half:], strict=True))
+
+    @staticmethod
+    def windows(
+        strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+    ) -> dict[str, Attribute]:
+        """The properties that all windows have."""
+        return {
+            "strides": integers(strides),
+            "dilations": integers(dilations),
+            "pads": integers(pads),
+        }
+
+    def _verify_windows(
+        self,
+        source: SSAValue,
+        windowed: SSAValue,
+        kernel: Sequence[int],
+        *,
+        ceil: bool = False,
+    ) -> None:
+        """Checks the numbers, and the size of space before (source) and after."""
+        before, after = shape_of(source), shape_of(windowed)
+        rank = len(kernel)
+        if len(before) != rank + 2 or len(after) != rank + 2:
+            raise VerifyException(
+                f"{self.name}: a window of {rank} dimensions needs tensors of "
+                f"{rank + 2}, got {len(before)} and {len(after)}"
+            )
+        lengths = {
+            "strides": (self.strides, rank, 1),
+            "dilations": (self.dilations, rank, 1),
+            "pads": (self.pads, 2 * rank, 0),
+        }
+        for name, (values, length, least) in lengths.items():
+            numbers = values.get_values()
+            if len(numbers) != length or min(numbers, default=least) < least:
+                raise VerifyException(
+                    f"{self.name}: {name} must be {length} numbers of at least {least}"
+                )
+        for axis in range(rank):
+            size = before[2 + axis] + sum(self.margins[axis])
+            free = size - (kernel[axis] - 1) * self.spacing[axis] - 1
+            counts = {free // self.steps[axis] + 1}
+            if ceil:
+                counts.add(-(-free // self.steps[axis]) + 1)
+            if after[2 + axis] not in counts:
+                raise VerifyException(
+                    f"{self.name}: dimension {2 + axis} has size {after[2 + axis]} after "
+                    f"windows moved over it, expected {min(counts)}"
+                )
+
+
+class ConvGradOp(WindowsOp):
+    """Base of the gradients of a convolution; `group` as in ONNX."""
+
+    group = prop_def(IntegerAttr.constr(i64))
+
+    @property
+    def groups(self) -> int:
+        """The number of groups of channels."""
+        return self.group.value.data
+
+    def _verify(self, x: SSAValue, weight: SSAValue, y: SSAValue) -> None:
+        check_float(self, "weight", weight)
+        sizes, kernel = shape_of(x), shape_of(weight)
+        if len(kernel) < 3:
+            raise VerifyException(f"{self.name}: weights need a dimension of space")
+        self._verify_windows(x, y, kernel[2:])
+        groups = self.groups
+        if groups < 1 or kernel[0] % groups:
+            raise VerifyException(
+                f"{self.name}: {kernel[0]} output channels do not make {groups} groups"
+            )
+        per_group = (kernel[0], sizes[1] // groups, *kernel[2:])
+        check_shape(self, "weight", weight, per_group)
+        check_shape(self, "dy", y, (sizes[0], kernel[0], *shape_of(y)[2:]))
+
+
+@irdl_op_definition
+class ConvGradInputOp(ConvGradOp):
+    """
+    The gradient of `onnx.Conv` with respect to its input: from `dy` `[N, M, ...]` and
+    `weight` `[M, C / group, ...]` to `dx` `[N, C, ...]`.
+    """
+
+    name = "train.conv_grad_input"
+
+    dy = operand_def(TensorType)
+    weight = operand_def(TensorType)
+    dx = result_def(TensorType)
+
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(
+        self,
+        dy: SSAValue,
+        weight: SSAValue,
+        result_type: Attribute,
+        *,
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        group: int = 1,
+    ):
+        super().__init__(
+            operands=[dy, weight],
+            result_types=[result_type],
+            properties={
+                **self.windows(strides, dilations, pads),
+                "group": IntegerAttr(group, i64),
+            },
+        )
+
+    def verify_(self) -> None:
+        self._verify(self.dx, self.weight, self.dy)
+        check_element(self, "dy", self.dy, self.weight)
+        check_element(self, "dx", self.dx, self.weight)
+
+
+@irdl_op_definition
+class ConvGradWeightOp(ConvGradOp):
+    """
+    The gradient of `onnx.Conv` with respect to its weights: from `x` `[N, C, ...]` and
+    `dy` `[N, M, ...]` to `dweight` `[M, C / group, ...]`, a sum over the batch.
+    """
+
+    name = "train.conv_grad_weight"
+
+    x = operand_def(TensorType)
+    dy = operand_def(TensorType)
+    dweight = result_def(TensorType)
+
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(
+        self,
+        x: SSAValue,
+        dy: SSAValue,
+        result_type: Attribute,
+        *,
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        group: int = 1,
+    ):
+        super().__init__(
+            operands=[x, dy],
+            result_types=[result_type],
+            properties={
+                **self.windows(strides, dilations, pads),
+                "group": IntegerAttr(group, i64),
+            },
+        )
+
+    def verify_(self) -> None:
+        self._verify(self.x, self.dweight, self.dy)
+        check_element(self, "x", self.x, self.dweight)
+        check_element(self, "dy", self.dy, self.dweight)
+
+
+class PoolGradOp(WindowsOp):
+    """
+    Base of the gradients of pooling. Windows may reach beyond the padding at the end
+    (`ceil_mode`); what they cover there never counts.
+    """
+
+    kernel_shape = prop_def(INTEGERS)
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The size of the window."""
+        return tuple(int(v) for v in self.kernel_shape.get_values())
+
+
+@irdl_op_definition
+class MaxPoolGradOp(PoolGradOp):
+    """
+    The gradient of `onnx.MaxPool`: each element of `dy` is added where the maximum of
+    its window in `x` is, the first one in row-major order among equals.
+    """
+
+    name = "train.max_pool_grad"
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    dx = result_def(TensorType)
+
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(
+        self,
+        dy: SSAValue,
+        x: SSAValue,
+        result_type: Attribute,
+        *,
+        kernel_shape: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+    ):
+        super().__init__(
+            operands=[dy, x],
+            result_types=[result_type],
+            properties={
+                "kernel_shape": integers(kernel_shape),
+                **self.windows(strides, dilations, pads),
+            },
+        )
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        self._verify_windows(self.x, self.dy, self.kernel, ceil=True)
+        check_shape(self, "dy", self.dy, (*shape_of(self.x)[:2], *shape_of(self.dy)[2:]))
+        check_element(self, "dy", self.dy, self.x)
+        check_like(self, "dx", self.dx, self.x)
+
+
+@irdl_op_definition
+class AveragePoolGradOp(PoolGradOp):
+    """
+    The gradient of `onnx.AveragePool`: each element of `dy`, divided by the number of
+    elements of its window, is added to all of them. Padding counts as elements with
+    `count_include_pad`.
+    """
+
+    name = "train.average_pool_grad"
+
+    dy = operand_def(TensorType)
+    count_include_pad = opt_prop_def(UnitAttr)
+    dx = result_def(TensorType)
+
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(
+        self,
+        dy: SSAValue,
+        result_type: Attribute,
+        *,
+        kernel_shape: Sequence[int],
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        count_include_pad: bool = False,
+    ):
+        properties = {
+            "kernel_shape": integers(kernel_shape),
+            **self.windows(strides, dilations, pads),
+        }
+        if count_include_pad:
+            properties["count_include_pad"] = UnitAttr()
+        super().__init__(
+            operands=[dy], result_types=[result_type], properties=properties
+        )
+
+    def verify_(self) -> None:
+        check_float(self, "dy", self.dy)
+        self._verify_windows(self.dx, self.dy, self.kernel, ceil=True)
+        check_shape(
+            self, "dy", self.dy, (*shape_of(self.dx)[:2], *shape_of(self.dy)[2:])
+        )
+        check_element(self, "dx", self.dx, self.dy)
+
+    def counts(self) -> list[list[int]]:
+        """
+        Per dimension of space and window how many places count; their product over the
+        dimensions is what the window's sum is divided by.
+        """
+        sizes, windows = shape_of(self.dx)[2:], shape_of(self.dy)[2:]
+        padded = self.count_include_pad is not None
+        found: list[list[int]] = []
+        for axis, (size, count) in enumerate(zip(sizes, windows, strict=True)):
+            before, after = self.margins[axis]
+            low, high = (-before, size + after) if padded else (0, size)
+            found.append(
+                [
+                    sum(
+                        low <= window * self.steps[axis] - before + tap < high
+                        for tap in range(
+                            0, self.kernel[axis] * self.spacing[axis], self.spacing[axis]
+                        )
+                    )
+                    for window in range(count)
+                ]
+            )
+        return found
+
+
+OPS = [ConvGradInputOp, ConvGradWeightOp, MaxPoolGradOp, AveragePoolGradOp]

@@ -1,0 +1,110 @@
+"""Gradients of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.train_ops.convolution import (
+    AveragePoolGradOp,
+    ConvGradInputOp,
+    ConvGradWeightOp,
+    MaxPoolGradOp,
+)
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+
+
+def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
+    """Strides, dilations and pads in full; without what ceil mode adds."""
+    rank = len(space)
+    strides = op.attribute("strides") or [1] * rank
+    dilations = op.attribute("dilations") or [1] * rank
+    automatic = op.attribute("auto_pad") or "NOTSET"
+    pads = list(op.attribute("pads") or [0] * (2 * rank))
+    if automatic == "VALID":
+        pads = [0] * (2 * rank)
+    elif automatic.startswith("SAME"):
+        small: list[int] = []
+        large: list[int] = []
+        for size, k, s, d in zip(space, kernel, strides, dilations, strict=True):
+            count = -(-size // s)
+            total = max((count - 1) * s + (k - 1) * d + 1 - size, 0)
+            small.append(total // 2)
+            large.append(total - total // 2)
+        pads = [*small, *large] if automatic == "SAME_UPPER" else [*large, *small]
+    return {"strides": strides, "dilations": dilations, "pads": pads}
+
+
+@gradient_rule("onnx.Conv")
+def convolution(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """Two kernels, and a sum over all but channels for the bias."""
+    (dy,) = gradients
+    assert dy is not None
+    x, weight = op.operands[:2]
+    windows = _windows(op, shape(x)[2:], shape(weight)[2:])
+    windows["group"] = op.attribute("group")
+    dx = build.add(ConvGradInputOp(dy, weight, x.type, **windows)).results[0]
+    dweight = build.add(ConvGradWeightOp(x, dy, weight.type, **windows)).results[0]
+    if len(op.operands) == 2:
+        return [dx, dweight]
+    axes = build.integers([0, *range(2, len(shape(dy)))])
+    return [dx, dweight, build.onnx("ReduceSum", dy, axes, keepdims=0)]
+
+
+@gradient_rule("onnx.MaxPool")
+def max_pool(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """From the input: the places of the maxima are found again."""
+    dy, (x,) = gradients[0], op.operands
+    assert dy is not None
+    kernel = op.attribute("kernel_shape")
+    windows = _windows(op, shape(x)[2:], kernel)
+    grad = MaxPoolGradOp(dy, x, x.type, kernel_shape=kernel, **windows)
+    return [build.add(grad).results[0]]
+
+
+@gradient_rule("onnx.AveragePool")
+def average_pool(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """Needs nothing of the input but its shape."""
+    (dy,), (x,) = gradients, op.operands
+    assert dy is not None
+    kernel = op.attribute("kernel_shape")
+    grad = AveragePoolGradOp(
+        dy,
+        x.type,
+        kernel_shape=kernel,
+        **_windows(op, shape(x)[2:], kernel),
+        count_include_pad=bool(op.attribute("count_include_pad")),
+    )
+    return [build.add(grad).results[0]]
+
+
+@gradient_rule("onnx.GlobalAveragePool")
+def global_average_pool(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """The same share for every place."""
+    (dy,), (x,) = gradients, op.operands
+    assert dy is not None
+    share = build.onnx("Div", dy, build.scalar(prod(shape(x)[2:]), dy))
+    return [build.onnx("Expand", share, build.integers(shape(x)))]
+
+
+@gradient_rule("onnx.GlobalMaxPool")
+def global_max_pool(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """One window over all of space."""
+    (dy,), (x,) = gradients, op.operands
+    assert dy is not None
+    space = shape(x)[2:]
+    ones = [1] * len(space)
+    grad = MaxPoolGradOp(
+        *(dy, x, x.type),
+        kernel_shape=space,
+        strides=ones,
+        dilations=ones,
+        pads=[0] * (2 * len(space)),
+    )
+    return [build.add(grad).results[0]]

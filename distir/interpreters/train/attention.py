@@ -1,0 +1,71 @@
+"""The gradient of fused attention on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
+
+from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.train.arithmetic import Array, widen
+
+
+def _by_head(x: Array, heads: int) -> Array:
+    """`[batch, length, heads * size]` as `[batch, heads, length, size]`."""
+    if x.ndim == 4:
+        return x
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _like(x: Array, like: Array) -> Array:
+    """The inverse of `_by_head`, in the type of an operand."""
+    if like.ndim == 3:
+        x = x.swapaxes(1, 2).reshape(like.shape)
+    return x.astype(like.dtype)
+
+
+def probabilities(scores: Array, mask: Array | None, is_causal: bool) -> Array:
+    """Scores under a mask, normalised along keys; 0 for a query that sees no key."""
+    if mask is not None and mask.dtype == bool:
+        scores = np.where(mask, scores, -np.inf)
+    elif mask is not None:
+        scores = scores + widen(mask)
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
+    largest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(largest), 0, largest))
+    total = weights.sum(-1, keepdims=True)
+    return weights / np.where(total == 0, 1, total)
+
+
+@register_reference_implementations
+@register_impls
+class AttentionGradients(InterpreterFunctions):
+    """`train.attention_grad`."""
+
+    @impl(AttentionGradOp)
+    def attention(
+        self, interpreter: Interpreter, op: AttentionGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        sizes, scale = op.sizes, op.factor
+        groups = sizes.query_heads // sizes.key_heads
+        dy, q = (_by_head(widen(x), sizes.query_heads) for x in args[:2])
+        k, v = (
+            np.repeat(_by_head(widen(x), sizes.key_heads), groups, axis=1)
+            for x in args[2:4]
+        )
+        mask = args[4] if len(args) > 4 else None
+        scores = q @ k.swapaxes(2, 3) * q.dtype.type(scale)
+        p = probabilities(scores, mask, op.is_causal is not None)
+        dp = dy @ v.swapaxes(2, 3)
+        ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * q.dtype.type(scale)
+
+        def over_groups(x: Array) -> Array:
+            shape = (sizes.batch, sizes.key_heads, groups, *x.shape[2:])
+            return x.reshape(shape).sum(2)
+
+        dk = over_groups(ds.swapaxes(2, 3) @ q)
+        dv = over_groups(p.swapaxes(2, 3) @ dy)
+        return _like(ds @ k, args[1]), _like(dk, args[2]), _like(dv, args[3])

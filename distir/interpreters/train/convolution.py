@@ -1,0 +1,156 @@
+"""Gradients of convolutions and pooling on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from math import prod
+from typing import Any
+
+import numpy as np
+from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
+
+from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.train_ops.convolution import (
+    AveragePoolGradOp,
+    ConvGradInputOp,
+    ConvGradWeightOp,
+    MaxPoolGradOp,
+    PoolGradOp,
+    WindowsOp,
+)
+from distir.interpreters.kernels import Windows
+from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.train.arithmetic import Array, widen
+
+Place = tuple[slice, ...]
+
+
+def _reach(
+    op: WindowsOp, sizes: Sequence[int], kernel: Sequence[int], windows: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The padding, with what windows reach beyond it at the end."""
+    margins: list[tuple[int, int]] = []
+    for axis, (before, after) in enumerate(op.margins):
+        last = (windows[axis] - 1) * op.steps[axis]
+        end = last + (kernel[axis] - 1) * op.spacing[axis] + 1
+        margins.append((before, max(after, end - before - sizes[axis])))
+    return margins
+
+
+def _taps(
+    op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], Place]]:
+    """For each element of the kernel, its place in every window of padded space."""
+    for tap in np.ndindex(*kernel):
+        yield (
+            tap,
+            tuple(
+                slice(t * d, t * d + s * (n - 1) + 1, s)
+                for t, d, s, n in zip(tap, op.spacing, op.steps, windows, strict=True)
+            ),
+        )
+
+
+def _cropped(padded: Array, margins: Sequence[tuple[int, int]]) -> Array:
+    """Without the padding of space."""
+    inside = (
+        slice(before, size - after)
+        for (before, after), size in zip(margins, padded.shape[2:], strict=True)
+    )
+    return padded[(..., *inside)]
+
+
+def _padded_zeros(
+    shape: Sequence[int], margins: Sequence[tuple[int, int]], like: Array
+) -> Array:
+    space = [n + sum(m) for n, m in zip(shape[2:], margins, strict=True)]
+    return np.zeros((*shape[:2], *space), like.dtype)
+
+
+def _view(op: WindowsOp, x: Array, kernel: Sequence[int], windows: Sequence[int], fill: float) -> Array:
+    """`x` as `[N, C, *windows, *kernel]`."""
+    margins = tuple(_reach(op, x.shape[2:], kernel, windows))
+    return Windows(tuple(kernel), op.steps, op.spacing, margins).view(x, fill)
+
+
+@register_reference_implementations
+@register_impls
+class ConvolutionGradients(InterpreterFunctions):
+    """The gradients of convolutions and pooling."""
+
+    @impl(ConvGradInputOp)
+    def conv_input(
+        self, interpreter: Interpreter, op: ConvGradInputOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy, weight = widen(args[0]), widen(args[1])
+        kernel, windows = weight.shape[2:], dy.shape[2:]
+        margins = op.margins
+        dx = _padded_zeros(shape_of(op.dx), margins, dy)
+        for tap, place in _taps(op, kernel, windows):
+            parts = [
+                np.einsum("nm...,mc->nc...", part, taps[(..., *tap)])
+                for part, taps in zip(
+                    np.split(dy, op.groups, axis=1),
+                    np.split(weight, op.groups),
+                    strict=True,
+                )
+            ]
+            dx[(..., *place)] += np.concatenate(parts, axis=1)
+        return (_cropped(dx, margins).astype(args[0].dtype),)
+
+    @impl(ConvGradWeightOp)
+    def conv_weight(
+        self, interpreter: Interpreter, op: ConvGradWeightOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        x, dy = widen(args[0]), widen(args[1])
+        rank = x.ndim - 2
+        view = _view(op, x, shape_of(op.dweight)[2:], dy.shape[2:], 0)
+        over = (0, *range(2, 2 + rank))
+        parts = [
+            np.tensordot(gradient, part, (over, over))
+            for gradient, part in zip(
+                np.split(dy, op.groups, axis=1),
+                np.split(view, op.groups, axis=1),
+                strict=True,
+            )
+        ]
+        return (np.concatenate(parts).astype(args[0].dtype),)
+
+    @impl(MaxPoolGradOp)
+    def max_pool(
+        self, interpreter: Interpreter, op: MaxPoolGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy, x = widen(args[0]), widen(args[1])
+        windows = dy.shape[2:]
+        view = _view(op, x, op.kernel, windows, -np.inf)
+        best = view.reshape(*dy.shape, prod(op.kernel)).argmax(-1)
+        terms = (
+            np.where(best == number, dy, 0) for number in range(prod(op.kernel))
+        )
+        return (_spread(op, x.shape, terms, windows).astype(args[0].dtype),)
+
+    @impl(AveragePoolGradOp)
+    def average_pool(
+        self, interpreter: Interpreter, op: AveragePoolGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy = widen(args[0])
+        share = dy / reduce(np.multiply.outer, map(np.array, op.counts()))
+        share = share.astype(dy.dtype)
+        terms = (share for _ in range(prod(op.kernel)))
+        dx = _spread(op, shape_of(op.dx), terms, dy.shape[2:])
+        return (dx.astype(args[0].dtype),)
+
+
+def _spread(
+    op: PoolGradOp, shape: Sequence[int], terms: Iterator[Array], windows: Sequence[int]
+) -> Array:
+    """The sum of what each element of the kernel adds to the places it was at."""
+    margins = _reach(op, shape[2:], op.kernel, windows)
+    out: Array | None = None
+    for (_, place), term in zip(_taps(op, op.kernel, windows), terms, strict=True):
+        if out is None:
+            out = _padded_zeros(shape, margins, term)
+        out[(..., *place)] += term
+    assert out is not None
+    return _cropped(out, margins)

@@ -1,0 +1,45 @@
+"""The gradient of attention, by the backward of whichever kernel PyTorch takes for it."""
+
+import torch
+import torch.nn.functional as F
+
+from . import attention
+
+
+def attention_grad(dy, query, key, value, mask=None, heads=None, **options):
+    """
+    The gradients of query, key and value. `heads`: the numbers of query and key heads
+    where operands are (batch, length, heads * size). The forward runs again.
+    """
+
+    def by_head(x, count):
+        return x if heads is None else x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+    query_heads, key_heads = heads or (query.shape[1], key.shape[1])
+    # Tensors of inference mode cannot take part in autograd, copies of them can.
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs = [
+            (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+            for x in (query, key, value)
+        ]
+        if mask is not None:
+            lengths = by_head(query, query_heads).shape[2], by_head(key, key_heads).shape[2]
+            mask = mask.expand(torch.broadcast_shapes(mask.shape, lengths)).clone()
+        half = query.dtype in (torch.float16, torch.bfloat16)
+        forward = (attention if half else F).scaled_dot_product_attention
+        counts = (query_heads, key_heads, key_heads)
+        out = forward(
+            *(by_head(x, n) for x, n in zip(inputs, counts)),
+            mask,
+            enable_gqa=query_heads != key_heads,
+            **options,
+        )
+        return torch.autograd.grad(out, inputs, by_head(dy, query_heads))
+
+
+def with_causal(mask, queries, keys):
+    """A mask that also hides the keys behind each query."""
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
+    if mask.dtype == torch.bool:
+        return mask & seen
+    return torch.where(seen, mask, -torch.inf)

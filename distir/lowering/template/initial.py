@@ -1,0 +1,90 @@
+"""
+Initial values of parameters, the same for every distribution.
+
+Each element is a function of the seed, the name of its tensor and its position in the
+whole tensor alone: counter-based random numbers (Threefry-2x32 with 20 rounds, Salmon et
+al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Only integers are computed up to
+the last multiplication, so that every device draws the same bits.
+"""
+
+import hashlib
+from math import sqrt
+
+import torch
+
+from . import collectives
+
+STANDARD_DEVIATION = 0.02
+"""Of matrices, as language models are initialised."""
+
+_MASK = 0xFFFFFFFF
+_PARITY = 0x1BD11BDA
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_CHUNK = 1 << 20
+_LANES = 8
+
+
+def threefry(key, first, second):
+    """
+    Threefry-2x32-20 of a key (two 32-bit integers) and counters (two int64 tensors of
+    32-bit integers): two tensors of 32-bit integers.
+    """
+    keys = (*key, key[0] ^ key[1] ^ _PARITY)
+    x0, x1 = (first + keys[0]) & _MASK, (second + keys[1]) & _MASK
+    for round_ in range(20):
+        turn = _ROTATIONS[round_ % 8]
+        x0 = (x0 + x1) & _MASK
+        x1 = (((x1 << turn) | (x1 >> (32 - turn))) & _MASK) ^ x0
+        if round_ % 4 == 3:
+            count = round_ // 4 + 1
+            x0 = (x0 + keys[count % 3]) & _MASK
+            x1 = (x1 + keys[(count + 1) % 3] + count) & _MASK
+    return x0, x1
+
+
+def normal(key, positions):
+    """
+    Numbers for elements of a tensor, in float64: almost standard normal, the sum of
+    eight uniform 16-bit integers, at most 4.9 standard deviations from 0.
+    """
+    total = torch.zeros_like(positions)
+    for draw in range(2):
+        second = ((positions >> 32) << 1 | draw) & _MASK
+        for word in threefry(key, positions & _MASK, second):
+            total += (word & 0xFFFF) + (word >> 16)
+    deviation = sqrt(_LANES * (65536**2 - 1) / 12)
+    return (total - _LANES * 65535 // 2).to(torch.float64) * (1 / deviation)
+
+
+def positions(spec, mesh, rank):
+    """The positions, in the whole tensor, of the elements that a process holds."""
+    place = {}
+    if mesh is not None:
+        place = mesh.coordinates()[mesh.ranks.index(rank)]
+    found = torch.zeros((), dtype=torch.int64)
+    for dim, size in enumerate(spec.shape):
+        index = torch.arange(size)
+        for axis, run in spec.split[dim] if spec.split else ():
+            index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
+        found = found.unsqueeze(-1) * size + index
+    return found
+
+
+def parameter(spec, mesh, rank, seed):
+    """
+    A process's part of a new parameter. Matrices and everything of more dimensions are
+    normal with a standard deviation of 0.02; of the others, scales (names that end in
+    weight, scale or gamma) are one and the rest zero.
+    """
+    where = positions(spec, mesh, rank)
+    if len(spec.shape) < 2:
+        scale = spec.name.lower().endswith(("weight", "scale", "gamma"))
+        return torch.full(where.shape, 1 if scale else 0, dtype=spec.dtype)
+    digest = hashlib.sha256(f"{seed}:{spec.name}".encode()).digest()
+    key = tuple(int.from_bytes(digest[i : i + 4], "big") for i in (0, 4))
+    out = torch.empty(where.shape, dtype=spec.dtype)
+    flat, places = out.view(-1), where.reshape(-1)
+    for start in range(0, len(places), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        flat[chunk] = (normal(key, places[chunk]) * STANDARD_DEVIATION).to(spec.dtype)
+    return out

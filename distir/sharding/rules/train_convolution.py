@@ -1,0 +1,92 @@
+"""Rules and local forms of the gradients of convolutions and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import Operation
+
+from distir.dialects.train_ops.convolution import (
+    AveragePoolGradOp,
+    ConvGradInputOp,
+    ConvGradOp,
+    ConvGradWeightOp,
+    MaxPoolGradOp,
+)
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+
+
+@train_rule("conv_grad_input")
+def convolution_input(op: ConvGradInputOp) -> Rule:
+    """
+    As `onnx.Conv`: channels are `[group, c]` and `[group, m]`; output channels are
+    summed. Space is never split.
+    """
+    builder = RuleBuilder(op)
+    batch_size, out_channels, *windows = shape(op.dy)
+    _, in_channels, *space = shape(op.dx)
+    batch, group = builder.factor(batch_size), builder.factor(op.groups)
+    target = builder.factor(out_channels // op.groups, "reduction")
+    source = builder.factor(in_channels // op.groups)
+    kernel = shape(op.weight)[2:]
+    flops = builder.contraction_flops() * prod(windows) * prod(kernel)
+    return builder.rule(
+        [
+            (batch, group + target, *builder.factors(windows, "replicate")),
+            (group + target, source, *builder.factors(kernel, "replicate")),
+        ],
+        [(batch, group + source, *((),) * len(space))],
+        linear=[(0,), (1,)],
+        flops=flops,
+    )
+
+
+@train_rule("conv_grad_weight")
+def convolution_weight(op: ConvGradWeightOp) -> Rule:
+    """The batch is summed over: where it is split the gradients are partial."""
+    builder = RuleBuilder(op)
+    batch_size, in_channels, *space = shape(op.x)
+    _, out_channels, *windows = shape(op.dy)
+    batch = builder.factor(batch_size, "reduction")
+    group = builder.factor(op.groups)
+    target = builder.factor(out_channels // op.groups)
+    source = builder.factor(in_channels // op.groups)
+    kernel = shape(op.dweight)[2:]
+    flops = builder.contraction_flops() * prod(windows) * prod(kernel)
+    return builder.rule(
+        [
+            (batch, group + source, *builder.factors(space, "replicate")),
+            (batch, group + target, *builder.factors(windows, "replicate")),
+        ],
+        [(group + target, source, *((),) * len(kernel))],
+        linear=[(0,), (1,)],
+        flops=flops,
+    )
+
+
+@local_form("train.conv_grad_input", "train.conv_grad_weight")
+def convolution_local(context: LocalContext) -> Sequence[Operation]:
+    """Counts the local groups."""
+    op, local = context.op, context.same_op()
+    assert isinstance(op, ConvGradOp)
+    if op.groups > 1:
+        group = context.rule.operands[0][1][0]
+        groups = op.groups // context.parts_of(group)
+        local.properties["group"] = IntegerAttr(groups, i64)
+    return [local]
+
+
+@train_rule("max_pool_grad", "average_pool_grad")
+def pool(op: MaxPoolGradOp | AveragePoolGradOp) -> Rule:
+    """Batch and channels are parallel. Linear in the gradient that comes in."""
+    builder = RuleBuilder(op)
+    maps = builder.factors(shape(op.dx)[:2])
+    operands = [
+        (*maps, *builder.factors(shape(value)[2:], "replicate")) for value in op.operands
+    ]
+    result = (*maps, *((),) * (len(shape(op.dx)) - 2))
+    return builder.rule(operands, [result], linear=[(0,)])
