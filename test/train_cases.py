@@ -11,6 +11,13 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.convolution import (
+    AveragePoolGradOp,
+    ConvGradInputOp,
+    ConvGradWeightOp,
+    MaxPoolGradOp,
+)
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
@@ -80,6 +87,25 @@ case(
     real(12, 6, dtype=np.float16),
     integers(0, 6, 12, dtype=np.int32),
 )
+
+# Attention
+_rng = np.random.default_rng(13)
+_q, _kv = (coarse(2, 6, 4, 4), real(2, 6, 4, 4)), (real(2, 6, 6, 4), real(2, 6, 6, 4))
+_few = (real(2, 3, 4, 4), real(2, 3, 4, 4))
+case(AttentionGradOp, *_q, *_kv)
+case(AttentionGradOp, *_q, *_kv, is_causal=True)
+case(AttentionGradOp, *_q, *_few, scale=0.25, label="groups")
+case(AttentionGradOp, *_q, *_few, is_causal=True, label="causal groups")
+case(AttentionGradOp, *_q, *_kv, real(4, 6), label="mask")
+case(AttentionGradOp, *_q, *_kv, real(2, 6, 1, 1), label="mask per head")
+case(AttentionGradOp, *_q, *_few, real(4) > -1, is_causal=True, label="causal mask")
+_q, _kv = (coarse(2, 4, 24), real(2, 4, 24)), (real(2, 6, 12), real(2, 6, 12))
+case(AttentionGradOp, *_q, *_kv, heads=(6, 3))
+case(AttentionGradOp, *_q, *_kv, real(2, 1, 4, 6), heads=(6, 3), label="packed mask")
+_half = [a.astype(np.float16) for a in (*_q, *_kv)]
+case(AttentionGradOp, *_half, heads=(6, 3), is_causal=True)
+_wide = [a.astype(np.float64) for a in (*_q, *_kv)]
+case(AttentionGradOp, *_wide, heads=(6, 3), is_causal=True, label="f64")
 
 # Softmax, normalisation layers, activations
 _rng = np.random.default_rng(12)
@@ -169,3 +195,85 @@ for _nesterov in (False, True):
     )
 case(SquareSumOp, real(4, 6))
 case(SquareSumOp, real(4, 6, dtype=np.float16) * 8)
+
+
+def _shaped(make: Any) -> Callable[..., Operation]:
+    """Ops whose result has a shape of its own."""
+
+    def build(*operands: Any, shape: tuple[int, ...], **options: Any) -> Operation:
+        type_ = TensorType(operands[0].type.element_type, shape)
+        return make(*operands, type_, **options)
+
+    build.name = make.name
+    return build
+
+
+_PLAIN = {"strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
+for _dy, _weight, _x, _windows in (
+    ((6, 4, 5, 3), (4, 6, 2, 2), (6, 6, 6, 4), _PLAIN),
+    (
+        *((4, 8, 3, 4), (8, 3, 3, 2), (4, 12, 6, 5)),
+        {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 0, 1], "group": 4},
+    ),
+    (
+        *((4, 12, 4), (12, 1, 3), (4, 12, 8)),
+        {"strides": [2], "dilations": [1], "pads": [1, 1], "group": 12},
+    ),
+    (
+        *((2, 4, 2, 2, 2), (4, 6, 2, 1, 2), (2, 6, 3, 2, 3)),
+        {"strides": [1, 1, 1], "dilations": [1, 1, 1], "pads": [0] * 6},
+    ),
+):
+    _label = "x".join(map(str, _x))
+    case(
+        *(_shaped(ConvGradInputOp), real(*_dy), real(*_weight)),
+        shape=_x,
+        label=_label,
+        **_windows,
+    )
+    case(
+        *(_shaped(ConvGradWeightOp), real(*_x), real(*_dy)),
+        shape=_weight,
+        label=_label,
+        **_windows,
+    )
+for _x, _dy, _pool in (
+    ((4, 6, 5, 4), (4, 6, 4, 3), {"kernel_shape": [2, 2], **_PLAIN}),
+    (
+        *((4, 6, 6, 7), (4, 6, 4, 4)),
+        {
+            "kernel_shape": [3, 3],
+            "strides": [2, 2],
+            "dilations": [1, 1],
+            "pads": [1, 1, 1, 1],
+        },
+    ),
+    (
+        *((4, 6, 7), (4, 6, 3)),
+        {"kernel_shape": [2], "strides": [2], "dilations": [2], "pads": [0, 1]},
+    ),
+    (
+        *((2, 4, 3, 2, 4), (2, 4, 2, 1, 2)),
+        {
+            "kernel_shape": [2, 2, 2],
+            "strides": [1, 1, 2],
+            "dilations": [1, 1, 1],
+            "pads": [0] * 6,
+        },
+    ),
+):
+    _label = "x".join(map(str, _x))
+    case(
+        *(_shaped(MaxPoolGradOp), real(*_dy), real(*_x)),
+        shape=_x,
+        label=_label,
+        **_pool,
+    )
+    for _padded in (False, True):
+        case(
+            *(_shaped(AveragePoolGradOp), real(*_dy)),
+            shape=_x,
+            count_include_pad=_padded,
+            label=f"{_label},count_include_pad={_padded}",
+            **_pool,
+        )

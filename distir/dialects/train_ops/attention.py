@@ -138,7 +138,9 @@ class AttentionGradOp(IRDLOperation):
     @property
     def factor(self) -> float:
         """What scores are multiplied by."""
-        return 1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
+        return (
+            1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
+        )
 
     def verify_(self) -> None:
         if (self.q_num_heads is None) != (self.kv_num_heads is None):
@@ -154,14 +156,17 @@ class AttentionGradOp(IRDLOperation):
                     f"{rank}"
                 )
             check_element(self, name, value, self.q)
+        for heads in (self.q_num_heads, self.kv_num_heads):
+            if heads is not None and heads.value.data < 1:
+                raise VerifyException(
+                    f"{self.name}: the numbers of heads must be positive"
+                )
         sizes = self.sizes
-        if min(sizes.query_heads, sizes.key_heads) < 1:
-            raise VerifyException(f"{self.name}: the numbers of heads must be positive")
         self._check("dy", self.dy, sizes.query_heads, sizes.queries, sizes.value_head)
         self._check("q", self.q, sizes.query_heads, sizes.queries, sizes.head)
         self._check("k", self.k, sizes.key_heads, sizes.keys, sizes.head)
         self._check("v", self.v, sizes.key_heads, sizes.keys, sizes.value_head)
-        if sizes.query_heads % sizes.key_heads:
+        if not sizes.key_heads or sizes.query_heads % sizes.key_heads:
             raise VerifyException(
                 f"{self.name}: {sizes.query_heads} query heads cannot share "
                 f"{sizes.key_heads} key heads"

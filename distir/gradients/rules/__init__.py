@@ -6,16 +6,17 @@ from distir.gradients.rules import (
 from distir.gradients.rules import (
     arithmetic as arithmetic,
 )
+from distir.gradients.rules import attention as attention
 from distir.gradients.rules import (
     constant as constant,
 )
 from distir.gradients.rules import (
     contraction as contraction,
 )
+from distir.gradients.rules import convolution as convolution
 from distir.gradients.rules import (
     elementwise as elementwise,
 )
-from distir.gradients.rules import attention as attention
 from distir.gradients.rules import indexing as indexing
 from distir.gradients.rules import losses as losses
 from distir.gradients.rules import (
@@ -24,4 +25,3 @@ from distir.gradients.rules import (
 from distir.gradients.rules import reduction as reduction
 from distir.gradients.rules import scatter as scatter
 from distir.gradients.rules import shape as shape
-from distir.gradients.rules import convolution as convolution

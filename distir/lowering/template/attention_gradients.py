@@ -23,7 +23,10 @@ def attention_grad(dy, query, key, value, mask=None, heads=None, **options):
             for x in (query, key, value)
         ]
         if mask is not None:
-            lengths = by_head(query, query_heads).shape[2], by_head(key, key_heads).shape[2]
+            lengths = (
+                by_head(query, query_heads).shape[2],
+                by_head(key, key_heads).shape[2],
+            )
             mask = mask.expand(torch.broadcast_shapes(mask.shape, lengths)).clone()
         half = query.dtype in (torch.float16, torch.bfloat16)
         forward = (attention if half else F).scaled_dot_product_attention
