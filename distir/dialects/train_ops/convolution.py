@@ -277,7 +277,9 @@ class MaxPoolGradOp(PoolGradOp):
     def verify_(self) -> None:
         check_float(self, "x", self.x)
         self._verify_windows(self.x, self.dy, self.kernel, ceil=True)
-        check_shape(self, "dy", self.dy, (*shape_of(self.x)[:2], *shape_of(self.dy)[2:]))
+        check_shape(
+            self, "dy", self.dy, (*shape_of(self.x)[:2], *shape_of(self.dy)[2:])
+        )
         check_element(self, "dy", self.dy, self.x)
         check_like(self, "dx", self.dx, self.x)
 
@@ -343,7 +345,9 @@ class AveragePoolGradOp(PoolGradOp):
                     sum(
                         low <= window * self.steps[axis] - before + tap < high
                         for tap in range(
-                            0, self.kernel[axis] * self.spacing[axis], self.spacing[axis]
+                            0,
+                            self.kernel[axis] * self.spacing[axis],
+                            self.spacing[axis],
                         )
                     )
                     for window in range(count)

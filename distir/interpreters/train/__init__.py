@@ -7,6 +7,7 @@ from distir.interpreters.train import (
     activation as activation,
 )
 from distir.interpreters.train import attention as attention
+from distir.interpreters.train import convolution as convolution
 from distir.interpreters.train import indexing as indexing
 from distir.interpreters.train import losses as losses
 from distir.interpreters.train import (
@@ -16,5 +17,3 @@ from distir.interpreters.train import optimizers as optimizers
 from distir.interpreters.train import (
     softmax as softmax,
 )
-
-from distir.interpreters.train import convolution as convolution

@@ -68,7 +68,9 @@ def _padded_zeros(
     return np.zeros((*shape[:2], *space), like.dtype)
 
 
-def _view(op: WindowsOp, x: Array, kernel: Sequence[int], windows: Sequence[int], fill: float) -> Array:
+def _view(
+    op: WindowsOp, x: Array, kernel: Sequence[int], windows: Sequence[int], fill: float
+) -> Array:
     """`x` as `[N, C, *windows, *kernel]`."""
     margins = tuple(_reach(op, x.shape[2:], kernel, windows))
     return Windows(tuple(kernel), op.steps, op.spacing, margins).view(x, fill)
@@ -125,9 +127,7 @@ class ConvolutionGradients(InterpreterFunctions):
         windows = dy.shape[2:]
         view = _view(op, x, op.kernel, windows, -np.inf)
         best = view.reshape(*dy.shape, prod(op.kernel)).argmax(-1)
-        terms = (
-            np.where(best == number, dy, 0) for number in range(prod(op.kernel))
-        )
+        terms = (np.where(best == number, dy, 0) for number in range(prod(op.kernel)))
         return (_spread(op, x.shape, terms, windows).astype(args[0].dtype),)
 
     @impl(AveragePoolGradOp)

@@ -86,7 +86,8 @@ def pool(op: MaxPoolGradOp | AveragePoolGradOp) -> Rule:
     builder = RuleBuilder(op)
     maps = builder.factors(shape(op.dx)[:2])
     operands = [
-        (*maps, *builder.factors(shape(value)[2:], "replicate")) for value in op.operands
+        (*maps, *builder.factors(shape(value)[2:], "replicate"))
+        for value in op.operands
     ]
     result = (*maps, *((),) * (len(shape(op.dx)) - 2))
     return builder.rule(operands, [result], linear=[(0,)])
