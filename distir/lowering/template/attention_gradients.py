@@ -32,7 +32,7 @@ def attention_grad(dy, query, key, value, mask=None, heads=None, **options):
         forward = (attention if half else F).scaled_dot_product_attention
         counts = (query_heads, key_heads, key_heads)
         out = forward(
-            *(by_head(x, n) for x, n in zip(inputs, counts)),
+            *(by_head(x, n) for x, n in zip(inputs, counts, strict=True)),
             mask,
             enable_gqa=query_heads != key_heads,
             **options,
