@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -116,6 +117,36 @@ def _last(text: str) -> str:
     return " | ".join(lines[-_LAST_LINES:]) or "(it printed nothing)"
 
 
+@dataclass(frozen=True)
+class Training:
+    """
+    How to train with a package that holds a training step.
+
+    - `steps`: the number of the last step; the first one is 1.
+    - `seed`: of parameters that no file holds.
+    - `checkpoints`: the folder of checkpoints; `save_every`: steps from one to the next
+      (0: one after the last step only); `resume`: go on from the checkpoint of that step,
+      or from the `latest` one.
+    """
+
+    steps: int
+    seed: int = 0
+    checkpoints: Path | None = None
+    save_every: int = 0
+    resume: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the package's `main.py`."""
+        found = ["--steps", str(self.steps), "--seed", str(self.seed)]
+        if self.checkpoints is not None:
+            found += ["--checkpoint-dir", str(self.checkpoints.resolve())]
+            found += ["--save-every", str(self.save_every)]
+        if self.resume:
+            found += ["--resume", self.resume]
+        return found
+
+
 class _Logs:
     """The ranks' logs; what rank 0 prints is passed on as progress."""
 
@@ -148,6 +179,7 @@ def run_package(
     timeout_s: float = 600.0,
     progress: Progress | None = None,
     spawner: Spawner | None = None,
+    training: Training | None = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """
     Runs the package in `directory` (written by `write_package`), one process per rank
@@ -156,6 +188,10 @@ def run_package(
     `inputs` are whole arrays by argument name and take precedence over the safetensors
     file `weights`. `ranks`, if given, must be what the package needs. `progress` gets
     a line of text now and then. `spawner` is reused if given.
+
+    With `training` the results are those that update nothing, scalars with one number a
+    step, and the final parameters; inputs and labels may have one more dimension in
+    front, of steps. Parameters may be left out: they are initialised.
 
     Raises DistIRError when a rank fails, is killed or is not done after `timeout_s`
     seconds; no process is left behind, whatever happens.
@@ -166,6 +202,11 @@ def run_package(
     if ranks is not None and ranks != needed:
         raise DistIRError(
             f"the program in {directory} is for {needed} ranks and cannot run on {ranks}"
+        )
+    if training is not None and not manifest.get("trains"):
+        raise DistIRError(
+            f"the program in {directory} updates no argument (dist.updates), so that it "
+            f"cannot be trained; make a training step with `differentiate`"
         )
     own = spawner is None
     spawner = spawner or Spawner()
@@ -178,6 +219,8 @@ def run_package(
                 arguments += ["--inputs", str(folder / "inputs.safetensors")]
             if weights is not None:
                 arguments += ["--weights", str(Path(weights).resolve())]
+            if training is not None:
+                arguments += training.arguments
             outputs = folder / "outputs.safetensors"
             arguments += ["--outputs", str(outputs)]
             arguments += ["--init-method", f"file://{folder / 'rendezvous'}"]

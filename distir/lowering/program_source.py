@@ -10,7 +10,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.dist import LAYOUT, LayoutAttr, layout_of
+from distir.dialects.dist import LAYOUT, UPDATES, LayoutAttr, layout_of
 from distir.dialects.onnx_values import onnx_element_type
 from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.emitter import torch_dtype
@@ -21,7 +21,9 @@ from distir.program import (
     argument_names,
     argument_roles,
     entry_function,
+    result_attributes,
     result_names,
+    text_attribute,
     walk_functions,
 )
 from distir.sharding.mesh import Mesh, meshes
@@ -61,7 +63,8 @@ def program_source(module: ModuleOp) -> ProgramSource:
     """
     devices = devices_of(module)
     per_rank = any(
-        isinstance(op, CollectiveOp) and op.is_per_rank for _, op in walk_functions(module)
+        isinstance(op, CollectiveOp) and op.is_per_rank
+        for _, op in walk_functions(module)
     )
     known = meshes(module)
     if per_rank:
@@ -107,7 +110,7 @@ def program_source(module: ModuleOp) -> ProgramSource:
             "RESULTS",
             result_names(entry),
             entry.function_type.outputs.data,
-            [{} for _ in entry.function_type.outputs],
+            result_attributes(entry),
             None,
         )
     )
@@ -194,9 +197,9 @@ def _tensor_table(
                 fields.append(f"partial={layout.partial!r}")
         if roles is not None:
             fields.append(f"role={roles[index]!r}")
+        if updates := text_attribute(extra, UPDATES):
+            fields.append(f"updates={updates!r}")
         rows.append(f"    Tensor({', '.join(fields)}),\n")
     if not rows:
         return f"{title} = ()\n\n"
     return f"{title} = (\n{''.join(rows)})\n\n"
-
-

@@ -7,13 +7,41 @@ from importlib.resources import files
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
 from distir.errors import DistIRError
 from distir.lowering.program_source import program_source
-from distir.program import argument_names, argument_roles, entry_function, result_names
+from distir.program import (
+    argument_names,
+    argument_roles,
+    entry_function,
+    result_names,
+    updated_arguments,
+)
 
 ALWAYS = ("__init__", "main", "runtime", "collectives", "tensors")
 """The helper modules of every package."""
+
+TRAINING = ("checkpoints", "initial", "training")
+"""The helper modules of packages that train."""
+
+
+def _check_updates(entry: FuncOp) -> dict[int, int]:
+    """The results that update arguments, which must be what they replace."""
+    updates = updated_arguments(entry)
+    types = entry.function_type
+    for result, argument in updates.items():
+        before, after = types.inputs.data[argument], types.outputs.data[result]
+        name = argument_names(entry)[argument]
+        if before != after:
+            raise DistIRError(
+                f"result {result} updates argument {name!r}, but has another type: "
+                f"{after} instead of {before}; a training step must give back what it "
+                f"takes, in the same layout"
+            )
+        if list(updates.values()).count(argument) > 1:
+            raise DistIRError(f"several results update argument {name!r}")
+    return updates
 
 
 def write_package(
@@ -28,6 +56,7 @@ def write_package(
     """
     source = program_source(module)
     entry = entry_function(module)
+    trains = bool(_check_updates(entry))
     manifest = {
         "processes": source.processes,
         "classes": [list(c) for c in source.classes],
@@ -38,11 +67,13 @@ def write_package(
             )
         ],
         "results": result_names(entry),
+        "trains": trains,
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
     texts = {"program.py": source.text, "manifest.json": json.dumps(manifest, indent=2)}
     template = files("distir.lowering.template")
-    for name in (*ALWAYS, *sorted(source.helpers - set(ALWAYS))):
+    always = (*ALWAYS, *TRAINING) if trains else ALWAYS
+    for name in (*always, *sorted(source.helpers - set(always))):
         texts[f"{name}.py"] = (template / f"{name}.py").read_text(encoding="utf-8")
     directory = Path(directory)
     try:
@@ -50,5 +81,7 @@ def write_package(
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DistIRError(f"cannot write the package to {directory}: {error}") from error
+        raise DistIRError(
+            f"cannot write the package to {directory}: {error}"
+        ) from error
     return directory

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
-from distir.program import argument_names, entry_function
+from distir.program import argument_names, argument_roles, entry_function
 from distir.tools.files import Arrays, program_weights
+
+_BATCHES = ("input", "label")
 
 
 def given_and_random_arguments(
@@ -26,13 +29,7 @@ def given_and_random_arguments(
     """
     names = argument_names(entry_function(module))
     weights = program_weights(module, path)
-    unknown = sorted(set(given) - set(names))
-    if unknown:
-        known = [name for name in names if name not in weights]
-        raise DistIRError(
-            f"the inputs hold {unknown[0]!r}, but {path} has no such argument; it takes "
-            f"{', '.join(repr(n) for n in known[:8])}{', ...' if known[8:] else ''}"
-        )
+    _check_known(module, path, given)
     values = dict(zip(names, random_arguments(module, seed, weights), strict=True))
     types = entry_function(module).function_type.inputs
     for name, type_ in zip(names, types, strict=True):
@@ -41,8 +38,51 @@ def given_and_random_arguments(
     return values
 
 
-def _fitting(name: str, array: npt.NDArray[Any], type_: Any) -> npt.NDArray[Any]:
-    """The array, cast within its kind of number to the argument's type."""
+def _check_known(module: ModuleOp, path: Path, given: Arrays) -> None:
+    names = argument_names(entry_function(module))
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        weights = program_weights(module, path)
+        known = [name for name in names if name not in weights]
+        raise DistIRError(
+            f"the inputs hold {unknown[0]!r}, but {path} has no such argument; it takes "
+            f"{', '.join(repr(n) for n in known[:8])}{', ...' if known[8:] else ''}"
+        )
+
+
+def training_arguments(
+    module: ModuleOp, path: Path, given: Arrays, seed: int
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    What a training of the program read from `path` is given by name: all of `given`, and
+    random inputs and labels where it does not hold them. Inputs and labels in `given` may
+    have one more dimension in front, of steps. The runtime initialises the rest.
+    Raises DistIRError.
+    """
+    function = entry_function(module)
+    names, roles = argument_names(function), argument_roles(function)
+    types = function.function_type.inputs
+    batches = {n for n, role in zip(names, roles, strict=True) if role in _BATCHES}
+    _check_known(module, path, given)
+    values = {
+        name: _fitting(name, given[name], type_, over_steps=name in batches)
+        for name, type_ in zip(names, types, strict=True)
+        if name in given
+    }
+    if batches <= values.keys():
+        return values
+    empty = dict.fromkeys(set(names) - batches, np.empty(0))  # so that none is drawn
+    drawn = zip(names, random_arguments(module, seed, empty), strict=True)
+    return {n: array for n, array in drawn if n in batches} | values
+
+
+def _fitting(
+    name: str, array: npt.NDArray[Any], type_: Any, over_steps: bool = False
+) -> npt.NDArray[Any]:
+    """
+    The array, cast within its kind of number to the argument's type; with `over_steps`
+    it may have one more dimension in front.
+    """
     if not isinstance(type_, TensorType):
         raise DistIRError(f"argument {name!r} is a {type_}, which no array can be")
     dtype = numpy_dtype(type_.element_type)
@@ -50,7 +90,8 @@ def _fitting(name: str, array: npt.NDArray[Any], type_: Any) -> npt.NDArray[Any]
     same_kind = dtype.kind == array.dtype.kind or (
         dtype.kind == "V" and array.dtype.kind == "f"
     )
-    if array.shape != shape or not same_kind:
+    has_steps = over_steps and array.ndim == len(shape) + 1 and len(array) > 0
+    if (array.shape[1:] if has_steps else array.shape) != shape or not same_kind:
         raise DistIRError(
             f"input {name!r} is {array.dtype}{list(array.shape)}, but the program takes "
             f"{dtype}{list(shape)}"

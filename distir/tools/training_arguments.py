@@ -70,7 +70,9 @@ def differentiate_pass(
         given["output"] = arguments.output_index
     if not arguments.training:
         if given:
-            option = next(iter(given)).replace("_", "-").replace("output", "loss-output")
+            option = (
+                next(iter(given)).replace("_", "-").replace("output", "loss-output")
+            )
             raise DistIRError(f"--{option} is of use with --training only; add it")
         return None
     given.setdefault("loss", loss)

@@ -22,9 +22,6 @@ import torch.distributed as dist
 from . import runtime, tensors
 
 FORMAT = "distir checkpoint 1"
-KEPT = 2
-"""Complete checkpoints that stay: the newest and the one before."""
-
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -66,10 +63,11 @@ def _to_disk(path):
         os.close(handle)
 
 
-def save(folder, step, seed, held, meshes, rank, processes):
+def save(folder, step, previous, held, meshes, rank, processes):
     """
-    Writes the checkpoint of a step. `held` has (spec, part of this process) by name,
-    `meshes` the meshes' specs. Every process calls it.
+    Writes the checkpoint of a step and removes those before it but for `previous`, the
+    last good one. `held` has (spec, part of this process) by name, `meshes` the meshes'
+    specs. Every process calls it.
     """
     folder = Path(folder)
     final = folder_of(folder, step)
@@ -100,7 +98,10 @@ def save(folder, step, seed, held, meshes, rank, processes):
         _to_disk(path)
         dist.barrier()
         if rank == 0:
-            _complete(folder, step, seed, meshes, processes)
+            _complete(folder, step, meshes, processes)
+            for old in steps_in(folder):
+                if old < step and old != previous:
+                    shutil.rmtree(folder_of(folder, old))
         dist.barrier()
     except OSError as error:
         raise CheckpointError(
@@ -109,7 +110,7 @@ def save(folder, step, seed, held, meshes, rank, processes):
         ) from error
 
 
-def _complete(folder, step, seed, meshes, processes):
+def _complete(folder, step, meshes, processes):
     """Writes the manifest of a checkpoint whose parts are written, and renames it."""
     final = folder_of(folder, step)
     partial = folder / f".{final.name}.partial"
@@ -123,7 +124,6 @@ def _complete(folder, step, seed, meshes, processes):
     body = {
         "format": FORMAT,
         "step": step,
-        "seed": seed,
         "files": files,
         "tensors": found,
         "meshes": {
@@ -146,8 +146,6 @@ def _complete(folder, step, seed, meshes, processes):
     else:
         partial.rename(final)
     _to_disk(folder)
-    for old in [s for s in steps_in(folder) if s <= step][:-KEPT]:
-        shutil.rmtree(folder_of(folder, old))
 
 
 def _holders(spec, meshes):
@@ -221,8 +219,8 @@ def _verified(path, share=0, shares=1):
 
 class Checkpoint:
     """
-    A checkpoint to go on from: `step`, `seed` and, by `part`, its tensors under any
-    layout.
+    A checkpoint to go on from: `step` and, by `part`, its tensors under any layout.
+    Every process makes it.
     """
 
     def __init__(self, folder, resume, rank, processes):
@@ -242,8 +240,8 @@ class Checkpoint:
         except CheckpointError as error:
             earlier = [s for s in known if s < step]
             raise CheckpointError(f"{error}; {_advice(folder, earlier)}") from error
+        dist.barrier()  # every share is intact
         self.step = self._manifest["step"]
-        self.seed = self._manifest["seed"]
         with torch.device("cpu"):
             self._files = [
                 tensors.load(_file(self._path, r))
@@ -271,7 +269,8 @@ class Checkpoint:
                 over = self._manifest["meshes"][stored.mesh]
                 source = runtime.MeshSpec(over["axes"], over["ranks"], [])
                 parts = {
-                    r: self._files[r][spec.name] for r in runtime.holders(stored, source)
+                    r: self._files[r][spec.name]
+                    for r in runtime.holders(stored, source)
                 }
                 whole = runtime.assemble(parts, stored, source)
             # The file may go while its tensors are in use.

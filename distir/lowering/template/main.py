@@ -4,6 +4,7 @@ Runs the program in this folder:
     torchrun --nproc-per-node N DIR/main.py --weights FILE --inputs FILE --outputs FILE
 
 Files are safetensors (or .pt) with tensors by name, whole: each process takes its part.
+With --steps it trains: results that update an argument replace it in the next step.
 """
 
 import argparse
@@ -35,7 +36,25 @@ def main(arguments=None):
         "--timeout", type=float, default=600.0, help="seconds to wait for other ranks"
     )
     parser.add_argument(
-        "--init-method", default="env://", help="where the ranks meet (torch.distributed)"
+        "--init-method",
+        default="env://",
+        help="where the ranks meet (torch.distributed)",
+    )
+    parser.add_argument("--steps", type=int, help="train up to this step")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of parameters that no file holds"
+    )
+    parser.add_argument("--checkpoint-dir", default="", help="where checkpoints are")
+    parser.add_argument(
+        "--save-every", type=int, default=0, help="steps from a checkpoint to the next"
+    )
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="latest",
+        default="",
+        metavar="STEP",
+        help="go on from a checkpoint, the latest one unless a step is named",
     )
     options = parser.parse_args(arguments)
     name = load_package()
@@ -44,9 +63,19 @@ def main(arguments=None):
     tensors = importlib.import_module(f"{name}.tensors")
     try:
         sources = [tensors.load(f) for f in (*options.inputs, *options.weights)]
-        results = runtime.run(
-            program, options.backend, sources, options.timeout, options.init_method
-        )
+        common = (options.timeout, options.init_method)
+        if options.steps is None:
+            results = runtime.run(program, options.backend, sources, *common)
+        else:
+            training = importlib.import_module(f"{name}.training")
+            wanted = training.Options(
+                options.steps,
+                options.seed,
+                options.checkpoint_dir,
+                options.save_every,
+                options.resume,
+            )
+            results = training.train(program, options.backend, sources, wanted, *common)
         if options.outputs and results:
             tensors.save(options.outputs, results)
     except (runtime.ProgramError, tensors.FileError) as error:

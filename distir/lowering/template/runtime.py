@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from . import collectives, tensors
+from . import collectives
 
 
 class ProgramError(Exception):
@@ -23,7 +24,8 @@ class Tensor:
     """
     An argument or result: its global shape, and per dimension the axes of `mesh` that
     split it, with their run lengths. Over the axes in `partial` the processes hold
-    terms of a reduction. No mesh: process 0 holds it.
+    terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
+    result replaces in the next step of a training.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Tensor:
     split: tuple = ()
     partial: tuple = ()
     role: str = ""
+    updates: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,9 @@ class Mesh:
 
     def _all_groups(self, axes):
         found = [self.spec.members(axes, rank) for rank in self.spec.ranks]
-        return [g for i, g in enumerate(found) if sorted(g) not in map(sorted, found[:i])]
+        return [
+            g for i, g in enumerate(found) if sorted(g) not in map(sorted, found[:i])
+        ]
 
     def group(self, *axes):
         """The processes that differ from this one only along these axes."""
@@ -155,6 +160,7 @@ def assemble(parts, spec, mesh):
         held.update({place: how(row) for place, row in rows.items()})
 
     for axis, monoid in spec.partial:
+
         def reduced(row, monoid=monoid):
             total = row[0]
             for part in row[1:]:
@@ -180,17 +186,20 @@ def holders(spec, mesh):
     ]
 
 
-def argument(spec, mesh, rank, sources):
-    """This process's part of an argument, from the first source that has it."""
+def found(spec, sources):
+    """The whole value of an argument, from the first source that has it."""
     for source in sources:
         if spec.name in source:
-            value = source[spec.name]
-            break
-    else:
-        raise ProgramError(
-            f"no value for {spec.role or 'argument'} {spec.name!r}: it is neither in "
-            f"the inputs nor in the weights"
-        )
+            return source[spec.name]
+    raise ProgramError(
+        f"no value for {spec.role or 'argument'} {spec.name!r}: it is neither in the "
+        f"inputs nor in the weights"
+    )
+
+
+def argument(spec, mesh, rank, sources):
+    """This process's part of an argument, from the first source that has it."""
+    value = found(spec, sources)
     if spec.shape is not None and tuple(value.shape) != spec.shape:
         raise ProgramError(
             f"{spec.role or 'argument'} {spec.name!r} has shape {tuple(value.shape)}, "
@@ -204,11 +213,13 @@ def argument(spec, mesh, rank, sources):
     return shard(value, spec, mesh, rank).contiguous()
 
 
-def collect(specs, indices, results, meshes, rank):
-    """The whole results, by name, on rank 0; the other processes send it their parts."""
-    own = dict(zip(indices, results, strict=True))
+def collect(specs, own, meshes, rank):
+    """
+    The whole tensors, by name, on rank 0; the other processes send it their parts.
+    `specs` and `own`, this process's parts, are by index.
+    """
     whole = {}
-    for index, spec in enumerate(specs):
+    for index, spec in specs.items():
         mesh = None if spec.mesh is None else meshes[spec.mesh]
         if mesh is None:
             if rank == 0:
@@ -267,33 +278,44 @@ def start(backend, processes, timeout_s, init_method):
     return rank, device
 
 
-def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
-    """
-    Runs this process's part of a program (the module `program`): the results by name
-    on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
-    """
+@contextmanager
+def processes(program, backend, timeout_s, init_method):
+    """This process among the others: its rank, its device, the body that it runs."""
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
         meshes = {
             name: Mesh(spec, device.type) for name, spec in program.MESHES.items()
         }
         own = program.RANKS[rank]
+        with torch.inference_mode():
+            yield rank, device, own.program(meshes, own.numbers)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def results_of(body, arguments):
+    """The results of a run, as a tuple."""
+    results = body.main(*arguments)
+    if isinstance(results, tuple):
+        return results
+    return () if results is None else (results,)
+
+
+def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
+    """
+    Runs this process's part of a program (the module `program`): the results by name
+    on rank 0, nothing on the other ranks. `sources` hold the arguments by name.
+    """
+    with processes(program, backend, timeout_s, init_method) as (rank, device, body):
+        own = program.RANKS[rank].program
         report("loading arguments")
         arguments = [
             argument(spec, program.MESHES.get(spec.mesh), rank, sources).to(device)
-            for spec in (program.ARGUMENTS[i] for i in own.program.arguments)
+            for spec in (program.ARGUMENTS[i] for i in own.arguments)
         ]
-        body = own.program(meshes, own.numbers)
         report("running")
-        with torch.inference_mode():
-            results = body.main(*arguments)
-            if not isinstance(results, tuple):
-                results = () if results is None else (results,)
-            report("gathering results")
-            whole = collect(
-                program.RESULTS, own.program.results, results, program.MESHES, rank
-            )
-        dist.barrier()
-        return whole
-    finally:
-        dist.destroy_process_group()
+        results = dict(zip(own.results, results_of(body, arguments), strict=True))
+        report("gathering results")
+        specs = dict(enumerate(program.RESULTS))
+        return collect(specs, results, program.MESHES, rank)

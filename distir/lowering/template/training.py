@@ -35,6 +35,7 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
     with runtime.processes(program, backend, timeout_s, init_method) as process:
         rank, device, _ = process
         held, first = _start(program, sources, options, rank, device)
+        saved = first - 1
         batches = {
             spec.name: runtime.found(spec, sources)
             for spec in _arguments(program, rank)
@@ -54,7 +55,8 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
             last = step == options.steps
             due = options.save_every and step % options.save_every == 0
             if options.folder and (last or due):
-                _save(program, options, step, held, rank)
+                _save(program, options, step, saved, held, rank)
+                saved = step
         whole = {
             name: torch.stack(values) if values[-1].ndim == 0 else values[-1]
             for name, values in history.items()
@@ -69,12 +71,12 @@ def _arguments(program, rank):
 
 def _start(program, sources, options, rank, device):
     """The arguments to start with, but for inputs and labels, and the first step."""
-    checkpoint, seed, first = None, options.seed, 1
+    checkpoint, first = None, 1
     if options.resume:
         checkpoint = checkpoints.Checkpoint(
             options.folder, options.resume, rank, len(program.RANKS)
         )
-        seed, first = checkpoint.seed, checkpoint.step + 1
+        first = checkpoint.step + 1
         runtime.report(f"going on from the checkpoint of step {checkpoint.step}")
         if first > options.steps:
             raise runtime.ProgramError(
@@ -97,7 +99,7 @@ def _start(program, sources, options, rank, device):
         elif any(spec.name in source for source in sources):
             value = runtime.argument(spec, mesh, rank, sources)
         else:
-            value = _new(spec, program, mesh, rank, sources, seed)
+            value = _new(spec, program, mesh, rank, sources, options.seed)
         held[spec.name] = value.to(device)
     return held, first
 
@@ -151,15 +153,15 @@ def _step(program, process, held, batches, step):
     return runtime.collect(kept, reported, program.MESHES, rank)
 
 
-def _save(program, options, step, held, rank):
-    saved = {
+def _save(program, options, step, previous, held, rank):
+    kept = {
         spec.name: (spec, held[spec.name])
         for spec in _arguments(program, rank)
         if spec.role in ("parameter", "state")
     }
     processes = len(program.RANKS)
     checkpoints.save(
-        options.folder, step, options.seed, saved, program.MESHES, rank, processes
+        options.folder, step, previous, kept, program.MESHES, rank, processes
     )
     runtime.report(f"saved {checkpoints.folder_of(options.folder, step)}")
 

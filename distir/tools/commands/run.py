@@ -5,12 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from distir.tools.arguments import non_negative_number
+from distir.tools.arguments import non_negative_number, positive_integer
+
+if TYPE_CHECKING:
+    from distir.lowering.launch import Training
+
+
+def _resume(text: str) -> str:
+    return text if text == "latest" else str(positive_integer(text))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.npz",
         help="whole arguments by name; what neither it nor the weights hold is random",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of random inputs and new parameters"
+    )
     parser.add_argument(
         "--outputs", type=Path, metavar="FILE.npz", help="where to write the results"
     )
@@ -37,6 +46,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         metavar="SECONDS",
         help="stop the ranks after that long (default 600)",
+    )
+    training = parser.add_argument_group("training")
+    training.add_argument(
+        "--steps",
+        type=positive_integer,
+        metavar="N",
+        help="train up to step N; inputs and labels may have one more dimension in "
+        "front, of steps. The outputs are the losses and the final parameters",
+    )
+    training.add_argument(
+        "--checkpoint-dir",
+        type=Path,
+        metavar="DIR",
+        help="save checkpoints to this folder: the last two, after the last step and "
+        "as --save-every says",
+    )
+    training.add_argument(
+        "--save-every",
+        type=positive_integer,
+        metavar="K",
+        help="save a checkpoint after every K steps",
+    )
+    training.add_argument(
+        "--resume",
+        nargs="?",
+        const="latest",
+        type=_resume,
+        metavar="STEP",
+        help="go on from the latest checkpoint or from that of a step; it may come from "
+        "another distribution of the program",
     )
 
 
@@ -50,6 +89,28 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
     return [name, f"{array.dtype}{list(array.shape)}", *numbers]
 
 
+def _training(arguments: argparse.Namespace) -> Training | None:
+    """The training that is asked for. Raises DistIRError."""
+    from distir.errors import DistIRError
+    from distir.lowering.launch import Training
+
+    needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
+    needs["resume"] = "checkpoint_dir"
+    for option, needed in needs.items():
+        if getattr(arguments, option) and not getattr(arguments, needed):
+            option, needed = option.replace("_", "-"), needed.replace("_", "-")
+            raise DistIRError(f"--{option} is of use with --{needed} only; add it")
+    if arguments.steps is None:
+        return None
+    return Training(
+        arguments.steps,
+        arguments.seed,
+        arguments.checkpoint_dir,
+        arguments.save_every or 0,
+        arguments.resume or "",
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     from tempfile import TemporaryDirectory
 
@@ -61,21 +122,24 @@ def run(arguments: argparse.Namespace) -> int:
         read_program,
         write_arrays,
     )
-    from distir.tools.program_arguments import given_and_random_arguments
+    from distir.tools.program_arguments import (
+        given_and_random_arguments,
+        training_arguments,
+    )
     from distir.tools.reporting import progress, table
     from distir.weights import weights_file
 
     def log(line: str) -> None:
         print(line, file=sys.stderr)
 
+    training = _training(arguments)
     with progress(f"lowering {arguments.program}"):
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
         in_weights = program_weights(module, arguments.program)
         given = read_arrays(arguments.inputs)
-        values = given_and_random_arguments(
-            module, arguments.program, given, arguments.seed
-        )
+        choose = given_and_random_arguments if training is None else training_arguments
+        values = choose(module, arguments.program, given, arguments.seed)
         inputs = {k: v for k, v in values.items() if k in given or k not in in_weights}
     with TemporaryDirectory(prefix="distir-") as folder:
         package = write_package(module, folder, weights)
@@ -87,6 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
                 weights=weights,
                 timeout_s=arguments.timeout,
                 progress=log,
+                training=training,
             )
     if arguments.outputs is not None:
         write_arrays(arguments.outputs, results)
