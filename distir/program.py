@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FunctionType,
+    ModuleOp,
+    StringAttr,
+)
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
 from distir.errors import DistIRError
@@ -61,6 +69,46 @@ def erase_unreachable(module: ModuleOp) -> None:
     for function in functions(module).values():
         if function not in kept:
             function.detach()
+
+
+def erase_dead(block: Block) -> None:
+    """Erases pure ops without uses, last one first."""
+    for op in reversed(list(block.ops)):
+        if is_side_effect_free(op) and not any(list(r.uses) for r in op.results):
+            block.erase_op(op)
+
+
+def drop_unused_results(module: ModuleOp) -> None:
+    """Removes results of private functions that no call uses."""
+    calls: dict[str, list[CallOp]] = {}
+    for op in module.walk():
+        if isinstance(op, CallOp):
+            calls.setdefault(op.callee.string_value(), []).append(op)
+    known = functions(module)
+    for name, sites in calls.items():
+        function = known[name]
+        returned = return_op(function)
+        used = [
+            i
+            for i in range(len(returned.operands))
+            if any(list(site.results[i].uses) for site in sites)
+        ]
+        if len(used) == len(returned.operands):
+            continue
+        outputs = [returned.operands[i] for i in used]
+        Rewriter.replace_op(returned, ReturnOp(*outputs))
+        function.properties["function_type"] = FunctionType.from_lists(
+            function.function_type.inputs.data, [v.type for v in outputs]
+        )
+        function.properties.pop("res_attrs", None)
+        for site in sites:
+            call = CallOp(name, list(site.operands), [v.type for v in outputs])
+            call.attributes.update(site.attributes)
+            kept: list[SSAValue | None] = [None] * len(site.results)
+            for new, old in zip(call.results, used, strict=True):
+                new.name_hint = site.results[old].name_hint
+                kept[old] = new
+            Rewriter.replace_op(site, call, kept)
 
 
 def unique_name(module: ModuleOp, name: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from math import prod
-
 from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import SSAValue
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import StringAttr
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    StringAttr,
+    TensorType,
+    f32,
+    i64,
+)
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import NAME
+from distir.dialects.dist import NAME, UPDATES
+from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
+from distir.gradients.clipping import clipped
+from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.program import argument_names
 
@@ -25,15 +37,25 @@ class OptimizerOptions:
     beta1: float
     beta2: float
     epsilon: float
-    weight_decay: float
+    weight_decay: float | None
     clip: float
+
+    @property
+    def decay(self) -> float:
+        """The weight decay; PyTorch's default of the optimizer if none is given."""
+        if self.weight_decay is not None:
+            return self.weight_decay
+        return 0.01 if self.name == "adamw" else 0.0
+
+
+Result = tuple[SSAValue, dict[str, Attribute]]
 
 
 def add_updates(
     step: TrainingStep,
     gradients: Sequence[tuple[SSAValue, SSAValue]],
     options: OptimizerOptions,
-) -> list[tuple[SSAValue, dict[str, Attribute]]]:
+) -> list[Result]:
     """Adds the update of each parameter; gives the step's further results."""
     names = dict(zip(step.block.args, argument_names(step.function), strict=True))
     if options.name == "none":
@@ -41,4 +63,83 @@ def add_updates(
             (gradient, {NAME: StringAttr(f"{names[parameter]}.gradient")})
             for parameter, gradient in gradients
         ]
-    raise NotImplementedError
+    if options.clip > 0:
+        build = GradientBuilder(step.insert, None)
+        values = clipped([gradient for _, gradient in gradients], options.clip, build)
+        gradients = [(p, g) for (p, _), g in zip(gradients, values, strict=True)]
+    counter = None
+    results: list[Result] = []
+    if options.name != "sgd":
+        counter = step.argument(TensorType(i64, []), "state", "optimizer.step")
+        build = GradientBuilder(step.insert, None)
+        one = build.constant(np.array(1, np.int64))
+        results.append(_update(build.onnx("Add", counter, one), "optimizer.step"))
+    parameters: list[Result] = []
+    for parameter, gradient in gradients:
+        new, states = _one_update(
+            step, names[parameter], parameter, gradient, counter, options
+        )
+        parameters.append(new)
+        results += states
+    return parameters + results
+
+
+def _update(value: SSAValue, name: str) -> Result:
+    return value, {NAME: StringAttr(name), UPDATES: StringAttr(name)}
+
+
+def _one_update(
+    step: TrainingStep,
+    name: str,
+    parameter: SSAValue,
+    gradient: SSAValue,
+    counter: SSAValue | None,
+    options: OptimizerOptions,
+) -> tuple[Result, list[Result]]:
+    """The new parameter and new states. Narrow parameters get an f32 master copy."""
+    assert isinstance(parameter.type, TensorType)
+    build = GradientBuilder(step.insert, None)
+    sizes, element = shape(parameter), parameter.type.element_type
+    narrow = isinstance(element, Float16Type | BFloat16Type)
+    wide = TensorType(f32 if narrow else element, sizes)
+    source = parameter
+    if narrow:
+        source = step.argument(wide, "state", f"{name}.master")
+    common = {"learning_rate": options.learning_rate, "weight_decay": options.decay}
+    states: list[Result] = []
+    if options.name == "sgd":
+        buffer = None
+        if options.momentum > 0:
+            buffer = step.argument(wide, "state", f"{name}.momentum")
+        op = SgdOp(
+            source,
+            gradient,
+            buffer,
+            momentum=options.momentum if options.momentum > 0 else None,
+            **common,
+        )
+        build.add(op)
+        if op.new_buffer is not None:
+            states.append(_update(op.new_buffer, f"{name}.momentum"))
+        new = op.new_parameter
+    else:
+        assert counter is not None
+        op = {"adam": AdamOp, "adamw": AdamWOp}[options.name](
+            source,
+            gradient,
+            step.argument(wide, "state", f"{name}.exp_avg"),
+            step.argument(wide, "state", f"{name}.exp_avg_sq"),
+            counter,
+            beta1=options.beta1,
+            beta2=options.beta2,
+            epsilon=options.epsilon,
+            **common,
+        )
+        build.add(op)
+        states.append(_update(op.new_exp_avg, f"{name}.exp_avg"))
+        states.append(_update(op.new_exp_avg_sq, f"{name}.exp_avg_sq"))
+        new = op.new_parameter
+    if narrow:
+        states.append(_update(new, f"{name}.master"))
+        new = build.onnx("Cast", new, to=onnx_element_type(element))
+    return _update(new, name), states

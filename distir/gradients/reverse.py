@@ -26,7 +26,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import draws_random_numbers
@@ -40,6 +39,7 @@ from distir.gradients.rule import (
 from distir.program import (
     argument_attributes,
     describe,
+    erase_dead,
     functions,
     return_op,
     unique_name,
@@ -274,13 +274,6 @@ class ReverseMode:
     def _name(self, function: FuncOp, name: str) -> None:
         function.properties["sym_name"] = StringAttr(unique_name(self.module, name))
         self.module.body.block.add_op(function)
-
-
-def erase_dead(block: Block) -> None:
-    """Erases pure ops without uses, last one first."""
-    for op in reversed(list(block.ops)):
-        if is_side_effect_free(op) and not any(list(r.uses) for r in op.results):
-            block.erase_op(op)
 
 
 def _type(block: Block, results: Sequence[SSAValue]) -> FunctionType:

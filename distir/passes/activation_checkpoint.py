@@ -23,6 +23,7 @@ from distir.gradients.reverse import FORWARD, SAVED
 from distir.program import (
     argument_attributes,
     argument_roles,
+    drop_unused_results,
     entry_function,
     erase_unreachable,
     functions,
@@ -211,39 +212,6 @@ def _needed_ops(
             pending += [v for v in owner.operands if v not in known]
     block = next(iter(found)).parent_block() if found else None
     return [] if block is None else [op for op in block.ops if op in found]
-
-
-def drop_unused_results(module: ModuleOp) -> None:
-    """Removes results of private functions that no call uses."""
-    calls: dict[str, list[CallOp]] = {}
-    for op in module.walk():
-        if isinstance(op, CallOp):
-            calls.setdefault(op.callee.string_value(), []).append(op)
-    known = functions(module)
-    for name, sites in calls.items():
-        function = known[name]
-        returned = return_op(function)
-        used = [
-            i
-            for i in range(len(returned.operands))
-            if any(list(site.results[i].uses) for site in sites)
-        ]
-        if len(used) == len(returned.operands):
-            continue
-        outputs = [returned.operands[i] for i in used]
-        Rewriter.replace_op(returned, ReturnOp(*outputs))
-        function.properties["function_type"] = FunctionType.from_lists(
-            function.function_type.inputs.data, [v.type for v in outputs]
-        )
-        function.properties.pop("res_attrs", None)
-        for site in sites:
-            call = CallOp(name, list(site.operands), [v.type for v in outputs])
-            call.attributes.update(site.attributes)
-            kept: list[SSAValue | None] = [None] * len(site.results)
-            for new, old in zip(call.results, used, strict=True):
-                new.name_hint = site.results[old].name_hint
-                kept[old] = new
-            Rewriter.replace_op(site, call, kept)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.gradients.losses import LOSSES, add_loss
 from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
-from distir.gradients.reverse import ReverseMode, erase_dead
+from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
-from distir.program import argument_roles, erase_unreachable
+from distir.program import argument_roles, erase_dead, erase_unreachable
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class DifferentiatePass(ModulePass):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    weight_decay: float = 0.01
+    weight_decay: float | None = None
     clip: float = 0.0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:

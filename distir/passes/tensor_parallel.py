@@ -5,19 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.annotations import add_notes, axis_mesh, requested_layout
 from distir.passes.sharding_plan import ShardingPlan, reachable
 from distir.program import (
     argument_attributes,
+    argument_names,
+    argument_roles,
     describe,
+    drop_unused_results,
     entry_function,
+    erase_dead,
+    erase_unreachable,
+    return_op,
     set_argument_attributes,
+    updated_arguments,
 )
-from distir.sharding.choice import FunctionChoice, OpChoice, add_placement
+from distir.sharding.choice import (
+    FunctionChoice,
+    OpChoice,
+    add_placement,
+    placement_in,
+)
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
@@ -48,6 +63,49 @@ def left_whole(choices: list[FunctionChoice], mesh: Mesh, axis: str) -> list[str
     return notes
 
 
+def forward_part(module: ModuleOp) -> ModuleOp:
+    """
+    Reduces a training step to its forward, up to the loss: what is split there decides
+    how the backward and the update are split. Other programs stay as they are.
+    """
+    function = entry_function(module)
+    if not updated_arguments(function):
+        return module
+    returned = return_op(function)
+    loss = returned.operands[0]
+    Rewriter.replace_op(returned, ReturnOp(loss))
+    function.properties["function_type"] = FunctionType.from_lists(
+        function.function_type.inputs.data, [loss.type]
+    )
+    function.properties.pop("res_attrs", None)
+    erase_dead(function.body.block)
+    erase_unreachable(module)
+    drop_unused_results(module)
+    return module
+
+
+def _split_states_like_parameters(
+    function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
+) -> None:
+    """Optimizer states are laid out like the parameter that they belong to."""
+    names, roles = argument_names(function), argument_roles(function)
+    inputs = function.function_type.inputs.data
+    for i, name in enumerate(names):
+        if roles[i] != "parameter" or LAYOUT not in attributes[i]:
+            continue
+        for j, state in enumerate(names):
+            belongs = roles[j] == "state" and state.startswith(f"{name}.")
+            if belongs and shape_of(inputs[j]) == shape_of(inputs[i]):
+                before = requested_layout(attributes[j]) or Layout(mesh.name)
+                like = requested_layout(attributes[i]) or before
+                placement = placement_in(like, axis)
+                after = add_placement(before, axis, placement, rank_of(inputs[j]))
+                if axis not in before.split_axes and fits(
+                    shape_of(inputs[j]), after, mesh
+                ):
+                    attributes[j][LAYOUT] = LayoutAttr(after)
+
+
 @dataclass(frozen=True)
 class TensorParallelPass(ModulePass):
     """
@@ -68,7 +126,7 @@ class TensorParallelPass(ModulePass):
         mesh = axis_mesh(op, self.axis)
         # The choice rests on what the axes before this one do. Working that out may
         # clone functions and decompose ops, so it happens on a copy.
-        plan = ShardingPlan(op.clone(), mesh)
+        plan = ShardingPlan(forward_part(op.clone()), mesh)
         for axis, _ in mesh.axes:
             if axis == self.axis:
                 break
@@ -85,5 +143,6 @@ class TensorParallelPass(ModulePass):
             after = add_placement(before, self.axis, placement, rank_of(arg.type))
             if fits(shape_of(arg.type), after, mesh):
                 entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
+        _split_states_like_parameters(function, attributes, mesh, self.axis)
         set_argument_attributes(function, attributes)
         add_notes(op, left_whole(reachable(choice), mesh, self.axis))
