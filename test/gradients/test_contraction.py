@@ -9,8 +9,11 @@ from gradients.harness import GradientCase, backward_program, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import ops_of
+from xdsl.context import Context
 
+from distir.dialects.collective import CollectiveOp
 from distir.errors import DistIRError
+from distir.passes.distribute import DistributePass
 
 
 def matmul(a, b):
@@ -19,8 +22,8 @@ def matmul(a, b):
     )
 
 
-def gemm(trans_a, trans_b, bias=None, alpha=1.0, beta=1.0):
-    a, b = normal(2, 3, seed=1), normal(3, 4, seed=2)
+def gemm(trans_a, trans_b, bias=None, alpha=1.0, beta=1.0, rows=2):
+    a, b = normal(rows, 3, seed=1), normal(3, 4, seed=2)
 
     def run(a, b, c=0.0):
         product = (a.t() if trans_a else a) @ (b.t() if trans_b else b)
@@ -122,3 +125,29 @@ def test_a_diagonal_is_refused():
     case = GradientCase("Einsum", [np.eye(3)], {"equation": "ii->i"})
     with pytest.raises(DistIRError, match=re.escape("onnx.Einsum: the equation")):
         backward_program(case, frozenset([0]))
+
+
+@pytest.mark.parametrize(
+    ("case", "split", "gradient_split"),
+    [
+        (matmul((4, 3), (3, 5)), 0, 0),
+        (matmul((4, 2, 3), (3, 5)), 0, 0),
+        (matmul((3, 4, 3), (3, 5)), 1, 1),
+        (matmul((2, 2, 4, 3), (3, 5)), 2, 2),
+        (gemm(0, 0, rows=8), 0, 0),
+        (gemm(1, 1, rows=8), 1, 0),
+        (einsum("bsd,dhe->bhse", (2, 3, 4), (4, 2, 2)), 0, 0),
+        (einsum("bsd,dhe->bhse", (3, 4, 4), (4, 2, 2)), 1, 2),
+    ],
+    ids=str,
+)
+def test_split_rows_give_partial_sums_of_the_weight_gradient(
+    case, split, gradient_split
+):
+    """One all-reduce, of the gradient of the weight; nothing else is communicated."""
+    module, _ = backward_program(case, frozenset([0]))
+    requests = (f"arg0:{split}=t", f"arg2:{gradient_split}=t")
+    DistributePass(t=2, shard=requests).apply(Context(), module)
+    moved = [op for op in module.walk() if isinstance(op, CollectiveOp)]
+    assert [op.name for op in moved] == ["collective.all_reduce"]
+    assert moved[0].results[0].type.get_shape() == case.inputs[1].shape
