@@ -12,6 +12,10 @@ from xdsl.ir import Operation
 
 from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
 from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.batch_normalization import (
+    BatchNormInputGradOp,
+    BatchNormSumsOp,
+)
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
     ConvGradInputOp,
@@ -106,6 +110,16 @@ _half = [a.astype(np.float16) for a in (*_q, *_kv)]
 case(AttentionGradOp, *_half, heads=(6, 3), is_causal=True)
 _wide = [a.astype(np.float64) for a in (*_q, *_kv)]
 case(AttentionGradOp, *_wide, heads=(6, 3), is_causal=True, label="f64")
+
+# Batch normalisation
+_rng = np.random.default_rng(14)
+for _dtype in (np.float32, np.float16):
+    _x = (coarse(4, 6, 2, dtype=_dtype), real(4, 6, 2, dtype=_dtype))
+    _values = [real(6), positive(6)]
+    case(BatchNormSumsOp, *_x, *_values, epsilon=1e-5)
+    _values = [real(6), *_values, real(6), real(6)]
+    case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
+case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations
 _rng = np.random.default_rng(12)

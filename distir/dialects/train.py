@@ -11,6 +11,7 @@ from xdsl.ir import Dialect
 from distir.dialects.train_ops import (
     activation,
     attention,
+    batch_normalization,
     convolution,
     indexing,
     losses,
@@ -24,6 +25,7 @@ Train = Dialect(
     [
         *activation.OPS,
         *attention.OPS,
+        *batch_normalization.OPS,
         *convolution.OPS,
         *indexing.OPS,
         *losses.OPS,

@@ -7,6 +7,7 @@ from distir.gradients.rules import (
     arithmetic as arithmetic,
 )
 from distir.gradients.rules import attention as attention
+from distir.gradients.rules import batch_normalization as batch_normalization
 from distir.gradients.rules import (
     constant as constant,
 )

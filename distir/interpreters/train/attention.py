@@ -56,7 +56,7 @@ class AttentionGradients(InterpreterFunctions):
             np.repeat(_by_head(widen(x), sizes.key_heads), groups, axis=1)
             for x in args[2:4]
         )
-        mask = args[4] if len(args) > 4 else None
+        mask = None if op.mask is None else args[4]
         scores = q @ k.swapaxes(2, 3) * q.dtype.type(scale)
         p = probabilities(scores, mask, op.is_causal is not None)
         dp = dy @ v.swapaxes(2, 3)

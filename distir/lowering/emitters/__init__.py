@@ -11,6 +11,7 @@ from distir.lowering.emitters import (  # noqa: F401
     reduction,
     shape,
     train_attention,
+    train_batch_normalization,
     train_convolution,
     train_indexing,
     train_losses,

@@ -1,0 +1,98 @@
+"""Gradient rule of batch normalisation."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.batch_normalization import (
+    BatchNormInputGradOp,
+    BatchNormSumsOp,
+)
+from distir.dialects.train_ops.checks import element_type
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.program import describe
+
+
+@gradient_rule("onnx.BatchNormalization")
+def batch_normalization(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the input and the scale; in inference also the mean and variance."""
+    if any(g is not None for g in gradients[1:]):
+        raise DistIRError(
+            f"{describe(op)} has no gradient rule for its running mean and variance; a "
+            f"loss cannot depend on them"
+        )
+    dy = gradients[0]
+    assert dy is not None
+    x, scale, bias, mean, variance = op.operands
+    epsilon = op.attribute("epsilon")
+    training = bool(op.attribute("training_mode"))
+    if training:
+        mean, variance = _moments(x, mean, build)
+    sums = BatchNormSumsOp(dy, x, mean, variance, epsilon)
+    total_scale, total_bias = build.add(sums).results
+    dscale, dbias = (
+        _as(total_scale, scale, build),
+        _as(total_bias, bias, build),
+    )
+    if training:
+        sizes = shape(x)
+        fused = BatchNormInputGradOp(
+            dy,
+            x,
+            scale,
+            mean,
+            variance,
+            total_scale,
+            total_bias,
+            epsilon,
+            prod(sizes) // sizes[1],
+        )
+        return [build.add(fused).results[0], dscale, dbias, None, None]
+    zeros = build.constant(np.zeros(shape(mean), numpy_dtype(element_type(mean))))
+    no_bias = _as(zeros, bias, build)
+    # Without mean and bias, batch normalisation is what multiplies the gradient.
+    dx = build.onnx(
+        "BatchNormalization", dy, scale, no_bias, zeros, variance, epsilon=epsilon
+    )
+    # y changes with the mean as against x, and with r = (variance + epsilon)^(-1/2).
+    shifted = build.onnx("Add", variance, build.scalar(epsilon, variance))
+    inverse = build.onnx("Reciprocal", build.onnx("Sqrt", shifted))
+    wide_scale = _as(scale, variance, build)
+    slope = build.onnx("Mul", wide_scale, inverse)
+    dmean = build.onnx("Neg", build.onnx("Mul", total_bias, slope))
+    by_variance = build.onnx("Mul", build.onnx("Div", wide_scale, shifted), total_scale)
+    half = build.scalar(-0.5, by_variance)
+    return [dx, dscale, dbias, dmean, build.onnx("Mul", by_variance, half)]
+
+
+def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
+    """The value with the elements of another."""
+    if element_type(value) == element_type(like):
+        return value
+    return build.onnx("CastLike", value, like)
+
+
+def _moments(
+    x: SSAValue, like: SSAValue, build: GradientBuilder
+) -> tuple[SSAValue, SSAValue]:
+    """
+    The mean and variance of each channel, with the elements of `like`, as ops that a
+    split batch takes part in.
+    """
+    rank = len(shape(x))
+    axes = build.integers([0, *range(2, rank)])
+    wide = _as(x, like, build)
+    mean = build.onnx("ReduceMean", wide, axes, keepdims=1)
+    centered = build.onnx("Sub", wide, mean)
+    squares = build.onnx("Mul", centered, centered)
+    variance = build.onnx("ReduceMean", squares, axes, keepdims=0)
+    flat = build.integers(shape(variance))
+    return build.onnx("Reshape", mean, flat), variance

@@ -1,0 +1,31 @@
+"""Gradients of batch normalisation; halves are computed in float32."""
+
+import torch
+
+
+def _wide(x):
+    return x if x.dtype == torch.float64 else x.to(torch.float32)
+
+
+def _normal(x, mean, variance, epsilon):
+    """The normalised input and the inverse deviations, aligned with its dimensions."""
+    shape = (-1, *[1] * (x.dim() - 2))
+    inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
+    return (_wide(x) - _wide(mean).reshape(shape)) * inverse, inverse
+
+
+def sums(dy, x, mean, variance, epsilon):
+    """The gradients of scale and bias."""
+    over = (0, *range(2, x.dim()))
+    normal, _ = _normal(x, mean, variance, epsilon)
+    dscale, dbias = (_wide(dy) * normal).sum(over), _wide(dy).sum(over)
+    return dscale.to(mean.dtype), dbias.to(mean.dtype)
+
+
+def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
+    """The gradient of an input that mean and variance were computed from."""
+    shape = (-1, *[1] * (x.dim() - 2))
+    normal, inverse = _normal(x, mean, variance, epsilon)
+    scale, dscale, dbias = (_wide(v).reshape(shape) for v in (scale, dscale, dbias))
+    dx = scale * inverse * (_wide(dy) - dbias / count - normal * (dscale / count))
+    return dx.to(x.dtype)
