@@ -72,9 +72,11 @@ def erase_unreachable(module: ModuleOp) -> None:
 
 
 def erase_dead(block: Block) -> None:
-    """Erases pure ops without uses, last one first."""
+    """Erases calls and pure ops without uses, last one first."""
     for op in reversed(list(block.ops)):
-        if is_side_effect_free(op) and not any(list(r.uses) for r in op.results):
+        # Functions of a program have no effects: they are made of tensor ops.
+        removable = isinstance(op, CallOp) or is_side_effect_free(op)
+        if removable and not any(list(r.uses) for r in op.results):
             block.erase_op(op)
 
 

@@ -411,6 +411,21 @@ case("Resize", f(2, 6, 4, 4), None, None, Const([2, 6, 8, 8]))
 case("Resize", f(2, 6, 4, 4), None, Const([1, 1, 2, 2], np.float32), mode="linear")
 case("Resize", f(2, 6, 4, 4), None, None, Const([8, 8]), axes=[2, 3])
 
+# Losses
+for _name in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"):
+    for _reduction in ("mean", "sum", "none"):
+        case(_name, real(6, 5), integers(0, 5, 6), reduction=_reduction)
+        case(_name, real(6, 5, 4), integers(0, 5, 6, 4), reduction=_reduction)
+    case(_name, real(6, 5), integers(0, 5, 6), positive(5), reduction="mean")
+    case(_name, real(6, 5), integers(0, 5, 6), ignore_index=2, reduction="sum")
+    case(_name, real(6, 5), integers(0, 5, 6), ignore_index=2, reduction="mean")
+for _reduction in ("mean", "sum", "none"):
+    case(
+        *("SoftmaxCrossEntropyLoss", real(6, 5), integers(0, 5, 6)),
+        results=2,
+        reduction=_reduction,
+    )
+
 # Recurrent layers
 case("LSTM", real(3, 6, 4), real(1, 8, 4), real(1, 8, 2), results=3, hidden_size=2)
 case(

@@ -18,7 +18,7 @@ _NUMBERS = {
     "beta1": "of adam and adamw (default 0.9)",
     "beta2": "of adam and adamw (default 0.999)",
     "epsilon": "of adam and adamw (default 1e-8)",
-    "weight-decay": "as in PyTorch (default 0.01)",
+    "weight-decay": "as in PyTorch (default 0.01 for adamw, 0 for the others)",
     "clip": "the largest global norm of the gradients (default 0: any)",
 }
 

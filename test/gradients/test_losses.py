@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
 from gradients.harness import GradientCase, check, integers, normal
+from sharding_harness import Array
 from torch.nn import functional as F
 
 from distir.dialects.train_ops.losses import CrossEntropyOp
@@ -32,6 +36,30 @@ CASES = [
     _case(4, None, [0, 4, 2, 2]),
     _case(4, 2, [0, 4, 2, 2]),
 ]
+
+
+def _labels(*shape: int) -> Array:
+    return np.random.default_rng(5).integers(0, 5, shape)
+
+
+for _name, _function in (
+    ("SoftmaxCrossEntropyLoss", F.cross_entropy),
+    ("NegativeLogLikelihoodLoss", F.nll_loss),
+):
+    for _reduction in ("mean", "sum", "none"):
+        for _shape in ((4, 5), (2, 5, 3)):
+            for _ignored in (None, 2):
+                _how = {"reduction": _reduction}
+                _how |= {} if _ignored is None else {"ignore_index": _ignored}
+                CASES.append(
+                    GradientCase(
+                        _name,
+                        [normal(*_shape), _labels(_shape[0], *_shape[2:])],
+                        _how,
+                        label=f"{_shape}{_how}".replace(" ", ""),
+                        torch=partial(_function, **_how),
+                    )
+                )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -39,6 +39,21 @@ def test_values_fit_their_use() -> None:
     assert keep.dtype == np.bool_ and keep.all()
 
 
+def test_a_training_step_gets_labels_and_states_that_it_can_use() -> None:
+    module = parse("""
+    func.func @main(
+        %logits: tensor<64x7xf32> {dist.name = "x", dist.role = "input"},
+        %labels: tensor<64xi64> {dist.name = "labels", dist.role = "label"},
+        %average: tensor<64xf32> {dist.name = "w.exp_avg_sq", dist.role = "state"}) -> tensor<f32> {
+      %loss = train.cross_entropy %logits, %labels : (tensor<64x7xf32>, tensor<64xi64>) -> tensor<f32>
+      func.return %loss : tensor<f32>
+    }
+    """)
+    _, labels, average = random_arguments(module, 0)
+    assert set(labels.tolist()) == set(range(7))
+    assert (average >= 0).all() and average.any()
+
+
 def test_values_depend_on_seed_and_name_alone() -> None:
     first = random_arguments(parse(LOOKUP), 1)
     again = random_arguments(parse(LOOKUP), 1)

@@ -11,6 +11,7 @@ from math import pi, sqrt
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
+from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
@@ -18,6 +19,7 @@ from distir.gradients.rule import (
     is_differentiable,
 )
 from distir.gradients.rules.arithmetic import is_wanted
+from distir.program import describe
 
 Slope = Callable[[OnnxOp, GradientBuilder], SSAValue]
 
@@ -41,6 +43,17 @@ def _slope(*names: str) -> Callable[[Slope], Slope]:
 def identity(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """The gradient itself."""
     return [gradients[0]]
+
+
+@gradient_rule("onnx.Dropout")
+def dropout(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """The gradient itself: outside of training, dropout does nothing."""
+    if op.input(2) is not None:
+        raise DistIRError(
+            f"{describe(op)} draws random numbers that its gradient cannot repeat; "
+            "export the model with dropout switched off"
+        )
+    return [gradients[0], *[None] * (len(op.operands) - 1)]
 
 
 @gradient_rule("onnx.Cast", "onnx.CastLike")
@@ -179,6 +192,27 @@ def arc_tangent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gra
     x = op.operands[0]
     square = build.onnx("Mul", x, x)
     slope = build.onnx("Add", build.scalar(1, x), square)
+    return [build.onnx("Div", gradients[0], slope)]
+
+
+@gradient_rule("onnx.Asin", "onnx.Acos", "onnx.Asinh", "onnx.Acosh", "onnx.Atanh")
+def inverse_function(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """`dy / r`; r is the root of `1 - x^2`, negative for Acos, `x^2 + 1` or `x^2 - 1`;
+    for Atanh it is `1 - x^2` itself."""
+    x, name = op.operands[0], op.SCHEMA.name
+    one, square = build.scalar(1, x), build.onnx("Mul", x, x)
+    if name == "Asinh":
+        slope = build.onnx("Add", square, one)
+    elif name == "Acosh":
+        slope = build.onnx("Sub", square, one)
+    else:
+        slope = build.onnx("Sub", one, square)
+    if name != "Atanh":
+        slope = build.onnx("Sqrt", slope)
+    if name == "Acos":
+        slope = build.onnx("Neg", slope)
     return [build.onnx("Div", gradients[0], slope)]
 
 

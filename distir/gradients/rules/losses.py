@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.dialects.train_ops.checks import accumulation_type, element_type
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.program import describe
 
 
 @gradient_rule("train.cross_entropy")
@@ -16,3 +26,96 @@ def cross_entropy(
     divisor = None if op.divisor is None else op.divisor.value.data
     grad = CrossEntropyGradOp(dloss, op.logits, op.labels, divisor, op.ignored)
     return [build.add(grad).results[0], None]
+
+
+def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
+    """The gradient of the loss. Raises DistIRError for forms without a gradient."""
+    if op.input(2) is not None:
+        raise DistIRError(f"{describe(op)} has no gradient rule for weights of classes")
+    dloss, *others = gradients
+    if dloss is None or any(g is not None for g in others):
+        raise DistIRError(
+            f"{describe(op)} has no gradient rule for its second result; take the loss "
+            f"from the first, or the logarithms from a LogSoftmax"
+        )
+    return dloss
+
+
+def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:
+    """Which labels count, as booleans; None where all do."""
+    ignored = op.attribute("ignore_index")
+    if ignored is None:
+        return None
+    labels = op.operands[1]
+    label = build.constant(np.array(ignored, numpy_dtype(element_type(labels))))
+    return build.onnx("Not", build.onnx("Equal", labels, label))
+
+
+def _per_label(
+    op: OnnxOp, dloss: SSAValue, kept: SSAValue | None, build: GradientBuilder
+) -> SSAValue:
+    """What each label's loss is multiplied with, a scalar unless there is no reduction."""
+    if op.attribute("reduction") != "mean":
+        return dloss
+    if kept is None:
+        count = build.scalar(prod(shape(op.operands[1])), dloss)
+    else:
+        number = onnx_element_type(element_type(dloss))
+        count = build.onnx("ReduceSum", build.onnx("Cast", kept, to=number), keepdims=0)
+    return build.onnx("Div", dloss, count)
+
+
+@gradient_rule("onnx.SoftmaxCrossEntropyLoss")
+def softmax_cross_entropy(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """`train.cross_entropy_grad`, with the classes in the last dimension."""
+    dloss = _checked(op, gradients)
+    scores, labels = op.operands
+    wide = accumulation_type(scores)
+    if element_type(dloss) != wide:
+        dloss = build.onnx("Cast", dloss, to=onnx_element_type(wide))
+    each = _per_label(op, dloss, _kept(op, build), build)
+    rank = len(shape(scores))
+    moved, back = scores, None
+    if rank > 2:
+        moved = build.onnx("Transpose", scores, perm=[0, *range(2, rank), 1])
+        back = [0, rank - 1, *range(1, rank - 1)]
+    ignored = op.attribute("ignore_index")
+    is_scalar = op.attribute("reduction") != "none"
+    dtotal = each if is_scalar else build.scalar(1.0, each)
+    grad = CrossEntropyGradOp(dtotal, moved, labels, None, ignored)
+    dscores = build.add(grad).results[0]
+    if not is_scalar:
+        last = build.onnx("Unsqueeze", each, build.integers([rank - 1]))
+        if element_type(last) != element_type(scores):
+            number = onnx_element_type(element_type(scores))
+            last = build.onnx("Cast", last, to=number)
+        dscores = build.onnx("Mul", dscores, last)
+    if back is not None:
+        dscores = build.onnx("Transpose", dscores, perm=back)
+    return [dscores, None]
+
+
+@gradient_rule("onnx.NegativeLogLikelihoodLoss")
+def negative_log_likelihood(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Minus the gradient of each label's loss at the label's class, 0 at the others."""
+    dloss = _checked(op, gradients)
+    scores, labels = op.operands
+    kept = _kept(op, build)
+    each = _per_label(op, dloss, kept, build)
+    if kept is not None:
+        each = build.onnx("Where", kept, each, build.scalar(0.0, each))
+    if shape(each):
+        each = build.onnx("Unsqueeze", each, build.integers([1]))
+    dtype = numpy_dtype(element_type(scores))
+    chosen = build.onnx(
+        "OneHot",
+        labels,
+        build.constant(np.array(shape(scores)[1], np.int64)),
+        build.constant(np.array([0, -1], dtype)),
+        axis=1,
+    )
+    return [build.onnx("Mul", chosen, each), None]

@@ -74,6 +74,31 @@ def transpose(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
     return [build.onnx("Transpose", gradients[0], perm=inverse)]
 
 
+@gradient_rule("onnx.SpaceToDepth")
+def space_to_depth(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """The way back."""
+    block = op.attribute("blocksize")
+    return [build.onnx("DepthToSpace", gradients[0], blocksize=block)]
+
+
+@gradient_rule("onnx.DepthToSpace")
+def depth_to_space(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """The way back; in CRD mode the blocks come out in front of the channels."""
+    block = op.attribute("blocksize")
+    dx = build.onnx("SpaceToDepth", gradients[0], blocksize=block)
+    if op.attribute("mode") == "CRD":
+        n, c, h, w = shape(dx)
+        parts = build.integers([n, block * block, c // block**2, h, w])
+        dx = build.onnx("Reshape", dx, parts)
+        dx = build.onnx("Transpose", dx, perm=[0, 2, 1, 3, 4])
+        dx = build.onnx("Reshape", dx, build.integers([n, c, h, w]))
+    return [dx]
+
+
 @gradient_rule("onnx.Expand")
 def expand(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """The sum over the copies."""

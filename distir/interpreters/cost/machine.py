@@ -4,7 +4,8 @@ Executing plans on clocks: DistIR's synchronous semantics.
 Ops run in program order. A device does one thing at a time; a computation occupies each
 of its devices on its own, a collective or send makes its devices wait for each other and
 occupies all of them. Memory: results are allocated before operands are freed; a value is
-freed after its last use, across calls too.
+freed after its last use, across calls too. What updates an argument of the program may
+take over its memory (see `Planner`).
 """
 
 from __future__ import annotations
@@ -162,14 +163,27 @@ class Machine:
             buffer.holders += 1
             frame[step.results[0].slot] = buffer
             return
+        kept = {a.slot for a, source in step.in_place if self._take(a, source, frame)}
         for allocation in step.results:
-            frame[allocation.slot] = self.allocate(allocation)
+            if allocation.slot not in kept:
+                frame[allocation.slot] = self.allocate(allocation)
         if step.workspace:
             self.live[step.positions] += step.workspace
             self.note_peak()
             self.live[step.positions] -= step.workspace
         else:
             self.note_peak()
+
+    def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
+        """Takes over an argument's memory, unless a view of it is alive."""
+        buffer = frame[source]
+        # The caller holds an argument of the program, and so does its own slot until
+        # its last use.
+        if buffer.holders > 2:
+            return False
+        buffer.holders += 1
+        frame[allocation.slot] = buffer
+        return True
 
     def hold_constants(self, plans: Sequence[Plan]) -> None:
         """Allocates the constants of these functions for the whole step."""

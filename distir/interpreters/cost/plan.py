@@ -20,7 +20,7 @@ from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.placement import Placement, Positions
 from distir.interpreters.cost.transfers import Transfer, transfers_of
-from distir.program import describe, functions, return_op
+from distir.program import describe, functions, return_op, updated_arguments
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import infer, rule_for
 
@@ -42,7 +42,8 @@ class Step:
     device), or it communicates by `transfers`, or it calls `callee`.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
-    (only) result shares. `dying` are the slots used here for the last time, `unused` the
+    (only) result shares; `in_place` has pairs of a result's slot and of the argument's
+    whose memory the result may take over. `dying` are the slots used here for the last time, `unused` the
     results that nothing uses.
     """
 
@@ -55,6 +56,7 @@ class Step:
     callee: Plan | None = None
     results: tuple[Allocation, ...] = ()
     view_of: int | None = None
+    in_place: tuple[tuple[Allocation, int], ...] = ()
     is_constant: bool = False
     dying: tuple[int, ...] = ()
 
@@ -75,7 +77,13 @@ class Plan:
 
 
 class Planner:
-    """Compiles the functions of a module, each once."""
+    """
+    Compiles the functions of a module, each once.
+
+    A result of the entry function that updates an argument (`dist.updates`) is computed
+    into the argument's memory by the op that computes it, if that op is no call and the
+    last one to use the argument: optimizers work in place.
+    """
 
     def __init__(self, module: ModuleOp, placement: Placement):
         self.functions = functions(module)
@@ -113,10 +121,22 @@ class Planner:
         plan.unused = tuple(slots[a] for a in block.args if a not in last_use)
         end = return_op(function)
         plan.returns = tuple(slots[v] for v in end.operands)
+        order = {op: i for i, op in enumerate(block.ops)}
+        updated = {
+            end.operands[i]: block.args[a]
+            for i, a in updated_arguments(function).items()
+        }
         for op in block.ops:
             if isinstance(op, ReturnOp):
                 continue
             step = self._step(op, slots)
+            step.in_place = tuple(
+                (allocation, slots[argument])
+                for result, allocation in zip(op.results, step.results, strict=True)
+                if (argument := updated.get(result)) is not None
+                and order[last_use.get(argument, op)] <= order[op]
+                and argument.type == result.type
+            )
             used = [v for v in dict.fromkeys(op.operands) if last_use[v] is op]
             unused = [r for r in op.results if r not in last_use]
             step.dying = tuple(slots[v] for v in (*used, *unused))
