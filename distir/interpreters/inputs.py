@@ -29,9 +29,6 @@ Array = npt.NDArray[Any]
 PARAMETER_SCALE = 0.02
 """The standard deviation of random parameters, as language models are initialised."""
 
-MASTER = ".master"
-"""Behind the name of a parameter: the state that is its copy in higher precision."""
-
 _LOOKUPS: dict[str, tuple[int, int]] = {
     # op: positions of the table and of the indices into it, along attribute `axis`
     "onnx.Gather": (0, 1),
@@ -75,28 +72,25 @@ def random_arguments(
     where they hold its name, else random from the seed and the name alone, so that two
     programs with the same arguments get the same values.
 
-    Parameters are small normal numbers, states zero (but a state that is the copy
-    `<parameter>.master` of a parameter) and other floats standard normal. Integers that
-    index a table are valid indices of it; others, like masks, are ones (with zeros
-    at the end of every other row, like padding, if they have two dimensions).
+    Parameters are small normal numbers, states too, but none negative (there are averages
+    of squares), and other floats standard normal ones. Integers that index a table are
+    valid indices of it; others, like masks, are ones (with zeros at the end of every
+    other row, like padding, if they have two dimensions).
     Raises DistIRError.
     """
     function = entry_function(module)
     bounds = _IndexBounds(module)
-    names, given = argument_names(function), weights or {}
-    roles = dict(zip(names, argument_roles(function), strict=True))
-    values = {
-        name: np.asarray(given[name])
-        if name in given
-        else _random(name, arg.type, roles[name], bounds.of(arg), seed)
-        for arg, name in zip(function.body.block.args, names, strict=True)
-    }
-    for name, value in values.items():
-        source = name.removesuffix(MASTER)
-        if roles[name] == "state" and source != name and source in values:
-            if name not in given:
-                values[name] = values[source].astype(value.dtype)
-    return list(values.values())
+    return [
+        np.asarray(weights[name])
+        if weights is not None and name in weights
+        else _random(name, arg.type, role, bounds.of(arg), seed)
+        for arg, name, role in zip(
+            function.body.block.args,
+            argument_names(function),
+            argument_roles(function),
+            strict=True,
+        )
+    ]
 
 
 def _random(
@@ -114,8 +108,6 @@ def _random(
             "(--dim NAME=SIZE)"
         )
     dtype = numpy_dtype(type_.element_type)
-    if role == "state":
-        return np.zeros(shape, dtype)
     digest = hashlib.sha256(name.encode()).digest()
     generator = np.random.default_rng([abs(seed), int.from_bytes(digest[:8], "big")])
     if dtype.kind in "iu":
@@ -129,8 +121,10 @@ def _random(
     numbers = generator.standard_normal(shape)
     if dtype.kind == "c":
         numbers = numbers + 1j * generator.standard_normal(shape)
-    if role == "parameter":
+    if role in ("parameter", "state"):
         numbers = numbers * PARAMETER_SCALE
+    if role == "state":
+        numbers = np.abs(numbers)
     return numbers.astype(dtype)
 
 
