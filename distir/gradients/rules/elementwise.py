@@ -199,8 +199,10 @@ def arc_tangent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gra
 def inverse_function(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """`dy / r`; r is the root of `1 - x^2`, negative for Acos, `x^2 + 1` or `x^2 - 1`;
-    for Atanh it is `1 - x^2` itself."""
+    """
+    `dy / r`, where r is `1 - x^2` for Atanh and otherwise a square root: of `1 - x^2`
+    for Asin and, negated, for Acos, of `x^2 + 1` for Asinh, of `x^2 - 1` for Acosh.
+    """
     x, name = op.operands[0], op.SCHEMA.name
     one, square = build.scalar(1, x), build.onnx("Mul", x, x)
     if name == "Asinh":
