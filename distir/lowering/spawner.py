@@ -82,6 +82,8 @@ def _run_job(job: dict[str, Any]) -> None:
             # Nothing is sent while a job runs: this is the end of the input.
             for left in running:
                 os.kill(left, signal.SIGKILL)
+            for left in running:
+                os.waitpid(left, 0)
             sys.exit(1)
 
 
