@@ -154,6 +154,12 @@ class Call:
         assert isinstance(self.op, OnnxOp)
         return self.op.attribute(name, default)
 
+    def decimal(self, name: str) -> str:
+        """A float attribute (stored in single precision) as its shortest decimals."""
+        value = self.attribute(name)
+        exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
+        return repr(float(value)) if exact else str(float(str(np.float32(value))))
+
     def has_attribute(self, name: str) -> bool:
         return name in self.op.properties
 
