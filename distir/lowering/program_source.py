@@ -61,7 +61,8 @@ def program_source(module: ModuleOp) -> ProgramSource:
     """
     devices = devices_of(module)
     per_rank = any(
-        isinstance(op, CollectiveOp) and op.is_per_rank for _, op in walk_functions(module)
+        isinstance(op, CollectiveOp) and op.is_per_rank
+        for _, op in walk_functions(module)
     )
     known = meshes(module)
     if per_rank:
@@ -198,5 +199,3 @@ def _tensor_table(
     if not rows:
         return f"{title} = ()\n\n"
     return f"{title} = (\n{''.join(rows)})\n\n"
-
-

@@ -50,5 +50,7 @@ def write_package(
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DistIRError(f"cannot write the package to {directory}: {error}") from error
+        raise DistIRError(
+            f"cannot write the package to {directory}: {error}"
+        ) from error
     return directory

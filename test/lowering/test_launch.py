@@ -74,7 +74,10 @@ def test_runs(package: Path, spawner: Spawner) -> None:
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed by signal SIGKILL"),
         ("sys.exit(3)", "rank 1 failed with exit code 3"),
-        ("raise RuntimeError('out of luck')", "rank 1 failed with exit code 1.*out of luck"),
+        (
+            "raise RuntimeError('out of luck')",
+            "rank 1 failed with exit code 1.*out of luck",
+        ),
         ("time.sleep(1000)", "did not finish within 3 seconds"),
         ("os.kill(os.getpid(), signal.SIGSTOP)", "did not finish within 3 seconds"),
     ],
@@ -124,7 +127,9 @@ def test_nothing_outlives_the_caller(package: Path, how: signal.Signals) -> None
     for line in caller.stdout:
         if line == "running\n":
             break
-    children = Path(f"/proc/{caller.pid}/task/{caller.pid}/children").read_text().split()
+    children = (
+        Path(f"/proc/{caller.pid}/task/{caller.pid}/children").read_text().split()
+    )
     assert len(children) == 1
     caller.send_signal(how)
     caller.wait()
@@ -175,7 +180,9 @@ def test_nccl_needs_gpus(package: Path, spawner: Spawner) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "absent"])
-def test_bad_weights(package: Path, tmp_path: Path, damage: str, spawner: Spawner) -> None:
+def test_bad_weights(
+    package: Path, tmp_path: Path, damage: str, spawner: Spawner
+) -> None:
     from safetensors.numpy import save_file
 
     path = tmp_path / "w.safetensors"

@@ -20,8 +20,8 @@ from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.verify_distribution import verify_distribution
 from distir.program import functions
-from distir.sharding.mesh import meshes
 from distir.sharding.layout import check_layout
+from distir.sharding.mesh import meshes
 
 EXPECTED = re.compile(r"expected")
 
@@ -81,7 +81,8 @@ def other_layouts(value: SSAValue, module: ModuleOp) -> list[Layout]:
     found: list[Layout] = []
     for axis, _ in mesh.axes:
         dims = tuple(
-            tuple(s for s in dim if s.axis != axis) for dim in layout.full_dims(len(shape))
+            tuple(s for s in dim if s.axis != axis)
+            for dim in layout.full_dims(len(shape))
         )
         bare = Layout(mesh.name, dims, layout.without_partial([axis]).partial)
         found.append(bare)
@@ -157,7 +158,9 @@ def test_a_sequential_tensor_in_a_distributed_program() -> None:
     module = distributed_gpt2().clone()
     function = functions(module)["main"]
     arg = function.body.block.args[0]
-    assert isinstance(arg.type, TensorType) and isinstance(arg.type.encoding, LayoutAttr)
+    assert isinstance(arg.type, TensorType) and isinstance(
+        arg.type.encoding, LayoutAttr
+    )
     plain = TensorType(arg.type.element_type, arg.type.shape.data)
     Rewriter.replace_value_with_new_type(arg, plain)
     with pytest.raises(DistIRError, match="expected|no layout"):

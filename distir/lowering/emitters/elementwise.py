@@ -32,7 +32,9 @@ def signed(call: Call, index: int, *, wraps: bool = False) -> str:
     return f"{call.helper('numeric')}.as_int64({call.operand(index)})"
 
 
-def elementwise(template: str, *, wraps: bool = False, to_bool: bool = False) -> Callable[[Call], str]:
+def elementwise(
+    template: str, *, wraps: bool = False, to_bool: bool = False
+) -> Callable[[Call], str]:
     """
     An emitter that fills the operands into `{0}`, `{1}`; `wraps`: exact modulo 2**64;
     `to_bool`: the result is boolean.
@@ -121,7 +123,9 @@ def div(call: Call) -> str:
     if not is_wide_unsigned(call, 0) and call.constant(0) is not None:
         left = call.operand(0)  # torch.div wants a tensor on the left
     written = f"torch.div({left}, {right}, rounding_mode='trunc')"
-    return f"{written}.to({call.result_dtype()})" if is_wide_unsigned(call, 0) else written
+    return (
+        f"{written}.to({call.result_dtype()})" if is_wide_unsigned(call, 0) else written
+    )
 
 
 @torch_emitter("onnx.Mod")
@@ -146,7 +150,9 @@ def power(call: Call) -> str:
 def _chain(function: str) -> Callable[[Call], str]:
     def emit(call: Call) -> str:
         wide = is_wide_unsigned(call, 0)
-        values = [signed(call, i) if wide else call.operand(i) for i in range(call.count)]
+        values = [
+            signed(call, i) if wide else call.operand(i) for i in range(call.count)
+        ]
         written = values[0]
         for value in values[1:]:
             written = f"{function}({written}, {value})"
@@ -245,7 +251,10 @@ def bit_cast(call: Call) -> str:
 
 @torch_emitter("onnx.IsInf")
 def is_inf(call: Call) -> str:
-    negative, positive = call.attribute("detect_negative"), call.attribute("detect_positive")
+    negative, positive = (
+        call.attribute("detect_negative"),
+        call.attribute("detect_positive"),
+    )
     if negative and positive:
         return f"torch.isinf({call.operand(0)})"
     if not negative and not positive:

@@ -10,8 +10,7 @@ def _normalized(call: Call) -> tuple[int, ...] | None:
     axis = call.attribute("axis") % max(call.rank(), 1)
     shape = call.shape()[axis:]
     fits = all(
-        call.shape(i) == shape
-        and call.element(i) == call.element(0)
+        call.shape(i) == shape and call.element(i) == call.element(0)
         for i in range(1, call.count)
         if call.has(i)
     )
@@ -23,7 +22,11 @@ def layer_normalization(call: Call) -> str:
     shape = _normalized(call)
     epsilon = call.decimal("epsilon")
     operands = [call.operand(i) for i in range(3)]
-    if shape is not None and len(call.op.results) == 1 and call.attribute("stash_type") == 1:
+    if (
+        shape is not None
+        and len(call.op.results) == 1
+        and call.attribute("stash_type") == 1
+    ):
         return f"F.layer_norm({operands[0]}, {shape!r}, {operands[1]}, {operands[2]}, {epsilon})"
     count = len(call.op.results)
     written = (

@@ -28,7 +28,9 @@ def flatten(call: Call) -> str:
     shape = call.result_shape()
     if shape is not None:
         return f"{call.operand(0)}.reshape({shape!r})"
-    return f"{call.helper('shapes')}.flatten({call.operand(0)}, {call.attribute('axis')})"
+    return (
+        f"{call.helper('shapes')}.flatten({call.operand(0)}, {call.attribute('axis')})"
+    )
 
 
 @torch_emitter("onnx.Squeeze")
@@ -80,7 +82,9 @@ def transpose(call: Call) -> str:
 @torch_emitter("onnx.Shape")
 def shape(call: Call) -> str:
     start, end = call.attribute("start"), call.attribute("end")
-    part = "" if start == 0 and end is None else f"[{start}:{'' if end is None else end}]"
+    part = (
+        "" if start == 0 and end is None else f"[{start}:{'' if end is None else end}]"
+    )
     return f"torch.tensor({call.operand(0)}.shape{part}, dtype=torch.int64)"
 
 
@@ -207,9 +211,7 @@ def tensor_scatter(call: Call) -> str:
 @torch_emitter("onnx.Compress")
 def compress(call: Call) -> str:
     axis = call.attribute("axis")
-    return (
-        f"{call.helper('indexing')}.compress({call.operand(0)}, {call.operand(1)}, {axis})"
-    )
+    return f"{call.helper('indexing')}.compress({call.operand(0)}, {call.operand(1)}, {axis})"
 
 
 @torch_emitter("onnx.NonZero")
@@ -383,4 +385,3 @@ def optional_get_element(call: Call) -> str:
 @torch_emitter("onnx.OptionalHasElement")
 def optional_has_element(call: Call) -> str:
     return f"torch.tensor({call.operand(0)} is not None)"
-

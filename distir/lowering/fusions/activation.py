@@ -56,14 +56,13 @@ def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
         if add is None:
             return False
         return any(
-            add.operands[i] is x and _is_power(add.operands[1 - i], x, 3) for i in (0, 1)
+            add.operands[i] is x and _is_power(add.operands[1 - i], x, 3)
+            for i in (0, 1)
         )
     if len(values) == 2 and x in values:
         (other,) = [v for v in values if v is not x] or [x]
         shifted = plus_constant(other)
-        return (
-            shifted is not None and shifted[1] == 1.0 and _is_power(shifted[0], x, 2)
-        )
+        return shifted is not None and shifted[1] == 1.0 and _is_power(shifted[0], x, 2)
     return False
 
 

@@ -178,7 +178,17 @@ def _fits(
 _FINITE_IF_OPERANDS_ARE = frozenset(
     (
         *("Add", "Sub", "Mul", "Where", "Expand", "Reshape", "Unsqueeze", "Squeeze"),
-        *("Slice", "Transpose", "Identity", "Concat", "Cast", "Neg", "Min", "Max", "Gather"),
+        *(
+            "Slice",
+            "Transpose",
+            "Identity",
+            "Concat",
+            "Cast",
+            "Neg",
+            "Min",
+            "Max",
+            "Gather",
+        ),
     )
 )
 
@@ -202,7 +212,9 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
             return False
         calls = _calls_of(function)
         index = list(owner.args).index(value)  # pyright: ignore[reportArgumentType]
-        return bool(calls) and all(is_finite(c.operands[index], depth - 1) for c in calls)
+        return bool(calls) and all(
+            is_finite(c.operands[index], depth - 1) for c in calls
+        )
     if not isinstance(owner, OnnxOp):
         return False
     if owner.name.removeprefix("onnx.") not in _FINITE_IF_OPERANDS_ARE:

@@ -24,9 +24,11 @@ def _transposed(weight: SSAValue) -> tuple[str, SSAValue]:
 
 
 def _is_float_matmul(op: OnnxOp | None) -> bool:
-    return op is not None and "int" not in str(element(op.operands[0])) and not str(
-        element(op.operands[0])
-    ).startswith(("i", "ui"))
+    return (
+        op is not None
+        and "int" not in str(element(op.operands[0]))
+        and not str(element(op.operands[0])).startswith(("i", "ui"))
+    )
 
 
 def fuse_linear(op: OnnxOp) -> bool:
@@ -35,7 +37,11 @@ def fuse_linear(op: OnnxOp) -> bool:
         return False
     for i in (0, 1):
         product, bias = producer(op.operands[i], "MatMul"), op.operands[1 - i]
-        if product is None or not used_once(op.operands[i]) or not _is_float_matmul(product):
+        if (
+            product is None
+            or not used_once(op.operands[i])
+            or not _is_float_matmul(product)
+        ):
             continue
         x, weight = product.operands
         shapes = shape_of(weight), shape_of(bias), shape_of(x)
@@ -59,7 +65,12 @@ def fuse_transposed_linear(op: OnnxOp) -> bool:
     x, weight = op.operands
     shape = shape_of(weight)
     expression, matrix = _transposed(weight)
-    if shape is None or len(shape) != 2 or matrix is weight or len(shape_of(x) or ()) < 2:
+    if (
+        shape is None
+        or len(shape) != 2
+        or matrix is weight
+        or len(shape_of(x) or ()) < 2
+    ):
         return False
     fused(op, f"F.linear({{0}}, {expression})", [x, matrix])
     return True

@@ -76,6 +76,8 @@ def _root_mean_square(value: SSAValue, x: SSAValue) -> tuple[SSAValue, float] | 
     square = mean.operands[0]
     power, multiply = producer(square, "Pow"), producer(square, "Mul")
     squared = (
-        power is not None and power.operands[0] is x and number(power.operands[1]) == 2.0
+        power is not None
+        and power.operands[0] is x
+        and number(power.operands[1]) == 2.0
     ) or (multiply is not None and all(v is x for v in multiply.operands))
     return (x, shifted[1]) if squared else None

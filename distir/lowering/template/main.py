@@ -35,7 +35,9 @@ def main(arguments=None):
         "--timeout", type=float, default=600.0, help="seconds to wait for other ranks"
     )
     parser.add_argument(
-        "--init-method", default="env://", help="where the ranks meet (torch.distributed)"
+        "--init-method",
+        default="env://",
+        help="where the ranks meet (torch.distributed)",
     )
     options = parser.parse_args(arguments)
     name = load_package()

@@ -72,9 +72,7 @@ def to_float8(x, dtype, saturate=True, round_mode="up"):
         if even_up:
             lost |= x.abs() == limit + half
     lost &= ~torch.isnan(x)
-    bits = torch.where(
-        lost, special.to(dtype).view(torch.uint8), out.view(torch.uint8)
-    )
+    bits = torch.where(lost, special.to(dtype).view(torch.uint8), out.view(torch.uint8))
     return bits.view(dtype)
 
 

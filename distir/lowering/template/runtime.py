@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from . import collectives, tensors
+from . import collectives
 
 
 class ProgramError(Exception):
@@ -105,7 +105,9 @@ class Mesh:
 
     def _all_groups(self, axes):
         found = [self.spec.members(axes, rank) for rank in self.spec.ranks]
-        return [g for i, g in enumerate(found) if sorted(g) not in map(sorted, found[:i])]
+        return [
+            g for i, g in enumerate(found) if sorted(g) not in map(sorted, found[:i])
+        ]
 
     def group(self, *axes):
         """The processes that differ from this one only along these axes."""
@@ -155,6 +157,7 @@ def assemble(parts, spec, mesh):
         held.update({place: how(row) for place, row in rows.items()})
 
     for axis, monoid in spec.partial:
+
         def reduced(row, monoid=monoid):
             total = row[0]
             for part in row[1:]:

@@ -71,7 +71,9 @@ def _load_safetensors(path):
         if dtype is None:
             raise FileError(f"{path}: {name!r} has type {entry['dtype']}")
         if not 8 + length <= begin <= end <= size:
-            raise FileError(f"{path} is truncated: {name!r} ends at byte {end} of {size}")
+            raise FileError(
+                f"{path} is truncated: {name!r} ends at byte {end} of {size}"
+            )
         part = data[begin:end]
         if begin % dtype.itemsize:
             part = part.clone()
