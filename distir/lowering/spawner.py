@@ -89,7 +89,7 @@ def _run_job(job: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serves jobs until the input ends."""
-    import torch.distributed.device_mesh  # noqa: F401
+    import torch.distributed.device_mesh  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     print(json.dumps({"ready": True}), flush=True)
     while line := sys.stdin.readline():

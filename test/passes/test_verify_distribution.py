@@ -163,5 +163,5 @@ def test_a_sequential_tensor_in_a_distributed_program() -> None:
     )
     plain = TensorType(arg.type.element_type, arg.type.shape.data)
     Rewriter.replace_value_with_new_type(arg, plain)
-    with pytest.raises(DistIRError, match="expected|no layout"):
+    with pytest.raises(DistIRError, match=r"expected|no layout"):
         verify_distribution(module)

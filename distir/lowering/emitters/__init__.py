@@ -1,6 +1,6 @@
 """The emitters of this package, one family of ops per file; registered on import."""
 
-from distir.lowering.emitters import (  # noqa: F401
+from distir.lowering.emitters import (
     attention,
     communication,
     convolution,
@@ -11,3 +11,15 @@ from distir.lowering.emitters import (  # noqa: F401
     reduction,
     shape,
 )
+
+__all__ = [
+    "attention",
+    "communication",
+    "convolution",
+    "elementwise",
+    "linear_algebra",
+    "normalization",
+    "recurrent",
+    "reduction",
+    "shape",
+]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import Float16Type, BFloat16Type, StringAttr, TensorType
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
