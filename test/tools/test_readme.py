@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_distir(words: list[str]):
 
 @pytest.mark.parametrize("words", commands_of("distir-opt"), ids=" ".join)
 def test_distir_opt(words: list[str]):
-    options = dict(zip(words, words[1:], strict=False))
+    options = dict(pairwise(words))
     for spec in parse_pipeline(options.get("-p", "")):
         get_all_passes()[spec.name]().from_spec(spec)
     if "-t" in options:
