@@ -6,7 +6,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_values import tensor_type
 from distir.lowering.fusions.match import (
     element,
     factors,
@@ -133,9 +135,6 @@ def _permuted(transpose: OnnxOp) -> SSAValue | None:
     shape = shape_of(transpose.results[0])
     if len(order) != 4 or shape is None:
         return None
-    from distir.dialects.onnx import operator
-    from distir.dialects.onnx_values import tensor_type
-
     swapped = [order[0], order[1], order[3], order[2]]
     element_type = element(transpose.results[0])
     assert element_type is not None
@@ -215,6 +214,8 @@ def is_finite(value: SSAValue, depth: int = 64) -> bool:
         return bool(calls) and all(
             is_finite(c.operands[index], depth - 1) for c in calls
         )
+    if isinstance(owner, CollectiveOp) and owner.reduction is None:
+        return is_finite(owner.source, depth - 1)
     if not isinstance(owner, OnnxOp):
         return False
     if owner.name.removeprefix("onnx.") not in _FINITE_IF_OPERANDS_ARE:
