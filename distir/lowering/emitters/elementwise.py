@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import NARROW, Call, torch_emitter
 
 _UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
 """Element types that PyTorch stores but mostly cannot compute with."""
@@ -226,6 +226,15 @@ def cast_like(call: Call) -> str:
 
 def _cast(call: Call, dtype: str) -> str:
     call.dtype(_number(call.element(0)))
+    target = call.result_element()
+    if target in NARROW:
+        least, largest = NARROW[target]
+        return (
+            f"{call.helper('numeric')}.to_narrow({call.operand(0)}, {least}, "
+            f"{largest}, {dtype})"
+        )
+    if target == "FLOAT4E2M1":
+        return f"{call.helper('numeric')}.to_float4({call.operand(0)})"
     if "float8" in dtype:
         extra = ""
         if not call.attribute("saturate"):
