@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, TensorType
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
@@ -29,8 +29,8 @@ from distir.passes.lower_reshard import LowerReshardPass
 from distir.program import (
     argument_attributes,
     describe,
-    entry_function,
     functions,
+    reachable_functions,
     set_argument_attributes,
 )
 from distir.sharding.mesh import Mesh, meshes
@@ -150,29 +150,10 @@ class _Partitioner:
             return float("inf")
 
 
-def _reachable(module: ModuleOp) -> list[FuncOp]:
-    known = functions(module)
-    found: dict[str, FuncOp] = {}
-    pending = [entry_function(module)]
-    while pending:
-        function = pending.pop()
-        found[function.sym_name.data] = function
-        for op in function.body.block.ops:
-            if isinstance(op, CallOp):
-                name = op.callee.string_value()
-                if name not in known:
-                    raise DistIRError(
-                        f"{describe(op)} calls @{name}, which is not there"
-                    )
-                if name not in found:
-                    pending.append(known[name])
-    return list(found.values())
-
-
 def partition(module: ModuleOp) -> None:
     """Puts the annotated layouts into the types and inserts `dist.reshard`."""
     known = meshes(module)
-    reachable: Sequence[FuncOp] = _reachable(module)
+    reachable = reachable_functions(module)
     for function in functions(module).values():
         if function not in reachable:
             function.detach()

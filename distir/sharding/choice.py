@@ -29,11 +29,13 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
+from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import (
     Rule,
     dim_shards,
     factor_shards,
+    rank_of,
     rule_for,
     shape_of,
 )
@@ -275,6 +277,17 @@ class _OpInfo:
                             found = (factor, shard.run)
             self._factors[key] = found
         return self._factors[key]
+
+    def fitting(self, index: int, placement: Placement) -> Placement | None:
+        """
+        That split of an operand inside the axes before, which may split the operand
+        otherwise than where the placement comes from; None if its sizes forbid it.
+        """
+        type_, base = self.op.operands[index].type, self.base.operands[index]
+        layout = add_placement(base, self.axis, placement, rank_of(type_))
+        if not fits(shape_of(type_), layout, self.mesh):
+            return None
+        return placement_in(canonical(shape_of(type_), layout, self.mesh), self.axis)
 
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
@@ -645,16 +658,25 @@ class _FunctionSolver:
                     pass
         return min(prices)
 
-    def _settled(self, available: Available, size: float) -> tuple[Placement, float]:
-        """How a value crosses a function boundary: as it is, but never partial."""
+    def _settled(
+        self, user: _OpInfo, index: int, available: Available
+    ) -> tuple[Placement, float]:
+        """
+        How an operand crosses a function boundary at a call or return: as it is, but
+        never partial.
+        """
         if WHOLE in available:
             return WHOLE, 0.0
         if FREE in available:
             return FREE, 0.0
-        splits = sorted((p for p in available if p.kind == "split"), key=str)
-        if splits:
-            return splits[0], 0.0
-        return WHOLE, _reduce_price(size, self.chooser.parts)
+        size, parts = user.operand_bytes[index], self.chooser.parts
+        splits = (p for p in available if p.kind == "split")
+        for placement in sorted(splits, key=str):
+            fitting = user.fitting(index, placement)
+            if fitting is not None:
+                return fitting, 0.0
+        prices = {"split": _gather_price, "partial": _reduce_price}
+        return WHOLE, min(prices[p.kind](size, parts) for p in available)
 
     def _call(
         self, op: CallOp, available: tuple[Available, ...]
@@ -663,7 +685,7 @@ class _FunctionSolver:
         price = 0.0
         keys: list[ArgumentKey] = []
         for i, placements in enumerate(available):
-            placement, cost = self._settled(placements, info.operand_bytes[i])
+            placement, cost = self._settled(info, i, placements)
             price += cost
             source = self.derived.get(op.operands[i], "activation")
             keys.append((placement, source))
@@ -697,19 +719,19 @@ class _FunctionSolver:
         arguments: Sequence[ArgumentKey],
     ) -> FunctionChoice:
         slots = {value: i for i, value in enumerate(live)}
-        sizes = self.chooser.info(op).operand_bytes
+        info = self.chooser.info(op)
         best: tuple[float, _Node, tuple[Placement, ...]] | None = None
         for state, node in states.items():
             cost = node.cost
             results: list[Placement] = []
             for i, value in enumerate(op.operands):
-                placement, price = self._settled(state[slots[value]], sizes[i])
+                placement, price = self._settled(info, i, state[slots[value]])
                 placement = WHOLE if placement == FREE else placement
                 cost += price
                 if placement.kind == "split" and self.chooser.split_parameters:
                     # Whoever gets it may want it whole: without this charge a layer
                     # would leave its last all-gather to the next one.
-                    cost += _gather_price(sizes[i], self.chooser.parts)
+                    cost += _gather_price(info.operand_bytes[i], self.chooser.parts)
                 results.append(placement)
             if best is None or cost < best[0]:
                 best = (cost, node, tuple(results))

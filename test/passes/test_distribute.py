@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_programs import programs
+from random_programs import arguments_of, assert_same_results, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
@@ -38,7 +38,7 @@ def assert_same(module: ModuleOp, other: ModuleOp, seed: int = 0) -> None:
 @given(programs(), st.sampled_from([(2, 1), (1, 2), (2, 2), (1, 4), (4, 2), (1, 3)]))
 def test_random_programs(module: ModuleOp, degrees: tuple[int, int]) -> None:
     d, t = degrees
-    assert_same(module, distributed(module, d=d, t=t))
+    assert_same_results(module, distributed(module, d=d, t=t), arguments_of(module))
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
@@ -64,7 +64,8 @@ def test_random_programs_with_random_requests(
             choices = [c for c in choices if "=t" in c and ":0=" not in c]
         if choices and data.draw(st.booleans()):
             requests.append(data.draw(st.sampled_from(choices)))
-    assert_same(module, distributed(module, d=2, t=2, shard=tuple(requests)))
+    result = distributed(module, d=2, t=2, shard=tuple(requests))
+    assert_same_results(module, result, arguments_of(module))
 
 
 @pytest.mark.parametrize("degrees", [(2, 1), (1, 2), (2, 2), (1, 4), (2, 4)])
