@@ -192,6 +192,11 @@ class Call:
         """The local shape of an operand; -1 where it is not known."""
         return self.type_of(index).get_shape()
 
+    def is_ranked(self, index: int) -> bool:
+        """Whether the number of dimensions of an operand is known."""
+        value = self.value(index)
+        return value is not None and isinstance(value.type, TensorType)
+
     def element(self, index: int = 0) -> str:
         """The ONNX name of an operand's element type, such as `FLOAT16`."""
         value = self.value(index)

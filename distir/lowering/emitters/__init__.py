@@ -5,11 +5,14 @@ from distir.lowering.emitters import (
     communication,
     convolution,
     elementwise,
+    image,
     linear_algebra,
     normalization,
     recurrent,
     reduction,
     shape,
+    signal,
+    training,
 )
 
 __all__ = [

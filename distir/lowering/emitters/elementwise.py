@@ -332,6 +332,12 @@ def shrink(call: Call) -> str:
     )
 
 
+@torch_emitter("onnx.ml.Binarizer")
+def binarizer(call: Call) -> str:
+    x, threshold = call.operand(0), call.attribute("threshold")
+    return f"({x} > {threshold!r}).to({call.result_dtype()})"
+
+
 @torch_emitter("onnx.CumSum", "onnx.CumProd")
 def cumulative(call: Call) -> str:
     kind = "sum" if call.op.name == "onnx.CumSum" else "prod"

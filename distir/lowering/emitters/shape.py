@@ -108,7 +108,7 @@ def split(call: Call) -> str:
     elif call.has(1):
         written = f"{x}.split({call.integers(1)}, {axis})"
     else:
-        dim = call.shape()[axis]
+        dim = call.shape()[axis] if call.is_ranked(0) else -1
         if dim < 0:
             written = f"{call.helper('shapes')}.split_evenly({x}, {results}, {axis})"
         else:
@@ -128,6 +128,7 @@ def slice_(call: Call) -> str:
         and (axes is not None or not call.has(3))
         and (steps is not None or not call.has(4))
         and (steps is None or bool((steps > 0).all()))
+        and call.is_ranked(0)
     )
     if not known:
         values = ", ".join(call.integers(i) for i in range(1, 5))
@@ -165,6 +166,11 @@ def gather(call: Call) -> str:
     ):
         return f"F.embedding({call.operand(1)}, {x})"
     return f"{x}[{':, ' * axis}{call.operand(1)}]"
+
+
+@torch_emitter("onnx.ml.ArrayFeatureExtractor")
+def array_feature_extractor(call: Call) -> str:
+    return f"{call.operand(0)}.index_select(-1, {call.operand(1)}.reshape(-1))"
 
 
 @torch_emitter("onnx.GatherElements")
