@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
@@ -151,6 +152,12 @@ class _Candidate(NamedTuple):
 
 
 Available = frozenset[Placement]
+"""The ways in which a value is there already."""
+
+State = tuple[Available, ...]
+"""What the axis does to each live value, by slot."""
+
+NOTHING: Available = frozenset()
 
 
 class _OpInfo:
@@ -412,36 +419,62 @@ class _FunctionSolver:
         """Values that follow from parameters and constants alone."""
         self.requested: set[SSAValue] = set()
         """Those among them that come split already, not by this solver's choice."""
-        last_use: dict[SSAValue, int] = {}
+        self.last_use: dict[SSAValue, int] = {}
         for position, op in enumerate(self.ops):
             for value in op.operands:
-                last_use[value] = position
-        self.last_use = last_use
+                self.last_use[value] = position
+        self.unused: dict[SSAValue, Available] = {}
+        """Arguments before their first use: the same in every state, so in none."""
+        self.slots: dict[SSAValue, int] = {}
+        """Where the live values are in a state."""
+        self.free: list[int] = []
+        """Slots of values that are dead."""
+        self.width = 0
 
     def solve(self, key: FunctionKey) -> FunctionChoice:
         """Runs the dynamic program; see `AxisChooser.solve`."""
         _, arguments = key
         args = self.function.body.block.args
         for arg, (placement, source) in zip(args, arguments, strict=True):
+            self.unused[arg] = frozenset([placement])
             if source != "activation":
                 self.derived[arg] = source
                 if placement.kind == "split":
                     self.requested.add(arg)
-        live: list[SSAValue] = [arg for arg in args if arg in self.last_use]
-        first = tuple(
-            frozenset([placement])
-            for arg, (placement, _) in zip(args, arguments, strict=True)
-            if arg in self.last_use
-        )
-        states: dict[tuple[Available, ...], _Node] = {first: _Node(0.0, None, None)}
+        states: dict[State, _Node] = {(): _Node(0.0, None, None)}
         for position, op in enumerate(self.ops):
+            states = self._with_arguments(op, states)
             if isinstance(op, ReturnOp):
-                return self._finish(op, live, states, arguments)
+                return self._finish(op, states, arguments)
             self._derive(op)
-            states, live = self._step(position, op, live, states)
+            states = self._step(position, op, states)
         raise DistIRError(
             f"function @{self.function.sym_name.data} does not end in func.return"
         )
+
+    def _take_slot(self, value: SSAValue) -> int:
+        if self.free:
+            self.slots[value] = self.free.pop()
+        else:
+            self.slots[value] = self.width
+            self.width += 1
+        return self.slots[value]
+
+    def _with_arguments(
+        self, op: Operation, states: dict[State, _Node]
+    ) -> dict[State, _Node]:
+        """The states with the arguments that the op is the first to use."""
+        new = [v for v in dict.fromkeys(op.operands) if v in self.unused]
+        if not new:
+            return states
+        changes = {self._take_slot(value): self.unused.pop(value) for value in new}
+        return {self._changed(state, changes): n for state, n in states.items()}
+
+    def _changed(self, state: State, changes: Mapping[int, Available]) -> State:
+        after = [*state, *[NOTHING] * (self.width - len(state))]
+        for slot, available in changes.items():
+            after[slot] = available
+        return tuple(after)
 
     def _derive(self, op: Operation) -> None:
         """Records what an op's results are computed from."""
@@ -455,44 +488,46 @@ class _FunctionSolver:
                 self.requested.add(result)
 
     def _step(
-        self,
-        position: int,
-        op: Operation,
-        live: list[SSAValue],
-        states: dict[tuple[Available, ...], _Node],
-    ) -> tuple[dict[tuple[Available, ...], _Node], list[SSAValue]]:
-        slots = {value: i for i, value in enumerate(live)}
-        operand_slots = [slots[v] for v in op.operands]
-        keep = [i for i, v in enumerate(live) if self.last_use[v] > position]
-        results = [i for i, r in enumerate(op.results) if r in self.last_use]
-        new_live = [live[i] for i in keep] + [op.results[i] for i in results]
-        new_states: dict[tuple[Available, ...], _Node] = {}
+        self, position: int, op: Operation, states: dict[State, _Node]
+    ) -> dict[State, _Node]:
+        slots = [self.slots[v] for v in op.operands]
         # Many states agree on this op's operands; their candidates are computed once.
         known: dict[tuple[Available, ...], list[tuple[OpChoice, float]]] = {}
+        reached: list[tuple[float, State, _Node, OpChoice]] = []
         for state, node in states.items():
-            available = tuple(state[i] for i in operand_slots)
+            available = tuple(state[slot] for slot in slots)
             options = known.get(available)
             if options is None:
                 options = known[available] = list(self._options(op, available))
             for choice, price in options:
-                after = list(state)
-                for slot, placement in zip(operand_slots, choice.operands, strict=True):
-                    if FREE in after[slot]:
-                        after[slot] = frozenset([placement])
-                    elif placement not in after[slot]:
-                        after[slot] = after[slot] | {placement}
-                new_state = (
-                    *(after[i] for i in keep),
-                    *(frozenset([choice.results[i]]) for i in results),
-                )
-                cost = node.cost + price
-                best = new_states.get(new_state)
-                if best is None or cost < best.cost:
-                    new_states[new_state] = _Node(cost, node, choice)
-        if len(new_states) > MAX_STATES:
-            cheapest = sorted(new_states.items(), key=lambda item: item[1].cost)
-            new_states = dict(cheapest[:MAX_STATES])
-        return new_states, new_live
+                reached.append((node.cost + price, state, node, choice))
+        # Cheapest first: the first way to reach a state is the best one, and states are
+        # built only until there are enough.
+        reached.sort(key=itemgetter(0))
+        dead = [v for v in dict.fromkeys(op.operands) if self.last_use[v] == position]
+        freed = {self.slots.pop(v): NOTHING for v in dead}
+        self.free += freed
+        results = [
+            (i, self._take_slot(r))
+            for i, r in enumerate(op.results)
+            if r in self.last_use
+        ]
+        new_states: dict[State, _Node] = {}
+        for cost, state, node, choice in reached:
+            changes: dict[int, Available] = {}
+            for slot, placement in zip(slots, choice.operands, strict=True):
+                before = changes.get(slot, state[slot])
+                fresh = frozenset([placement])
+                changes[slot] = fresh if FREE in before else before | fresh
+            changes |= freed
+            for i, slot in results:
+                changes[slot] = frozenset([choice.results[i]])
+            new_state = self._changed(state, changes)
+            if new_state not in new_states:
+                new_states[new_state] = _Node(cost, node, choice)
+                if len(new_states) == MAX_STATES:
+                    break
+        return new_states
 
     def _options(
         self, op: Operation, available: tuple[Available, ...]
@@ -714,18 +749,20 @@ class _FunctionSolver:
     def _finish(
         self,
         op: ReturnOp,
-        live: list[SSAValue],
-        states: dict[tuple[Available, ...], _Node],
+        states: dict[State, _Node],
         arguments: Sequence[ArgumentKey],
     ) -> FunctionChoice:
-        slots = {value: i for i, value in enumerate(live)}
         info = self.chooser.info(op)
+        known: dict[tuple[int, Available], tuple[Placement, float]] = {}
         best: tuple[float, _Node, tuple[Placement, ...]] | None = None
         for state, node in states.items():
             cost = node.cost
             results: list[Placement] = []
             for i, value in enumerate(op.operands):
-                placement, price = self._settled(info, i, state[slots[value]])
+                available = state[self.slots[value]]
+                if (i, available) not in known:
+                    known[i, available] = self._settled(info, i, available)
+                placement, price = known[i, available]
                 placement = WHOLE if placement == FREE else placement
                 cost += price
                 if placement.kind == "split" and self.chooser.split_parameters:

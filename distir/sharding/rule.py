@@ -146,8 +146,10 @@ def dim_shards(
     The axes that split a dimension when its factors are split by `assignment`: in the
     mesh's order, as far as the order within each factor allows.
     """
-    left = [rule.factors[f].size for f in dim]
     pending = [list(assignment.get(f, ())) for f in dim]
+    if not any(pending):
+        return ()
+    left = [rule.factors[f].size for f in dim]
     out: list[Shard] = []
     while any(pending):
         # Splits of different factors commute. One order for all ops gives one spelling.
