@@ -12,11 +12,11 @@ demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulat
 	$(BIN)/python examples/gpt2_demo.py
 
 test: install ## Everything but the slow tests.
-	$(BIN)/lit --quiet test/filecheck
+	$(BIN)/lit -sv test/filecheck
 	$(BIN)/pytest -m "not slow and not gpu"
 
 test-all: install ## Also the slow tests, and those that need a GPU where there is one.
-	$(BIN)/lit --quiet test/filecheck
+	$(BIN)/lit -sv test/filecheck
 	$(BIN)/pytest
 
 lint: install ## Format, style and types.

@@ -22,6 +22,9 @@ from distir.errors import DistIRError
 
 ENTRY = "main"
 
+MAX_CALL_DEPTH = 100
+"""How deep calls may nest; passes and interpreters follow them by recursion."""
+
 
 def functions(module: ModuleOp) -> dict[str, FuncOp]:
     """The functions of a module by name."""
@@ -44,23 +47,50 @@ def entry_function(module: ModuleOp) -> FuncOp:
 
 
 def reachable_functions(module: ModuleOp) -> list[FuncOp]:
-    """The entry function and what it calls, directly or not. Raises DistIRError."""
+    """
+    The functions that the entry function reaches, callees first, itself last. Raises
+    DistIRError where they are not straight-line code: a function without exactly one
+    block, calls in a circle or too deep.
+    """
     known = functions(module)
-    found: dict[str, FuncOp] = {}
-    pending = [entry_function(module)]
-    while pending:
-        function = pending.pop()
-        found[function.sym_name.data] = function
-        for op in function.body.block.ops:
-            if isinstance(op, CallOp):
-                name = op.callee.string_value()
-                if name not in known:
-                    raise DistIRError(
-                        f"{describe(op)} calls @{name}, which is not there"
-                    )
-                if name not in found:
-                    pending.append(known[name])
-    return list(found.values())
+    done: dict[str, FuncOp] = {}
+    path: list[tuple[FuncOp, Iterator[CallOp]]] = []
+    pending: FuncOp | None = entry_function(module)
+    while pending is not None or path:
+        if pending is not None:
+            path.append((pending, _calls(pending)))
+            if len(path) > MAX_CALL_DEPTH:
+                raise DistIRError(
+                    f"calls nest more than {MAX_CALL_DEPTH} deep at "
+                    f"@{pending.sym_name.data}; run inline-calls first"
+                )
+        function, calls = path[-1]
+        call, pending = next(calls, None), None
+        if call is None:
+            done[function.sym_name.data] = function
+            path.pop()
+            continue
+        name = call.callee.string_value()
+        if name not in known:
+            raise DistIRError(f"{describe(call)} calls @{name}, which is not there")
+        if any(caller is known[name] for caller, _ in path):
+            circle = " -> ".join(f"@{f.sym_name.data}" for f, _ in path)
+            raise DistIRError(
+                f"the functions call each other in a circle ({circle} -> @{name}); a "
+                f"program of DistIR is straight-line code, so break the circle"
+            )
+        if name not in done:
+            pending = known[name]
+    return list(done.values())
+
+
+def _calls(function: FuncOp) -> Iterator[CallOp]:
+    if len(function.body.blocks) != 1:
+        raise DistIRError(
+            f"function @{function.sym_name.data} has {len(function.body.blocks)} blocks; "
+            f"a program of DistIR is straight-line code, so define it with one"
+        )
+    return (op for op in function.body.block.ops if isinstance(op, CallOp))
 
 
 def erase_unreachable(module: ModuleOp) -> None:

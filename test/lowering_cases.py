@@ -12,7 +12,9 @@ import onnx
 import torch
 from onnx_node_cases import arguments
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute
 
+from distir.dialects.onnx_values import numpy_dtype
 from distir.frontends.onnx_importer import import_onnx
 from distir.lowering.program_source import program_source
 from distir.program import argument_names, entry_function
@@ -26,6 +28,14 @@ _VIEWS: dict[Any, tuple[Any, torch.dtype]] = {
     np.dtype(ml_dtypes.float8_e5m2fnuz): (np.uint8, torch.float8_e5m2fnuz),
     np.dtype(ml_dtypes.float8_e8m0fnu): (np.uint8, torch.float8_e8m0fnu),
 }
+# Element types of less than a byte, which are held one per element of a wider type.
+_HELD: dict[Any, Any] = {
+    np.dtype(ml_dtypes.int4): np.int8,
+    np.dtype(ml_dtypes.uint4): np.uint8,
+    np.dtype(ml_dtypes.int2): np.int8,
+    np.dtype(ml_dtypes.uint2): np.uint8,
+    np.dtype(ml_dtypes.float4_e2m1fn): np.float32,
+}
 _BACK = {t: (i, n) for n, (i, t) in _VIEWS.items()}
 _CARRIERS = {np.int16: torch.int16, np.uint8: torch.uint8}
 
@@ -37,6 +47,8 @@ def to_torch(value: Any) -> Any:
     if isinstance(value, list):
         return [to_torch(v) for v in value]
     array = np.array(value, order="C")
+    if array.dtype in _HELD:
+        array = array.astype(_HELD[array.dtype])
     if array.dtype in _VIEWS:
         carrier, dtype = _VIEWS[array.dtype]
         flat = torch.from_numpy(array.reshape(-1).view(carrier))
@@ -75,7 +87,17 @@ def run_here(module: ModuleOp, values: Sequence[Any]) -> list[Any]:
         results = body.main(*(to_torch(v) for v in values))
     if not isinstance(results, tuple):
         results = (results,)
-    return [to_numpy(r) for r in results]
+    types = entry_function(module).function_type.outputs
+    return [_narrowed(to_numpy(r), t) for r, t in zip(results, types, strict=True)]
+
+
+def _narrowed(value: Any, type_: Attribute) -> Any:
+    """The array in the element type that the program gives it."""
+    element = getattr(type_, "element_type", None)
+    if not isinstance(value, np.ndarray) or element is None:
+        return value
+    dtype = numpy_dtype(element)
+    return value.astype(dtype) if dtype in _HELD else value
 
 
 def run_model(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any]:

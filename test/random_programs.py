@@ -1,12 +1,14 @@
-"""Random small sequential programs for property tests."""
+"""Random small sequential programs for property tests: functions, calls, requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -15,59 +17,23 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
     f32,
+    i1,
+    i64,
 )
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
 
+from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.onnx import operator
+from distir.interpreters.reference import run_program
+from distir.program import argument_roles, entry_function
+from distir.sharding.layout import canonical, fits
+from distir.sharding.mesh import Mesh
 
-SIZES = (1, 2, 3, 4, 6, 8)
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
-
-class ProgramBuilder:
-    """Appends ops to a function; values are kept so that later ops can use them."""
-
-    def __init__(self, batch: int, width: int) -> None:
-        self.block = Block()
-        self.roles: list[str] = []
-        self.values: list[SSAValue] = [self.argument("input", (batch, 4, width))]
-
-    def argument(self, role: str, shape: tuple[int, ...]) -> SSAValue:
-        self.roles.append(role)
-        return self.block.insert_arg(TensorType(f32, shape), len(self.block.args))
-
-    def op(
-        self, name: str, inputs: list[SSAValue], shape: tuple[int, ...], **attributes: Any
-    ) -> SSAValue:
-        op = operator(name).build_op(inputs, [TensorType(f32, shape)], attributes)
-        self.block.add_op(op)
-        return op.results[0]
-
-    def constant(self, values: list[int]) -> SSAValue:
-        from xdsl.dialects.builtin import i64
-
-        op = operator("Constant").build_op(
-            [], [TensorType(i64, [len(values)])], {"value": np.array(values, np.int64)}
-        )
-        self.block.add_op(op)
-        return op.results[0]
-
-    def module(self, results: list[SSAValue]) -> ModuleOp:
-        self.block.add_op(ReturnOp(*results))
-        function = FuncOp(
-            "main",
-            ([a.type for a in self.block.args], [r.type for r in results]),
-            Region(self.block),
-            arg_attrs=ArrayAttr(
-                [
-                    DictionaryAttr(
-                        {"dist.role": StringAttr(role), "dist.name": StringAttr(f"a{i}")}
-                    )
-                    for i, role in enumerate(self.roles)
-                ]
-            ),
-        )
-        return ModuleOp([function])
+TABLE = 4
+"""Integers of a program are below this, so that they index any table as large."""
 
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
@@ -75,108 +41,197 @@ def shape_of(value: SSAValue) -> tuple[int, ...]:
     return value.type.get_shape()
 
 
-Draw = Callable[[st.SearchStrategy[Any]], Any]
+@dataclass
+class ProgramBuilder:
+    """Appends ops to a function; `values` (all f32) are what later ops can use."""
 
+    draw: Draw
+    functions: list[FuncOp] = field(default_factory=list[FuncOp])
+    """What the function may call."""
+    mesh: Mesh | None = None
+    """With a mesh, values may be constrained to layouts on it."""
+    block: Block = field(default_factory=Block)
+    roles: list[str] = field(default_factory=list[str])
+    values: list[SSAValue] = field(default_factory=list[SSAValue])
 
-def _step(program: ProgramBuilder, draw: Draw) -> SSAValue | list[SSAValue] | None:
-    """One random op on a random value; None where the draw does not fit."""
-    x = draw(st.sampled_from(program.values))
-    shape = shape_of(x)
-    kind = draw(
-        st.sampled_from(
-            [
-                "unary",
-                "add",
-                "multiply",
-                "matmul",
-                "gemm",
-                "bias",
-                "transpose",
-                "reshape",
-                "softmax",
-                "norm",
-                "reduce",
-                "split",
-                "attention",
-            ]
+    def argument(
+        self, role: str, shape: Sequence[int], element: Attribute = f32
+    ) -> SSAValue:
+        self.roles.append(role)
+        return self.block.insert_arg(TensorType(element, shape), len(self.block.args))
+
+    def parameter(self, shape: Sequence[int]) -> SSAValue:
+        """A new parameter, or one of that shape that is used already."""
+        tied = [
+            arg
+            for arg, role in zip(self.block.args, self.roles, strict=True)
+            if role == "parameter" and shape_of(arg) == tuple(shape)
+        ]
+        if tied and self.draw(st.booleans()):
+            return self.draw(st.sampled_from(tied))
+        return self.argument("parameter", shape)
+
+    def op(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue | None],
+        shape: Sequence[int],
+        element: Attribute = f32,
+        **attributes: Any,
+    ) -> SSAValue:
+        return self.ops(name, inputs, [shape], element, **attributes)[0]
+
+    def ops(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue | None],
+        shapes: Sequence[Sequence[int]],
+        element: Attribute = f32,
+        **attributes: Any,
+    ) -> list[SSAValue]:
+        types = [TensorType(element, shape) for shape in shapes]
+        op = operator(name).build_op(inputs, types, attributes)
+        self.block.add_op(op)
+        return list(op.results)
+
+    def constant(self, values: npt.ArrayLike, element: Attribute = i64) -> SSAValue:
+        dtype = {f32: np.float32, i64: np.int64, i1: np.bool_}[element]
+        array = np.asarray(values, dtype)
+        return self.op("Constant", [], array.shape, element, value=array)
+
+    def call(self, function: FuncOp, x: SSAValue) -> list[SSAValue]:
+        """Calls a function on a value and parameters."""
+        roles = argument_roles(function)
+        arguments = [
+            x if i == 0 else self._argument_like(type_, role)
+            for i, (type_, role) in enumerate(
+                zip(function.function_type.inputs.data, roles, strict=True)
+            )
+        ]
+        outputs = function.function_type.outputs.data
+        call = CallOp(function.sym_name.data, arguments, list(outputs))
+        self.block.add_op(call)
+        return list(call.results)
+
+    def _argument_like(self, type_: Attribute, role: str) -> SSAValue:
+        assert isinstance(type_, TensorType)
+        if role == "parameter":
+            return self.parameter(type_.get_shape())
+        return self.argument(role, type_.get_shape(), type_.element_type)
+
+    def constrain(self, x: SSAValue) -> SSAValue:
+        assert self.mesh is not None
+        op = ConstrainOp(x, self.draw(layouts(shape_of(x), self.mesh)))
+        self.block.add_op(op)
+        return op.result
+
+    def function(self, name: str, results: Sequence[SSAValue]) -> FuncOp:
+        self.block.add_op(ReturnOp(*results))
+        return FuncOp(
+            name,
+            ([a.type for a in self.block.args], [r.type for r in results]),
+            Region(self.block),
+            arg_attrs=ArrayAttr(
+                [
+                    DictionaryAttr(
+                        {
+                            "dist.role": StringAttr(role),
+                            "dist.name": StringAttr(f"a{i}"),
+                        }
+                    )
+                    for i, role in enumerate(self.roles)
+                ]
+            ),
         )
-    )
-    match kind:
-        case "unary":
-            name = draw(st.sampled_from(["Relu", "Tanh", "Neg", "Sigmoid", "Identity"]))
-            return program.op(name, [x], shape)
-        case "add" | "multiply":
-            others = [v for v in program.values if shape_of(v) == shape]
-            y = draw(st.sampled_from(others))
-            return program.op("Add" if kind == "add" else "Mul", [x, y], shape)
-        case "matmul":
-            width = draw(st.sampled_from(SIZES))
-            w = program.argument("parameter", (shape[-1], width))
-            return program.op("MatMul", [x, w], (*shape[:-1], width))
-        case "gemm":
-            width = draw(st.sampled_from(SIZES))
-            rows = prod(shape[:-1])
-            flat = program.op(
-                "Reshape", [x, program.constant([rows, shape[-1]])], (rows, shape[-1])
-            )
-            w = program.argument("parameter", (width, shape[-1]))
-            b = program.argument("parameter", (width,))
-            return program.op("Gemm", [flat, w, b], (rows, width), transB=1)
-        case "bias":
-            b = program.argument("parameter", (shape[-1],))
-            return program.op("Add", [x, b], shape)
-        case "transpose":
-            perm = draw(st.permutations(range(len(shape))))
-            return program.op("Transpose", [x], tuple(shape[p] for p in perm), perm=perm)
-        case "reshape":
-            n = prod(shape)
-            first = draw(st.sampled_from([s for s in SIZES if n % s == 0]))
-            new = draw(st.sampled_from([(first, n // first), (n // first, first)]))
-            return program.op("Reshape", [x, program.constant(list(new))], new)
-        case "softmax":
-            axis = draw(st.integers(-len(shape), len(shape) - 1))
-            return program.op("Softmax", [x], shape, axis=axis)
-        case "norm":
-            scale = program.argument("parameter", (shape[-1],))
-            return program.op("LayerNormalization", [x, scale], shape, axis=-1)
-        case "reduce":
-            if len(shape) < 3:
-                return None
-            axis = draw(st.integers(0, len(shape) - 1))
-            name = draw(st.sampled_from(["ReduceSum", "ReduceMean", "ReduceMax"]))
-            kept = tuple(1 if i == axis else s for i, s in enumerate(shape))
-            return program.op(name, [x, program.constant([axis])], kept, keepdims=1)
-        case "split":
-            if shape[-1] % 2:
-                return None
-            half = (*shape[:-1], shape[-1] // 2)
-            op = operator("Split").build_op(
-                [x], [TensorType(f32, half)] * 2, {"axis": -1, "num_outputs": 2}
-            )
-            program.block.add_op(op)
-            return list(op.results)
-        case _:
-            if len(shape) != 3:
-                return None
-            turned = (shape[0], shape[2], shape[1])
-            y = program.op("Transpose", [x], turned, perm=[0, 2, 1])
-            return program.op("MatMul", [x, y], (shape[0], shape[1], shape[1]))
 
 
 @st.composite
-def programs(draw: Draw, max_ops: int = 10) -> ModuleOp:
-    """A random program with parameters; its first input has a batch dimension."""
-    program = ProgramBuilder(
-        draw(st.sampled_from([4, 8])), draw(st.sampled_from([4, 6, 8]))
-    )
+def layouts(draw: Draw, shape: Sequence[int], mesh: Mesh) -> Layout:
+    """A random layout without partial axes, a dimension's axes in the mesh's order."""
+    layout = Layout(mesh.name)
+    for axis, _ in mesh.axes:
+        dim = draw(st.integers(-1, len(shape) - 1))
+        if dim < 0:
+            continue
+        run = draw(st.sampled_from([None, None, 1, 2]))
+        shards = (*layout.dim(dim), Shard(axis, run))
+        split = layout.with_dim(dim, shards, len(shape))
+        if fits(shape, split, mesh):
+            layout = canonical(shape, split, mesh)
+    return layout
+
+
+def build(
+    draw: Draw,
+    builder: ProgramBuilder,
+    name: str,
+    shape: Sequence[int],
+    max_ops: int,
+    steps: Sequence[Callable[[ProgramBuilder, SSAValue], Sequence[SSAValue]]],
+) -> FuncOp:
+    """A random function of one input of that shape (and parameters)."""
+    builder.values.append(builder.argument("input", shape))
     for _ in range(draw(st.integers(2, max_ops))):
-        made = _step(program, draw)
-        if isinstance(made, SSAValue):
-            program.values.append(made)
-        elif made is not None:
-            program.values += made
-    results = [program.values[-1]]
-    results += draw(
-        st.lists(st.sampled_from(program.values), max_size=2, unique=True)
-    )
-    return program.module(list(dict.fromkeys(results)))
+        x = draw(st.sampled_from(builder.values[-4:]))
+        callable_ = [
+            f for f in builder.functions if f.function_type.inputs.data[0] == x.type
+        ]
+        if callable_ and draw(st.booleans()):
+            builder.values += builder.call(draw(st.sampled_from(callable_)), x)
+        elif builder.mesh is not None and draw(st.integers(0, 4)) == 0:
+            builder.values.append(builder.constrain(x))
+        else:
+            builder.values += draw(st.sampled_from(steps))(builder, x)
+    if draw(st.integers(0, 3)) == 0:
+        builder.argument("parameter", (4, 4))  # which nothing uses
+    results = [builder.values[-1]]
+    results += draw(st.lists(st.sampled_from(builder.values), max_size=2))
+    return builder.function(name, results)
+
+
+@st.composite
+def programs(draw: Draw, max_ops: int = 10, mesh: Mesh | None = None) -> ModuleOp:
+    """
+    A random program with parameters; its first input has a batch dimension. Functions
+    may be called several times. With a mesh, values are constrained to random layouts.
+    """
+    from random_ops import STEPS
+
+    shape = (draw(st.sampled_from([4, 8])), 4, draw(st.sampled_from([4, 6, 8])))
+    functions: list[FuncOp] = []
+    for i in range(draw(st.integers(0, 2))):
+        builder = ProgramBuilder(draw, list(functions), mesh)
+        functions.append(build(draw, builder, f"f{i}", shape, 5, STEPS))
+    builder = ProgramBuilder(draw, functions, mesh)
+    main = build(draw, builder, "main", shape, max_ops, STEPS)
+    module = ModuleOp([*functions, main])
+    module.verify()
+    return module
+
+
+def arguments_of(module: ModuleOp, seed: int = 0) -> list[npt.NDArray[Any]]:
+    """Values for the arguments of a random program."""
+    generator = np.random.default_rng(seed)
+    found: list[npt.NDArray[Any]] = []
+    for arg in entry_function(module).body.block.args:
+        shape = shape_of(arg)
+        assert isinstance(arg.type, TensorType)
+        if arg.type.element_type == f32:
+            scale = max(1, prod(shape[:-1])) ** 0.5
+            array = generator.normal(size=shape) / (scale if len(shape) > 1 else 1)
+            found.append(array.astype(np.float32))
+        elif arg.type.element_type == i64:
+            found.append(generator.integers(0, TABLE, shape))
+        else:
+            found.append(generator.integers(0, 2, shape).astype(np.bool_))
+    return found
+
+
+def assert_same_results(
+    module: ModuleOp, other: ModuleOp, arguments: Sequence[npt.NDArray[Any]]
+) -> None:
+    """Both programs compute the same, up to the rounding of the largest numbers."""
+    expected, actual = run_program(module, arguments), run_program(other, arguments)
+    for a, b in zip(expected, actual, strict=True):
+        largest = float(np.max(np.abs(a), initial=1e-3))
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * largest)

@@ -15,6 +15,7 @@ from distir.dialects.train_ops.attention import AttentionGradOp
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
+    BatchNormVarianceOp,
 )
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
@@ -117,6 +118,7 @@ for _dtype in (np.float32, np.float16):
     _x = (coarse(4, 6, 2, dtype=_dtype), real(4, 6, 2, dtype=_dtype))
     _values = [real(6), positive(6)]
     case(BatchNormSumsOp, *_x, *_values, epsilon=1e-5)
+    case(BatchNormVarianceOp, _x[0], real(6), count=8)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)

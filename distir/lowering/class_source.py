@@ -61,7 +61,9 @@ class _Writer:
 
     module: ModuleOp
     devices: Sequence[int]
-    attributes: Names = field(default_factory=lambda: Names(("numbers", "arguments", "results")))
+    attributes: Names = field(
+        default_factory=lambda: Names(("numbers", "arguments", "results"))
+    )
     methods: dict[str, str] = field(default_factory=lambda: dict[str, str]())
     meshes: dict[str, str] = field(default_factory=lambda: dict[str, str]())
     constants: dict[object, str] = field(default_factory=lambda: dict[object, str]())
@@ -209,7 +211,10 @@ class _Method:
 _MODULES = (
     "torch",
     "F",
-    *(file.name.removesuffix(".py") for file in files("distir.lowering.template").iterdir()),
+    *(
+        file.name.removesuffix(".py")
+        for file in files("distir.lowering.template").iterdir()
+    ),
 )
 """What a method's variables must not hide."""
 
@@ -273,7 +278,9 @@ def _reached(module: ModuleOp, entry: FuncOp) -> list[str]:
 
     def visit(name: str, path: tuple[str, ...]) -> None:
         if name in path:
-            raise DistIRError(f"function @{name} calls itself; programs must not recurse")
+            raise DistIRError(
+                f"function @{name} calls itself; programs must not recurse"
+            )
         if name in order:
             return
         if name not in known:

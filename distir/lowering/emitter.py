@@ -50,8 +50,22 @@ DTYPES: dict[str, str] = {
     "FLOAT8E5M2": "torch.float8_e5m2",
     "FLOAT8E5M2FNUZ": "torch.float8_e5m2fnuz",
     "FLOAT8E8M0": "torch.float8_e8m0fnu",
+    # Held one per element of a wider type.
+    "INT4": "torch.int8",
+    "UINT4": "torch.uint8",
+    "INT2": "torch.int8",
+    "UINT2": "torch.uint8",
+    "FLOAT4E2M1": "torch.float32",
 }
-"""The torch dtype for each ONNX element type that has one."""
+"""The torch dtype for each ONNX element type that can be held in one."""
+
+NARROW: dict[str, tuple[int, int]] = {
+    "INT4": (-8, 7),
+    "UINT4": (0, 15),
+    "INT2": (-2, 1),
+    "UINT2": (0, 3),
+}
+"""The least and the largest value of integers of less than a byte."""
 
 
 class NoLowering(DistIRError):
@@ -154,6 +168,12 @@ class Call:
         assert isinstance(self.op, OnnxOp)
         return self.op.attribute(name, default)
 
+    def decimal(self, name: str) -> str:
+        """A float attribute (stored in single precision) as its shortest decimals."""
+        value = self.attribute(name)
+        exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
+        return repr(float(value)) if exact else str(float(str(np.float32(value))))
+
     def has_attribute(self, name: str) -> bool:
         return name in self.op.properties
 
@@ -172,9 +192,20 @@ class Call:
         """The local shape of an operand; -1 where it is not known."""
         return self.type_of(index).get_shape()
 
+    def is_ranked(self, index: int) -> bool:
+        """Whether the number of dimensions of an operand is known."""
+        value = self.value(index)
+        return value is not None and isinstance(value.type, TensorType)
+
     def element(self, index: int = 0) -> str:
         """The ONNX name of an operand's element type, such as `FLOAT16`."""
-        return element_name(self.type_of(index).element_type)
+        value = self.value(index)
+        if value is None:
+            raise self.fail(f"operand {index} is missing")
+        try:
+            return element_name(element_of(value.type))
+        except ValueError as error:
+            raise self.fail(f"operand {index} is not a tensor") from error
 
     def result_type(self, index: int = 0) -> TensorType[Any]:
         """The tensor type of a result. Raises NoLowering for other types."""
@@ -193,6 +224,10 @@ class Call:
     def result_dtype(self, index: int = 0) -> str:
         """The torch dtype of a result, as source text."""
         return self.dtype(onnx_element_type(element_of(self.op.results[index].type)))
+
+    def result_element(self, index: int = 0) -> str:
+        """The ONNX name of a result's element type."""
+        return element_name(element_of(self.op.results[index].type))
 
     def dtype(self, onnx_type: int) -> str:
         """The torch dtype for an ONNX element type number, as source text."""
@@ -238,11 +273,13 @@ class Call:
         known = self.constant(index)
         if known is None or known.size != 1 or known.dtype.kind not in "fiu":
             return self.operand(index)
-        others = [
-            self.rank(i)
-            for i in range(self.count)
-            if i != index and self.constant(i) is None
-        ]
+        others: list[int] = []
+        for i in range(self.count):
+            value = self.value(i)
+            if i != index and value is not None and self.constant(i) is None:
+                if not isinstance(value.type, TensorType):
+                    return self.operand(index)
+                others.append(value.type.get_num_dims())
         if not others or max(others) < known.ndim:
             return self.operand(index)
         return literal(known)

@@ -102,12 +102,17 @@ class Spawner:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
+        try:
+            if process.stdin is not None:
+                process.stdin.close()  # at which it kills and awaits its ranks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
                     stream.close()
 
 

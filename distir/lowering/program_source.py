@@ -14,7 +14,7 @@ from distir.dialects.dist import LAYOUT, UPDATES, LayoutAttr, layout_of
 from distir.dialects.onnx_values import onnx_element_type
 from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.emitter import torch_dtype
-from distir.lowering.fuse import fuse
+from distir.lowering.fusions import fuse
 from distir.passes.project import devices_of, project
 from distir.program import (
     argument_attributes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.lowering.emitter import known_constant
 
 _PASSES_ON = frozenset(
@@ -29,6 +30,10 @@ def is_non_negative(value: SSAValue) -> bool:
     op = value.owner
     if not isinstance(op, Operation):
         return False
+    if isinstance(op, CoordinateOp):
+        return True
+    if isinstance(op, CollectiveOp) and op.reduction is None:
+        return is_non_negative(op.source)
     if op.name in ("onnx.Clip", "onnx.Range", "onnx.Max", "onnx.Abs"):
         if op.name == "onnx.Abs":
             return True

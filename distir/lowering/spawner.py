@@ -82,12 +82,14 @@ def _run_job(job: dict[str, Any]) -> None:
             # Nothing is sent while a job runs: this is the end of the input.
             for left in running:
                 os.kill(left, signal.SIGKILL)
+            for left in running:
+                os.waitpid(left, 0)
             sys.exit(1)
 
 
 def main() -> None:
     """Serves jobs until the input ends."""
-    import torch.distributed.device_mesh  # noqa: F401
+    import torch.distributed.device_mesh  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     print(json.dumps({"ready": True}), flush=True)
     while line := sys.stdin.readline():

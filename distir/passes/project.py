@@ -298,7 +298,7 @@ class _FunctionProjection:
     def _collective(self, op: collective.CollectiveOp) -> None:
         if op.is_per_rank:
             raise DistIRError(f"{describe(op)} is already in per-rank form")
-        before, after = _layouts(op)
+        before, _ = _layouts(op)
         mesh = self.program.mesh_of[before.mesh]
         if self.program.rank not in mesh.devices:
             return

@@ -33,6 +33,7 @@ from distir.program import (
     describe,
     entry_function,
     functions,
+    reachable_functions,
     return_op,
     set_argument_attributes,
     unique_name,
@@ -95,7 +96,7 @@ class ShardingPlan:
             self._check_request(
                 layout, shape_of(self.entry.function_type.inputs.data[i]), what
             )
-        for function in functions(self.module).values():
+        for function in reachable_functions(self.module):
             for op in function.body.block.ops:
                 if isinstance(op, ConstrainOp):
                     shape = shape_of(op.source.type)
@@ -165,15 +166,18 @@ class ShardingPlan:
             )
         base = self.ops.pop(op, None)
         if base is not None:
+            whole = Layout(self.mesh.name)
             layouts = dict(zip(op.operands, base.operands, strict=True))
             for part in parts:
-                self.ops[part] = self._inferred(part, layouts)
+                operands = [layouts.get(v, whole) for v in part.operands]
+                if part is parts[0]:
+                    # By position: one value may be two operands, in different layouts.
+                    operands = base.operands[: len(operands)]
+                self.ops[part] = self._inferred(part, operands)
                 layouts |= zip(part.results, self.ops[part].results, strict=True)
         Rewriter.replace_op(op, list(parts))
 
-    def _inferred(self, op: Operation, layouts: dict[SSAValue, Layout]) -> OpLayouts:
-        whole = Layout(self.mesh.name)
-        operands = [layouts.get(v, whole) for v in op.operands]
+    def _inferred(self, op: Operation, operands: list[Layout]) -> OpLayouts:
         inference = infer(rule_for(op), operands, self.mesh)
         return OpLayouts(operands, list(inference.results), dict(inference.assignment))
 
@@ -277,10 +281,10 @@ class ShardingPlan:
 
     def annotate(self) -> None:
         """
-        Writes the layouts onto every op and argument as attributes. What no axis
-        reached, because it is never called or there is no axis, stays whole.
+        Writes the layouts onto every op and argument of the functions that the entry
+        reaches as attributes. Without any axis they are whole.
         """
-        for function in functions(self.module).values():
+        for function in reachable_functions(self.module):
             args = function.body.block.args
             self.arguments.setdefault(function, [Layout(self.mesh.name)] * len(args))
         self._check_order()
@@ -303,14 +307,21 @@ class ShardingPlan:
     def _check_order(self) -> None:
         """A dimension's axes are chosen in the mesh's order; requests must agree."""
         names = argument_names(self.entry)
+        requests: list[tuple[str, Layout, Layout]] = []
         for i, attributes in enumerate(argument_attributes(self.entry)):
             request = requested_layout(attributes)
-            chosen = self.arguments[self.entry][i]
-            if request is not None and request != chosen:
+            if request is not None:
+                chosen = self.arguments[self.entry][i]
+                requests.append((f"argument {names[i]!r}", request, chosen))
+        for op, layouts in self.ops.items():
+            if isinstance(op, ConstrainOp):
+                requests.append((describe(op), op.layout.data, layouts.results[0]))
+        for what, request, chosen in requests:
+            if request != chosen:
                 raise DistIRError(
-                    f"argument {names[i]!r}: layout {request} was requested, but "
-                    f"{chosen} is what the mesh's order of axes gives; list the axes "
-                    f"of a dimension in the order of mesh @{self.mesh.name}"
+                    f"{what}: layout {request} was requested, but {chosen} is what the "
+                    f"mesh's order of axes gives; list the axes of a dimension in the "
+                    f"order of mesh @{self.mesh.name}"
                 )
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, prod
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from xdsl.dialects.builtin import TensorType
@@ -30,11 +31,13 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
+from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import (
     Rule,
     dim_shards,
     factor_shards,
+    rank_of,
     rule_for,
     shape_of,
 )
@@ -161,6 +164,12 @@ class _Candidate(NamedTuple):
 
 
 Available = frozenset[Placement]
+"""The ways in which a value is there already."""
+
+State = tuple[Available, ...]
+"""What the axis does to each live value, by slot."""
+
+NOTHING: Available = frozenset()
 
 REQUESTED = -1
 """Stands for a request among the operands that support a split."""
@@ -295,6 +304,17 @@ class _OpInfo:
                             found = (factor, shard.run)
             self._factors[key] = found
         return self._factors[key]
+
+    def fitting(self, index: int, placement: Placement) -> Placement | None:
+        """
+        That split of an operand inside the axes before, which may split the operand
+        otherwise than where the placement comes from; None if its sizes forbid it.
+        """
+        type_, base = self.op.operands[index].type, self.base.operands[index]
+        layout = add_placement(base, self.axis, placement, rank_of(type_))
+        if not fits(shape_of(type_), layout, self.mesh):
+            return None
+        return placement_in(canonical(shape_of(type_), layout, self.mesh), self.axis)
 
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
@@ -481,36 +501,62 @@ class _FunctionSolver:
         """Values that follow from parameters and constants alone."""
         self.requested: set[SSAValue] = set()
         """Those among them that come split already, not by this solver's choice."""
-        last_use: dict[SSAValue, int] = {}
+        self.last_use: dict[SSAValue, int] = {}
         for position, op in enumerate(self.ops):
             for value in op.operands:
-                last_use[value] = position
-        self.last_use = last_use
+                self.last_use[value] = position
+        self.unused: dict[SSAValue, Available] = {}
+        """Arguments before their first use: the same in every state, so in none."""
+        self.slots: dict[SSAValue, int] = {}
+        """Where the live values are in a state."""
+        self.free: list[int] = []
+        """Slots of values that are dead."""
+        self.width = 0
         self.is_entry = function.sym_name.data == chooser.entry
 
     def solve(self, arguments: Sequence[ArgumentKey]) -> list[FunctionChoice]:
         """Runs the dynamic program; see `AxisChooser.solve`."""
         args = self.function.body.block.args
         for arg, (placement, source) in zip(args, arguments, strict=True):
+            self.unused[arg] = frozenset([placement])
             if source != "activation":
                 self.derived[arg] = source
                 if placement.kind == "split":
                     self.requested.add(arg)
-        live: list[SSAValue] = [arg for arg in args if arg in self.last_use]
-        first = tuple(
-            frozenset([placement])
-            for arg, (placement, _) in zip(args, arguments, strict=True)
-            if arg in self.last_use
-        )
-        states: dict[tuple[Available, ...], _Node] = {first: _Node(0.0, None, None)}
+        states: dict[State, _Node] = {(): _Node(0.0, None, None)}
         for position, op in enumerate(self.ops):
+            states = self._with_arguments(op, states)
             if isinstance(op, ReturnOp):
-                return self._finish(op, live, states, arguments)
+                return self._finish(op, states, arguments)
             self._derive(op)
-            states, live = self._step(position, op, live, states)
+            states = self._step(position, op, states)
         raise DistIRError(
             f"function @{self.function.sym_name.data} does not end in func.return"
         )
+
+    def _take_slot(self, value: SSAValue) -> int:
+        if self.free:
+            self.slots[value] = self.free.pop()
+        else:
+            self.slots[value] = self.width
+            self.width += 1
+        return self.slots[value]
+
+    def _with_arguments(
+        self, op: Operation, states: dict[State, _Node]
+    ) -> dict[State, _Node]:
+        """The states with the arguments that the op is the first to use."""
+        new = [v for v in dict.fromkeys(op.operands) if v in self.unused]
+        if not new:
+            return states
+        changes = {self._take_slot(value): self.unused.pop(value) for value in new}
+        return {self._changed(state, changes): n for state, n in states.items()}
+
+    def _changed(self, state: State, changes: Mapping[int, Available]) -> State:
+        after = [*state, *[NOTHING] * (self.width - len(state))]
+        for slot, available in changes.items():
+            after[slot] = available
+        return tuple(after)
 
     def _derive(self, op: Operation) -> None:
         """Records what an op's results are computed from."""
@@ -524,44 +570,46 @@ class _FunctionSolver:
                 self.requested.add(result)
 
     def _step(
-        self,
-        position: int,
-        op: Operation,
-        live: list[SSAValue],
-        states: dict[tuple[Available, ...], _Node],
-    ) -> tuple[dict[tuple[Available, ...], _Node], list[SSAValue]]:
-        slots = {value: i for i, value in enumerate(live)}
-        operand_slots = [slots[v] for v in op.operands]
-        keep = [i for i, v in enumerate(live) if self.last_use[v] > position]
-        results = [i for i, r in enumerate(op.results) if r in self.last_use]
-        new_live = [live[i] for i in keep] + [op.results[i] for i in results]
-        new_states: dict[tuple[Available, ...], _Node] = {}
+        self, position: int, op: Operation, states: dict[State, _Node]
+    ) -> dict[State, _Node]:
+        slots = [self.slots[v] for v in op.operands]
         # Many states agree on this op's operands; their candidates are computed once.
         known: dict[tuple[Available, ...], list[tuple[OpChoice, float]]] = {}
+        reached: list[tuple[float, State, _Node, OpChoice]] = []
         for state, node in states.items():
-            available = tuple(state[i] for i in operand_slots)
+            available = tuple(state[slot] for slot in slots)
             options = known.get(available)
             if options is None:
                 options = known[available] = list(self._options(op, available))
             for choice, price in options:
-                after = list(state)
-                for slot, placement in zip(operand_slots, choice.operands, strict=True):
-                    if FREE in after[slot]:
-                        after[slot] = frozenset([placement])
-                    elif placement not in after[slot]:
-                        after[slot] = after[slot] | {placement}
-                new_state = (
-                    *(after[i] for i in keep),
-                    *(frozenset([choice.results[i]]) for i in results),
-                )
-                cost = node.cost + price
-                best = new_states.get(new_state)
-                if best is None or cost < best.cost:
-                    new_states[new_state] = _Node(cost, node, choice)
-        if len(new_states) > MAX_STATES:
-            cheapest = sorted(new_states.items(), key=lambda item: item[1].cost)
-            new_states = dict(cheapest[:MAX_STATES])
-        return new_states, new_live
+                reached.append((node.cost + price, state, node, choice))
+        # Cheapest first: the first way to reach a state is the best one, and states are
+        # built only until there are enough.
+        reached.sort(key=itemgetter(0))
+        dead = [v for v in dict.fromkeys(op.operands) if self.last_use[v] == position]
+        freed = {self.slots.pop(v): NOTHING for v in dead}
+        self.free += freed
+        results = [
+            (i, self._take_slot(r))
+            for i, r in enumerate(op.results)
+            if r in self.last_use
+        ]
+        new_states: dict[State, _Node] = {}
+        for cost, state, node, choice in reached:
+            changes: dict[int, Available] = {}
+            for slot, placement in zip(slots, choice.operands, strict=True):
+                before = changes.get(slot, state[slot])
+                fresh = frozenset([placement])
+                changes[slot] = fresh if FREE in before else before | fresh
+            changes |= freed
+            for i, slot in results:
+                changes[slot] = frozenset([choice.results[i]])
+            new_state = self._changed(state, changes)
+            if new_state not in new_states:
+                new_states[new_state] = _Node(cost, node, choice)
+                if len(new_states) == MAX_STATES:
+                    break
+        return new_states
 
     def _options(
         self, op: Operation, available: tuple[Available, ...]
@@ -749,16 +797,25 @@ class _FunctionSolver:
                     pass
         return min(prices)
 
-    def _settled(self, available: Available, size: float) -> tuple[Placement, float]:
-        """How a value enters a function or leaves the program: never partial."""
+    def _settled(
+        self, user: _OpInfo, index: int, available: Available
+    ) -> tuple[Placement, float]:
+        """
+        How an operand crosses a function boundary at a call or return: as it is, but
+        never partial.
+        """
         if WHOLE in available:
             return WHOLE, 0.0
         if FREE in available:
             return FREE, 0.0
-        splits = sorted((p for p in available if p.kind == "split"), key=str)
-        if splits:
-            return splits[0], 0.0
-        return WHOLE, _reduce_price(size, self.chooser.parts)
+        size, parts = user.operand_bytes[index], self.chooser.parts
+        splits = (p for p in available if p.kind == "split")
+        for placement in sorted(splits, key=str):
+            fitting = user.fitting(index, placement)
+            if fitting is not None:
+                return fitting, 0.0
+        prices = {"split": _gather_price, "partial": _reduce_price}
+        return WHOLE, min(prices[p.kind](size, parts) for p in available)
 
     def _call(
         self, op: CallOp, available: tuple[Available, ...]
@@ -767,7 +824,7 @@ class _FunctionSolver:
         price = 0.0
         keys: list[ArgumentKey] = []
         for i, placements in enumerate(available):
-            placement, cost = self._settled(placements, info.operand_bytes[i])
+            placement, cost = self._settled(info, i, placements)
             price += cost
             source = self.derived.get(op.operands[i], "activation")
             keys.append((placement, source))
@@ -798,11 +855,9 @@ class _FunctionSolver:
     def _finish(
         self,
         op: ReturnOp,
-        live: list[SSAValue],
-        states: dict[tuple[Available, ...], _Node],
+        states: dict[State, _Node],
         arguments: Sequence[ArgumentKey],
     ) -> list[FunctionChoice]:
-        slots = {value: i for i, value in enumerate(live)}
         best: dict[tuple[Placement, ...], FunctionChoice] = {}
         for state, node in sorted(states.items(), key=lambda item: item[1].cost):
             if (
@@ -811,7 +866,7 @@ class _FunctionSolver:
                 and node.cost >= min(c.cost for c in best.values())
             ):
                 break
-            available = [state[slots[value]] for value in op.operands]
+            available = [state[self.slots[value]] for value in op.operands]
             choices = node.path()
             placed = self._arguments(arguments, choices)
             price, results = self._returned(op, available, placed)
@@ -833,7 +888,7 @@ class _FunctionSolver:
         argument in the next step must be placed like it; within the program values may
         stay partial.
         """
-        chooser, sizes = self.chooser, self.chooser.info(op).operand_bytes
+        chooser, info = self.chooser, self.chooser.info(op)
         total = 0.0
         results: list[Placement] = []
         for i, placements in enumerate(available):
@@ -843,23 +898,25 @@ class _FunctionSolver:
                 placement = arguments[replaced]
                 value = op.operands[i]
                 total += self._move(
-                    value, placements, placement, sizes[i], may_slice=True
+                    value,
+                    placements,
+                    placement,
+                    info.operand_bytes[i],
+                    may_slice=True,
                 )
             elif only_partial and not self.is_entry:
                 placement = min(placements)
             else:
-                placement, price = self._settled(placements, sizes[i])
+                placement, price = self._settled(info, i, placements)
                 placement = WHOLE if placement == FREE else placement
                 total += price
-                wished = placement in chooser.wishes.get(op.operands[i], ())
                 if (
-                    placement.kind == "split"
+                    self.is_entry
+                    and placement.kind == "split"
                     and chooser.split_parameters
-                    and not wished
                 ):
-                    # Whoever gets it may want it whole: without this charge a layer
-                    # would leave its last all-gather to the next one.
-                    total += _gather_price(sizes[i], chooser.parts)
+                    # Whoever gets the program's result will want it whole.
+                    total += _gather_price(info.operand_bytes[i], chooser.parts)
             results.append(placement)
         return total, tuple(results)
 

@@ -22,8 +22,8 @@ from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
 def decompose(op: Operation) -> list[Operation] | None:
     """
     New, detached ops that compute the same as an op of the sequential form whose rule has
-    addends: the op without them, then an addition. The results of the last one replace
-    the op's. None for ops without addends.
+    addends: first the op without them, on its other operands in their order, then an
+    addition. The results of the last one replace the op's. None for ops without addends.
     """
     function = _DECOMPOSITIONS.get(op.name)
     if function is None or not isinstance(op, OnnxOp) or op.input(2) is None:

@@ -40,6 +40,10 @@ class Mesh:
             raise DistIRError(f"mesh @{self.name} has no axis {axis!r} (axes: {known})")
         return self.sizes[axis]
 
+    def position_of_axis(self, axis: str) -> int:
+        """The index into `axes` of an axis."""
+        return list(self.sizes).index(axis)
+
     @cached_property
     def coordinates(self) -> tuple[Mapping[str, int], ...]:
         """The coordinates of each device, in the order of `devices`."""

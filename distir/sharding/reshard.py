@@ -62,9 +62,10 @@ def plan_reshard(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh
 ) -> list[Step]:
     """
-    The steps from `before` to `after` on one mesh, cheapest first by bytes, then by
-    number of steps. Raises DistIRError when there is no way (a whole value cannot
-    become partial).
+    The cheapest steps from `before` to `after` on one mesh: by bytes, then by number of
+    steps, among the chains that put an axis only where `after` has it (parking one on
+    another dimension can save bytes, but costs more collectives). Raises DistIRError when
+    there is no way (a whole value cannot become partial).
     """
     check_layout(shape, after, mesh, "reshard")
     rank = len(shape)

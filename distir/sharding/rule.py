@@ -149,17 +149,28 @@ def has_rule(op: Operation) -> bool:
 def dim_shards(
     dim: Dim, rule: Rule, assignment: Assignment, mesh: Mesh
 ) -> tuple[Shard, ...]:
-    """The axes that split a dimension when its factors are split by `assignment`."""
+    """
+    The axes that split a dimension when its factors are split by `assignment`: in the
+    mesh's order, as far as the order within each factor allows.
+    """
+    pending = [list(assignment.get(f, ())) for f in dim]
+    if not any(pending):
+        return ()
     left = [rule.factors[f].size for f in dim]
     out: list[Shard] = []
-    for j, factor in enumerate(dim):
-        for shard in assignment.get(factor, ()):
-            n = mesh.size(shard.axis)
-            own_run = shard.run if shard.run is not None else left[j] // n
-            run = own_run * prod(left[j + 1 :])
-            contiguous = run * n == prod(left)
-            out.append(Shard(shard.axis, None if contiguous else run))
-            left[j] //= n
+    while any(pending):
+        # Splits of different factors commute. One order for all ops gives one spelling.
+        j = min(
+            (j for j, shards in enumerate(pending) if shards),
+            key=lambda j: mesh.position_of_axis(pending[j][0].axis),
+        )
+        shard = pending[j].pop(0)
+        n = mesh.size(shard.axis)
+        own_run = shard.run if shard.run is not None else left[j] // n
+        run = own_run * prod(left[j + 1 :])
+        contiguous = run * n == prod(left)
+        out.append(Shard(shard.axis, None if contiguous else run))
+        left[j] //= n
     return tuple(out)
 
 
@@ -302,9 +313,7 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     return Inference(assignment, results)
 
 
-def _reduced(
-    rule: Rule, assignment: Assignment, result: int
-) -> list[tuple[str, str]]:
+def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str, str]]:
     """The axes over which one result is partial although its factor is parallel."""
     return [
         (shard.axis, rule.factors[f].monoid)

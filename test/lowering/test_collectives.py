@@ -130,9 +130,7 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@mesh, [{a}, {b}]>>, %w: tensor
 
 
 @pytest.mark.parametrize("devices", MESHES.values(), ids=MESHES)
-def test_partial_sums_are_added(
-    devices: str, tmp_path: Path, spawner: Spawner
-) -> None:
+def test_partial_sums_are_added(devices: str, tmp_path: Path, spawner: Spawner) -> None:
     random = np.random.default_rng(1)
     x = random.standard_normal((4, 8)).astype(np.float32)
     w = random.standard_normal((8, 6)).astype(np.float32)

@@ -78,7 +78,9 @@ def renamed(attribute: Attribute, names: dict[str, str]) -> Attribute:
         case ArrayAttr():
             return ArrayAttr([renamed(a, names) for a in attribute.data])
         case DictionaryAttr():
-            return DictionaryAttr({k: renamed(a, names) for k, a in attribute.data.items()})
+            return DictionaryAttr(
+                {k: renamed(a, names) for k, a in attribute.data.items()}
+            )
         case _:
             return attribute
 
@@ -89,7 +91,10 @@ def rename(module: ModuleOp, names: dict[str, str]) -> ModuleOp:
         for attributes in (op.attributes, op.properties):
             for key, attribute in attributes.items():
                 attributes[key] = renamed(attribute, names)
-        values = [*op.results, *(a for r in op.regions for b in r.blocks for a in b.args)]
+        values = [
+            *op.results,
+            *(a for r in op.regions for b in r.blocks for a in b.args),
+        ]
         for value in values:
             Rewriter.replace_value_with_new_type(value, renamed(value.type, names))
     return module
@@ -135,9 +140,7 @@ def test_names_mean_nothing(
     write_package(module, directory)
     written = {p.relative_to(tmp_path).parts[0] for p in tmp_path.rglob("*")}
     assert written == {"package"}
-    arrays = {
-        n: np.full((2, 2), i, np.float32) for i, n in enumerate(names)
-    }
+    arrays = {n: np.full((2, 2), i, np.float32) for i, n in enumerate(names)}
     results = run_package(directory, inputs=arrays, timeout_s=60, spawner=spawner)
     assert list(results) and set(results) == set(result_names(entry_function(module)))
     for i, name in enumerate(result_names(entry_function(module))):
@@ -185,4 +188,7 @@ def test_identifiers_and_comments(name: str) -> None:
 
 def test_identifiers_differ() -> None:
     names = Names()
-    assert len({names.fresh("a.b", "x"), names.fresh("a_b", "x"), names.fresh("a b", "x")}) == 3
+    assert (
+        len({names.fresh("a.b", "x"), names.fresh("a_b", "x"), names.fresh("a b", "x")})
+        == 3
+    )

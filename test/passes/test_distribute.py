@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_programs import programs
+from random_programs import arguments_of, assert_same_results, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
@@ -34,20 +34,18 @@ def assert_same(module: ModuleOp, other: ModuleOp, seed: int = 0) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(), st.sampled_from([(2, 1), (1, 2), (2, 2), (1, 4), (4, 2), (1, 3)]))
 def test_random_programs(module: ModuleOp, degrees: tuple[int, int]) -> None:
     d, t = degrees
-    assert_same(module, distributed(module, d=d, t=t))
+    assert_same_results(module, distributed(module, d=d, t=t), arguments_of(module))
 
 
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=list(HealthCheck)
-)
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(programs(max_ops=6), st.data())
-def test_random_programs_with_random_requests(module: ModuleOp, data: st.DataObject) -> None:
+def test_random_programs_with_random_requests(
+    module: ModuleOp, data: st.DataObject
+) -> None:
     """Any split of any arguments that its sizes allow can be asked for."""
     function = entry_function(module)
     names = argument_names(function)
@@ -66,7 +64,8 @@ def test_random_programs_with_random_requests(module: ModuleOp, data: st.DataObj
             choices = [c for c in choices if "=t" in c and ":0=" not in c]
         if choices and data.draw(st.booleans()):
             requests.append(data.draw(st.sampled_from(choices)))
-    assert_same(module, distributed(module, d=2, t=2, shard=tuple(requests)))
+    result = distributed(module, d=2, t=2, shard=tuple(requests))
+    assert_same_results(module, result, arguments_of(module))
 
 
 @pytest.mark.parametrize("degrees", [(2, 1), (1, 2), (2, 2), (1, 4), (2, 4)])
@@ -93,7 +92,8 @@ def test_a_gpt_layer_costs_two_all_reduces() -> None:
     reduces = [
         op
         for op in result.walk()
-        if op.name == "collective.all_reduce" and op.parent_op().sym_name.data == "layer"  # type: ignore[union-attr]
+        if op.name == "collective.all_reduce"
+        and op.parent_op().sym_name.data == "layer"  # type: ignore[union-attr]
     ]
     for op in reduces:
         type_ = op.results[0].type
@@ -143,6 +143,8 @@ def test_fused_qkv_weights_are_slices_by_heads() -> None:
     for coordinates in mesh.coordinates:
         shard = take_shard(weight, layout, mesh, coordinates)
         half = slice(16 * coordinates["t"], 16 * coordinates["t"] + 16)
-        parts: Sequence[np.ndarray] = [weight[:, 32 * i : 32 * i + 32] for i in range(3)]
+        parts: Sequence[np.ndarray] = [
+            weight[:, 32 * i : 32 * i + 32] for i in range(3)
+        ]
         expected = np.concatenate([part[:, half] for part in parts], axis=1)
         np.testing.assert_array_equal(shard, expected)

@@ -4,11 +4,14 @@ import functools
 import re
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from models import onnx_file
+from random_programs import Draw, arguments_of, assert_same_results, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects import collective, dist
@@ -20,8 +23,8 @@ from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.verify_distribution import verify_distribution
 from distir.program import functions
-from distir.sharding.mesh import meshes
 from distir.sharding.layout import check_layout
+from distir.sharding.mesh import meshes
 
 EXPECTED = re.compile(r"expected")
 
@@ -81,7 +84,8 @@ def other_layouts(value: SSAValue, module: ModuleOp) -> list[Layout]:
     found: list[Layout] = []
     for axis, _ in mesh.axes:
         dims = tuple(
-            tuple(s for s in dim if s.axis != axis) for dim in layout.full_dims(len(shape))
+            tuple(s for s in dim if s.axis != axis)
+            for dim in layout.full_dims(len(shape))
         )
         bare = Layout(mesh.name, dims, layout.without_partial([axis]).partial)
         found.append(bare)
@@ -157,8 +161,56 @@ def test_a_sequential_tensor_in_a_distributed_program() -> None:
     module = distributed_gpt2().clone()
     function = functions(module)["main"]
     arg = function.body.block.args[0]
-    assert isinstance(arg.type, TensorType) and isinstance(arg.type.encoding, LayoutAttr)
+    assert isinstance(arg.type, TensorType) and isinstance(
+        arg.type.encoding, LayoutAttr
+    )
     plain = TensorType(arg.type.element_type, arg.type.shape.data)
     Rewriter.replace_value_with_new_type(arg, plain)
-    with pytest.raises(DistIRError, match="expected|no layout"):
+    with pytest.raises(DistIRError, match=r"expected|no layout"):
         verify_distribution(module)
+
+
+def mutated(module: ModuleOp, draw: Draw) -> ModuleOp | None:
+    """The module with one random mistake; None where the draw does not fit."""
+    clone = module.clone()
+    kind = draw(st.sampled_from(["collective", "result", "argument"]))
+    if kind == "collective":
+        ops = communication(clone)
+        if not ops:
+            return None
+        op = draw(st.sampled_from(ops))
+        op.results[0].replace_all_uses_with(op.operands[0])
+        Rewriter.erase_op(op)
+        return clone
+    function = draw(st.sampled_from(list(functions(clone).values())))
+    values: list[SSAValue] = list(function.body.block.args)
+    if kind == "result":
+        values = [r for op in function.body.block.ops for r in op.results]
+    values = [v for v in values if other_layouts(v, clone)]
+    if not values:
+        return None
+    value = draw(st.sampled_from(values))
+    layout = draw(st.sampled_from(other_layouts(value, clone)))
+    if isinstance(value, BlockArgument):
+        change_argument(function, value.index, layout)
+    else:
+        relayout(value, layout)
+    return clone
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(programs(), st.sampled_from([(2, 2), (1, 4), (4, 2)]), st.data())
+def test_what_is_verified_computes_the_same(
+    module: ModuleOp, degrees: tuple[int, int], data: st.DataObject
+) -> None:
+    """A mistake in a random program is found, or it does not matter."""
+    DistributePass(*degrees).apply(Context(), module)
+    for _ in range(4):
+        other = mutated(module, data.draw)
+        if other is None:
+            continue
+        try:
+            verify_distribution(other)
+        except DistIRError:
+            continue
+        assert_same_results(module, other, arguments_of(module))

@@ -1,5 +1,5 @@
 """
-Gradients of batch normalisation: y = n * scale + bias with n = (x - mean) * r and
+The statistics and gradients of batch normalisation: y = n * scale + bias with n = (x - mean) * r and
 r = 1 / sqrt(variance + epsilon), over x of shape [batch, channels, *space]. Everything but
 `x` and its gradients has one number per channel. What is summed over batch and space and
 what is computed per element are two ops, so that a split batch needs only the sums of
@@ -40,6 +40,42 @@ def _check_channels(op: IRDLOperation, x: SSAValue, **values: SSAValue) -> None:
         )
     for name, value in values.items():
         check_shape(op, name, value, shape[1:2])
+
+
+def _check_count(op: IRDLOperation, count: IntegerAttr) -> None:
+    if count.value.data < 1:
+        raise VerifyException(f"{op.name}: count must be positive")
+
+
+@irdl_op_definition
+class BatchNormVarianceOp(IRDLOperation):
+    """
+    The variance of each channel about a given mean, of `count` elements each, in the
+    type of `mean`: variance = sum((x - mean)^2) / count.
+    """
+
+    name = "train.batch_norm_variance"
+
+    x = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    count = prop_def(IntegerAttr.constr(i64))
+    variance = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    def __init__(self, x: SSAValue, mean: SSAValue, count: int):
+        super().__init__(
+            operands=[x, mean],
+            properties={"count": IntegerAttr(count, i64)},
+            result_types=[mean.type],
+        )
+
+    def verify_(self) -> None:
+        _check_channels(self, self.x, mean=self.mean)
+        check_like(self, "variance", self.variance, self.mean)
+        _check_count(self, self.count)
 
 
 @irdl_op_definition
@@ -139,8 +175,7 @@ class BatchNormInputGradOp(IRDLOperation):
         for name in ("variance", "dscale", "dbias"):
             check_like(self, name, getattr(self, name), self.mean)
         check_like(self, "dx", self.dx, self.x)
-        if self.count.value.data < 1:
-            raise VerifyException(f"{self.name}: count must be positive")
+        _check_count(self, self.count)
 
 
-OPS = [BatchNormSumsOp, BatchNormInputGradOp]
+OPS = [BatchNormVarianceOp, BatchNormSumsOp, BatchNormInputGradOp]

@@ -12,6 +12,7 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
+    BatchNormVarianceOp,
 )
 from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
@@ -34,15 +35,16 @@ def batch_normalization(
     x, scale, bias, mean, variance = op.operands
     epsilon = op.attribute("epsilon")
     training = bool(op.attribute("training_mode"))
+    written_out = _is_variance_of(variance, x, mean)
     if training:
-        mean, variance = _moments(x, mean, build)
+        mean, variance = moments(x, mean, build)
     sums = BatchNormSumsOp(dy, x, mean, variance, epsilon)
     total_scale, total_bias = build.add(sums).results
     dscale, dbias = (
         _as(total_scale, scale, build),
         _as(total_bias, bias, build),
     )
-    if training:
+    if training or written_out:
         sizes = shape(x)
         fused = BatchNormInputGradOp(
             dy,
@@ -73,6 +75,19 @@ def batch_normalization(
     return [dx, dscale, dbias, dmean, build.onnx("Mul", by_variance, half)]
 
 
+def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
+    """
+    Whether mean and variance are those of the batch, as `batch-statistics` writes them.
+    """
+    owner = variance.owner
+    return (
+        isinstance(owner, BatchNormVarianceOp)
+        and owner.x is x
+        and owner.mean is mean
+        and is_mean_of(mean, x)
+    )
+
+
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
     """The value with the elements of another."""
     if element_type(value) == element_type(like):
@@ -80,19 +95,15 @@ def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
     return build.onnx("CastLike", value, like)
 
 
-def _moments(
+def moments(
     x: SSAValue, like: SSAValue, build: GradientBuilder
 ) -> tuple[SSAValue, SSAValue]:
     """
     The mean and variance of each channel, with the elements of `like`, as ops that a
     split batch takes part in.
     """
-    rank = len(shape(x))
-    axes = build.integers([0, *range(2, rank)])
-    wide = _as(x, like, build)
-    mean = build.onnx("ReduceMean", wide, axes, keepdims=1)
-    centered = build.onnx("Sub", wide, mean)
-    squares = build.onnx("Mul", centered, centered)
-    variance = build.onnx("ReduceMean", squares, axes, keepdims=0)
-    flat = build.integers(shape(variance))
-    return build.onnx("Reshape", mean, flat), variance
+    sizes = shape(x)
+    axes = build.integers([0, *range(2, len(sizes))])
+    mean = build.onnx("ReduceMean", _as(x, like, build), axes, keepdims=0)
+    variance = BatchNormVarianceOp(x, mean, prod(sizes) // sizes[1])
+    return mean, build.add(variance).results[0]

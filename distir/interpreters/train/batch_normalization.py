@@ -1,4 +1,4 @@
-"""The gradients of batch normalisation on arrays."""
+"""The statistics and gradients of batch normalisation on arrays."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_i
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
+    BatchNormVarianceOp,
 )
 from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.train.arithmetic import Array, widen
@@ -27,7 +28,16 @@ def _inverse_root(variance: Array, epsilon: float) -> Array:
 @register_reference_implementations
 @register_impls
 class BatchNormalizationGradients(InterpreterFunctions):
-    """`train.batch_norm_sums` and `train.batch_norm_input_grad`."""
+    """The `train.batch_norm_` ops."""
+
+    @impl(BatchNormVarianceOp)
+    def variance(
+        self, interpreter: Interpreter, op: BatchNormVarianceOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        x = widen(args[0])
+        centered = x - _per_channel(args[1], x)
+        total = (centered * centered).sum((0, *range(2, x.ndim)))
+        return ((total / x.dtype.type(op.count.value.data)).astype(args[1].dtype),)
 
     @impl(BatchNormSumsOp)
     def sums(

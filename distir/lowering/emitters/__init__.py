@@ -1,15 +1,18 @@
 """The emitters of this package, one family of ops per file; registered on import."""
 
-from distir.lowering.emitters import (  # noqa: F401
+from distir.lowering.emitters import (
     attention,
     communication,
     convolution,
     elementwise,
+    image,
     linear_algebra,
     normalization,
+    onnx_optimizers,
     recurrent,
     reduction,
     shape,
+    signal,
     train_attention,
     train_batch_normalization,
     train_convolution,
@@ -18,3 +21,25 @@ from distir.lowering.emitters import (  # noqa: F401
     train_normalization,
     train_optimizers,
 )
+
+__all__ = [
+    "attention",
+    "communication",
+    "convolution",
+    "elementwise",
+    "image",
+    "linear_algebra",
+    "normalization",
+    "onnx_optimizers",
+    "recurrent",
+    "reduction",
+    "shape",
+    "signal",
+    "train_attention",
+    "train_batch_normalization",
+    "train_convolution",
+    "train_indexing",
+    "train_losses",
+    "train_normalization",
+    "train_optimizers",
+]

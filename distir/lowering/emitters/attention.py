@@ -15,8 +15,15 @@ def _fits_one_call(call: Call) -> bool:
     """Whether F.scaled_dot_product_attention computes exactly this."""
     if len(call.op.results) > 1 or any(call.has(i) for i in (4, 5, 6)):
         return False
-    windows = (call.attribute("left_window_size", -1), call.attribute("right_window_size", -1))
-    if call.attribute("softcap") or max(windows) >= 0 or call.has_attribute("softmax_precision"):
+    windows = (
+        call.attribute("left_window_size", -1),
+        call.attribute("right_window_size", -1),
+    )
+    if (
+        call.attribute("softcap")
+        or max(windows) >= 0
+        or call.has_attribute("softmax_precision")
+    ):
         return False
     if call.has(3):
         keys = call.shape(1)[-2]
@@ -37,7 +44,9 @@ def attention(call: Call) -> str:
         ]
     scale = call.attribute("scale")
     if _fits_one_call(call):
-        grouped = heads[0] != heads[1] if three else call.shape(0)[1] != call.shape(1)[1]
+        grouped = (
+            heads[0] != heads[1] if three else call.shape(0)[1] != call.shape(1)[1]
+        )
         options = "" if not call.has(3) else f", {call.operand(3)}"
         options += ", is_causal=True" if call.attribute("is_causal") else ""
         options += "" if scale is None else f", scale={scale!r}"
@@ -45,11 +54,15 @@ def attention(call: Call) -> str:
         # Half-precision kernels for CPUs round more often than the standard allows.
         half = call.element(0) in ("FLOAT16", "BFLOAT16")
         module = call.helper("attention") if half else "F"
-        written = f"{module}.scaled_dot_product_attention({', '.join(operands)}{options})"
+        written = (
+            f"{module}.scaled_dot_product_attention({', '.join(operands)}{options})"
+        )
         return f"{written}.transpose(1, 2).flatten(2)" if three else written
     names = ("mask", "past_key", "past_value", "valid_keys")
     options = "".join(
-        f", {name}={call.operand(i + 3)}" for i, name in enumerate(names) if call.has(i + 3)
+        f", {name}={call.operand(i + 3)}"
+        for i, name in enumerate(names)
+        if call.has(i + 3)
     )
     if call.attribute("is_causal"):
         options += ", is_causal=True"

@@ -3,8 +3,8 @@
 from xdsl.dialects.builtin import IntegerAttr
 
 from distir.dialects import collective
-from distir.lowering.emitter import Call, NoLowering, torch_dtype, torch_emitter
 from distir.dialects.onnx_values import onnx_element_type
+from distir.lowering.emitter import Call, NoLowering, torch_dtype, torch_emitter
 
 
 def _op(call: Call) -> collective.CollectiveOp:
@@ -108,6 +108,4 @@ def recv(call: Call) -> str:
     peer = call.names.number(op.peer.value.data)
     type_ = call.result_type()
     dtype = torch_dtype(onnx_element_type(type_.element_type), "collective.recv")
-    return (
-        f"{call.helper('collectives')}.recv({tuple(type_.get_shape())!r}, {dtype}, {peer})"
-    )
+    return f"{call.helper('collectives')}.recv({tuple(type_.get_shape())!r}, {dtype}, {peer})"

@@ -50,7 +50,11 @@ def _padded(x: str, before: Sequence[int], after: Sequence[int]) -> tuple[str, s
     """The operand, padded first if PyTorch cannot do it, and the padding argument."""
     if list(before) == list(after):
         return x, _number(before)
-    flat = [p for b, a in zip(reversed(before), reversed(after), strict=True) for p in (b, a)]
+    flat = [
+        p
+        for b, a in zip(reversed(before), reversed(after), strict=True)
+        for p in (b, a)
+    ]
     return f"F.pad({x}, {flat!r})", "0"
 
 
@@ -120,7 +124,10 @@ def conv_transpose(call: Call) -> str:
     dilations = _list(call, "dilations", [1] * n)
     extra = _list(call, "output_padding", [0] * n)
     sizes = call.shape()[2:]
-    before, after = _list(call, "pads", [0] * 2 * n)[:n], _list(call, "pads", [0] * 2 * n)[n:]
+    before, after = (
+        _list(call, "pads", [0] * 2 * n)[:n],
+        _list(call, "pads", [0] * 2 * n)[n:],
+    )
     auto = call.attribute("auto_pad")
     wanted = call.attribute("output_shape")
     if auto == "VALID":
@@ -134,7 +141,12 @@ def conv_transpose(call: Call) -> str:
             else [size * s for size, s in zip(sizes, strides, strict=True)]
         )
         for i in range(n):
-            full = strides[i] * (sizes[i] - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1
+            full = (
+                strides[i] * (sizes[i] - 1)
+                + extra[i]
+                + (kernel[i] - 1) * dilations[i]
+                + 1
+            )
             total = max(full - targets[i], 0)
             half = total // 2
             if auto == "SAME_UPPER":
@@ -142,13 +154,17 @@ def conv_transpose(call: Call) -> str:
             else:
                 before[i], after[i] = total - half, half
             extra[i] += max(targets[i] - full, 0)
-    if before == after and all(e < max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+    if before == after and all(
+        e < max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)
+    ):
         crop, padding, output_padding = "", _number(before), _number(extra)
     else:  # the whole result, then cut to size
         padding, output_padding = "0", "0"
         flat = [
             p
-            for b, a, e in zip(reversed(before), reversed(after), reversed(extra), strict=True)
+            for b, a, e in zip(
+                reversed(before), reversed(after), reversed(extra), strict=True
+            )
             for p in (-b, e - a)
         ]
         crop = f", {flat!r})"
@@ -204,7 +220,9 @@ def _pool(call: Call, kind: str) -> str:
     if kind == "lp":
         written += f", p={call.attribute('p')}"
     if kind == "max" and len(call.op.results) == 2:
-        written += f", indices=True, columns_first={bool(call.attribute('storage_order'))}"
+        written += (
+            f", indices=True, columns_first={bool(call.attribute('storage_order'))}"
+        )
     return written + ")"
 
 
@@ -268,4 +286,3 @@ def col2im(call: Call) -> str:
         f"{call.helper('pooling')}.col2im({call.operand(0)}, {call.integers(1)}, "
         f"{call.integers(2)}, {dilations!r}, {pads!r}, {strides!r})"
     )
-

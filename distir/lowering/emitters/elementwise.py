@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import NARROW, Call, torch_emitter
 
 _UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
 """Element types that PyTorch stores but mostly cannot compute with."""
@@ -32,7 +32,9 @@ def signed(call: Call, index: int, *, wraps: bool = False) -> str:
     return f"{call.helper('numeric')}.as_int64({call.operand(index)})"
 
 
-def elementwise(template: str, *, wraps: bool = False, to_bool: bool = False) -> Callable[[Call], str]:
+def elementwise(
+    template: str, *, wraps: bool = False, to_bool: bool = False
+) -> Callable[[Call], str]:
     """
     An emitter that fills the operands into `{0}`, `{1}`; `wraps`: exact modulo 2**64;
     `to_bool`: the result is boolean.
@@ -121,7 +123,9 @@ def div(call: Call) -> str:
     if not is_wide_unsigned(call, 0) and call.constant(0) is not None:
         left = call.operand(0)  # torch.div wants a tensor on the left
     written = f"torch.div({left}, {right}, rounding_mode='trunc')"
-    return f"{written}.to({call.result_dtype()})" if is_wide_unsigned(call, 0) else written
+    return (
+        f"{written}.to({call.result_dtype()})" if is_wide_unsigned(call, 0) else written
+    )
 
 
 @torch_emitter("onnx.Mod")
@@ -146,7 +150,9 @@ def power(call: Call) -> str:
 def _chain(function: str) -> Callable[[Call], str]:
     def emit(call: Call) -> str:
         wide = is_wide_unsigned(call, 0)
-        values = [signed(call, i) if wide else call.operand(i) for i in range(call.count)]
+        values = [
+            signed(call, i) if wide else call.operand(i) for i in range(call.count)
+        ]
         written = values[0]
         for value in values[1:]:
             written = f"{function}({written}, {value})"
@@ -220,6 +226,15 @@ def cast_like(call: Call) -> str:
 
 def _cast(call: Call, dtype: str) -> str:
     call.dtype(_number(call.element(0)))
+    target = call.result_element()
+    if target in NARROW:
+        least, largest = NARROW[target]
+        return (
+            f"{call.helper('numeric')}.to_narrow({call.operand(0)}, {least}, "
+            f"{largest}, {dtype})"
+        )
+    if target == "FLOAT4E2M1":
+        return f"{call.helper('numeric')}.to_float4({call.operand(0)})"
     if "float8" in dtype:
         extra = ""
         if not call.attribute("saturate"):
@@ -245,7 +260,10 @@ def bit_cast(call: Call) -> str:
 
 @torch_emitter("onnx.IsInf")
 def is_inf(call: Call) -> str:
-    negative, positive = call.attribute("detect_negative"), call.attribute("detect_positive")
+    negative, positive = (
+        call.attribute("detect_negative"),
+        call.attribute("detect_positive"),
+    )
     if negative and positive:
         return f"torch.isinf({call.operand(0)})"
     if not negative and not positive:
@@ -312,6 +330,12 @@ def shrink(call: Call) -> str:
         f"torch.where({x} < {-limit!r}, {x} + {bias!r}, "
         f"torch.where({x} > {limit!r}, {x} - {bias!r}, 0)).to({call.result_dtype()})"
     )
+
+
+@torch_emitter("onnx.ml.Binarizer")
+def binarizer(call: Call) -> str:
+    x, threshold = call.operand(0), call.attribute("threshold")
+    return f"({x} > {threshold!r}).to({call.result_dtype()})"
 
 
 @torch_emitter("onnx.CumSum", "onnx.CumProd")

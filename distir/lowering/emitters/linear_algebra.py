@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import NARROW, Call, torch_emitter
 
 
 @torch_emitter("onnx.MatMul")
@@ -63,14 +63,18 @@ def q_linear_matmul(call: Call) -> str:
 
 @torch_emitter("onnx.QuantizeLinear")
 def quantize_linear(call: Call) -> str:
-    if call.attribute("precision") not in (0, 1):
-        call.dtype(call.attribute("precision"))
+    extra = ""
+    if call.result_element() in NARROW:
+        extra += f", limits={NARROW[call.result_element()]!r}"
+    if call.attribute("precision"):
+        extra += f", precision={call.dtype(call.attribute('precision'))}"
+    if not call.attribute("saturate"):
+        extra += ", saturate=False"
     return _quantization(
         call,
         "quantize",
-        f", {'None, ' * (3 - call.count)}{call.result_dtype()}, axis={call.attribute('axis')}, "
-        f"block={call.attribute('block_size')}, "
-        f"saturate={bool(call.attribute('saturate'))}",
+        f", {'None, ' * (3 - call.count)}{call.result_dtype()}, "
+        f"axis={call.attribute('axis')}, block={call.attribute('block_size')}{extra}",
     )
 
 

@@ -10,8 +10,7 @@ def _normalized(call: Call) -> tuple[int, ...] | None:
     axis = call.attribute("axis") % max(call.rank(), 1)
     shape = call.shape()[axis:]
     fits = all(
-        call.shape(i) == shape
-        and call.element(i) == call.element(0)
+        call.shape(i) == shape and call.element(i) == call.element(0)
         for i in range(1, call.count)
         if call.has(i)
     )
@@ -21,14 +20,18 @@ def _normalized(call: Call) -> tuple[int, ...] | None:
 @torch_emitter("onnx.LayerNormalization")
 def layer_normalization(call: Call) -> str:
     shape = _normalized(call)
-    epsilon = call.attribute("epsilon")
+    epsilon = call.decimal("epsilon")
     operands = [call.operand(i) for i in range(3)]
-    if shape is not None and len(call.op.results) == 1 and call.attribute("stash_type") == 1:
-        return f"F.layer_norm({operands[0]}, {shape!r}, {operands[1]}, {operands[2]}, {epsilon!r})"
+    if (
+        shape is not None
+        and len(call.op.results) == 1
+        and call.attribute("stash_type") == 1
+    ):
+        return f"F.layer_norm({operands[0]}, {shape!r}, {operands[1]}, {operands[2]}, {epsilon})"
     count = len(call.op.results)
     written = (
         f"{call.helper('normalization')}.layer_norm({', '.join(operands)}, "
-        f"{call.attribute('axis')}, {epsilon!r}, "
+        f"{call.attribute('axis')}, {epsilon}, "
         f"{call.dtype(call.attribute('stash_type'))})"
     )
     return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
@@ -37,12 +40,12 @@ def layer_normalization(call: Call) -> str:
 @torch_emitter("onnx.RMSNormalization")
 def rms_normalization(call: Call) -> str:
     shape = _normalized(call)
-    epsilon = call.attribute("epsilon")
+    epsilon = call.decimal("epsilon")
     if shape is not None and call.attribute("stash_type") == 1:
-        return f"F.rms_norm({call.operand(0)}, {shape!r}, {call.operand(1)}, {epsilon!r})"
+        return f"F.rms_norm({call.operand(0)}, {shape!r}, {call.operand(1)}, {epsilon})"
     return (
         f"{call.helper('normalization')}.rms_norm({call.operand(0)}, {call.operand(1)}, "
-        f"{call.attribute('axis')}, {epsilon!r}, "
+        f"{call.attribute('axis')}, {epsilon}, "
         f"{call.dtype(call.attribute('stash_type'))})"
     )
 
@@ -50,12 +53,12 @@ def rms_normalization(call: Call) -> str:
 @torch_emitter("onnx.BatchNormalization")
 def batch_normalization(call: Call) -> str:
     x, scale, bias, mean, variance = call.operands()
-    epsilon = call.attribute("epsilon")
+    epsilon = call.decimal("epsilon")
     if not call.attribute("training_mode"):
-        return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, eps={epsilon!r})"
+        return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, eps={epsilon})"
     written = (
         f"{call.helper('normalization')}.batch_norm_training({x}, {scale}, {bias}, {mean}, "
-        f"{variance}, {epsilon!r}, {call.attribute('momentum')!r})"
+        f"{variance}, {epsilon}, {call.attribute('momentum')!r})"
     )
     count = len(call.op.results)
     return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
@@ -66,7 +69,7 @@ def group_normalization(call: Call) -> str:
     x, scale, bias = call.operands()
     return (
         f"F.group_norm({x}, {call.attribute('num_groups')}, {scale}, {bias}, "
-        f"{call.attribute('epsilon')!r})"
+        f"{call.decimal('epsilon')})"
     )
 
 
@@ -75,7 +78,7 @@ def instance_normalization(call: Call) -> str:
     x, scale, bias = call.operands()
     return (
         f"F.instance_norm({x}, weight={scale}, bias={bias}, "
-        f"eps={call.attribute('epsilon')!r})"
+        f"eps={call.decimal('epsilon')})"
     )
 
 

@@ -61,7 +61,9 @@ def _reduce(kind: str) -> Callable[[Call], str]:
     def emit(call: Call) -> str:
         keep = bool(call.attribute("keepdims"))
         if kind in _DIRECT and not _is_noop(call) and _direct(call) and call.rank():
-            return _DIRECT[kind].format(x=call.operand(0), axes=_all_axes(call), keep=keep)
+            return _DIRECT[kind].format(
+                x=call.operand(0), axes=_all_axes(call), keep=keep
+            )
         noop = bool(call.attribute("noop_with_empty_axes"))
         return (
             f"{call.helper('reductions')}.reduce({kind!r}, {call.operand(0)}, "
@@ -105,9 +107,7 @@ def log_softmax(call: Call) -> str:
 
 @torch_emitter("onnx.Hardmax")
 def hardmax(call: Call) -> str:
-    return (
-        f"{call.helper('reductions')}.hardmax({call.operand(0)}, {call.attribute('axis')})"
-    )
+    return f"{call.helper('reductions')}.hardmax({call.operand(0)}, {call.attribute('axis')})"
 
 
 @torch_emitter("onnx.LpNormalization")

@@ -28,7 +28,9 @@ def flatten(call: Call) -> str:
     shape = call.result_shape()
     if shape is not None:
         return f"{call.operand(0)}.reshape({shape!r})"
-    return f"{call.helper('shapes')}.flatten({call.operand(0)}, {call.attribute('axis')})"
+    return (
+        f"{call.helper('shapes')}.flatten({call.operand(0)}, {call.attribute('axis')})"
+    )
 
 
 @torch_emitter("onnx.Squeeze")
@@ -80,7 +82,9 @@ def transpose(call: Call) -> str:
 @torch_emitter("onnx.Shape")
 def shape(call: Call) -> str:
     start, end = call.attribute("start"), call.attribute("end")
-    part = "" if start == 0 and end is None else f"[{start}:{'' if end is None else end}]"
+    part = (
+        "" if start == 0 and end is None else f"[{start}:{'' if end is None else end}]"
+    )
     return f"torch.tensor({call.operand(0)}.shape{part}, dtype=torch.int64)"
 
 
@@ -104,7 +108,7 @@ def split(call: Call) -> str:
     elif call.has(1):
         written = f"{x}.split({call.integers(1)}, {axis})"
     else:
-        dim = call.shape()[axis]
+        dim = call.shape()[axis] if call.is_ranked(0) else -1
         if dim < 0:
             written = f"{call.helper('shapes')}.split_evenly({x}, {results}, {axis})"
         else:
@@ -124,6 +128,7 @@ def slice_(call: Call) -> str:
         and (axes is not None or not call.has(3))
         and (steps is not None or not call.has(4))
         and (steps is None or bool((steps > 0).all()))
+        and call.is_ranked(0)
     )
     if not known:
         values = ", ".join(call.integers(i) for i in range(1, 5))
@@ -161,6 +166,11 @@ def gather(call: Call) -> str:
     ):
         return f"F.embedding({call.operand(1)}, {x})"
     return f"{x}[{':, ' * axis}{call.operand(1)}]"
+
+
+@torch_emitter("onnx.ml.ArrayFeatureExtractor")
+def array_feature_extractor(call: Call) -> str:
+    return f"{call.operand(0)}.index_select(-1, {call.operand(1)}.reshape(-1))"
 
 
 @torch_emitter("onnx.GatherElements")
@@ -207,9 +217,7 @@ def tensor_scatter(call: Call) -> str:
 @torch_emitter("onnx.Compress")
 def compress(call: Call) -> str:
     axis = call.attribute("axis")
-    return (
-        f"{call.helper('indexing')}.compress({call.operand(0)}, {call.operand(1)}, {axis})"
-    )
+    return f"{call.helper('indexing')}.compress({call.operand(0)}, {call.operand(1)}, {axis})"
 
 
 @torch_emitter("onnx.NonZero")
@@ -383,4 +391,3 @@ def optional_get_element(call: Call) -> str:
 @torch_emitter("onnx.OptionalHasElement")
 def optional_has_element(call: Call) -> str:
     return f"torch.tensor({call.operand(0)} is not None)"
-

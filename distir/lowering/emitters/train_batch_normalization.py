@@ -1,12 +1,22 @@
-"""Emitters of the gradients of batch normalisation."""
+"""Emitters of the statistics and gradients of batch normalisation."""
 
 from __future__ import annotations
 
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
+    BatchNormVarianceOp,
 )
 from distir.lowering.emitter import Call, torch_emitter
+
+
+@torch_emitter("train.batch_norm_variance")
+def variance(call: Call) -> str:
+    assert isinstance(call.op, BatchNormVarianceOp)
+    return (
+        f"{call.helper('batch_norm_gradients')}.variance({', '.join(call.operands())}, "
+        f"{call.op.count.value.data})"
+    )
 
 
 @torch_emitter("train.batch_norm_sums")

@@ -1,4 +1,4 @@
-"""Gradients of batch normalisation; halves are computed in float32."""
+"""Statistics and gradients of batch normalisation; halves are computed in float32."""
 
 import torch
 
@@ -12,6 +12,12 @@ def _normal(x, mean, variance, epsilon):
     shape = (-1, *[1] * (x.dim() - 2))
     inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
     return (_wide(x) - _wide(mean).reshape(shape)) * inverse, inverse
+
+
+def variance(x, mean, count):
+    """The mean square distance of each channel from its mean."""
+    centered = _wide(x) - _wide(mean).reshape(-1, *[1] * (x.dim() - 2))
+    return (centered.square().sum((0, *range(2, x.dim()))) / count).to(mean.dtype)
 
 
 def sums(dy, x, mean, variance, epsilon):

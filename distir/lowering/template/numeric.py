@@ -20,6 +20,19 @@ def to_unsigned(x, dtype):
     return x.to(torch.int64).to(dtype)
 
 
+def to_narrow(x, least, largest, dtype):
+    """Integers of less than a byte, one per element of `dtype`; wraps around."""
+    return ((x.to(torch.int64) - least) % (largest - least + 1) + least).to(dtype)
+
+
+def to_float4(x):
+    """The nearest value (of two, the even one) of 4-bit floats (E2M1), as float32."""
+    x = x.to(torch.float32)
+    size = x.abs()
+    step = torch.where(size < 2, 0.5, torch.where(size < 4, 1.0, 2.0))
+    return ((size / step).round() * step).clamp(max=6.0).copysign(x)
+
+
 def bit_shift(x, amount, left):
     """
     Shifts of integers. By less than 0 or by the number of bits and more, nothing of
@@ -72,9 +85,7 @@ def to_float8(x, dtype, saturate=True, round_mode="up"):
         if even_up:
             lost |= x.abs() == limit + half
     lost &= ~torch.isnan(x)
-    bits = torch.where(
-        lost, special.to(dtype).view(torch.uint8), out.view(torch.uint8)
-    )
+    bits = torch.where(lost, special.to(dtype).view(torch.uint8), out.view(torch.uint8))
     return bits.view(dtype)
 
 

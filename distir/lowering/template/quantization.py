@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from .numeric import to_float8
+from .numeric import to_float4, to_float8
 
 
 def integer_matmul(a, b):
@@ -48,16 +48,21 @@ def _along(parameter, x, axis, block):
     return parameter.reshape(shape)
 
 
-def quantize(x, scale, zero, dtype, axis=1, block=0, saturate=True):
-    """round(x / scale) + zero, saturated to the range of `dtype`."""
-    scaled = x / _along(scale, x, axis, block).to(x.dtype)
+def quantize(
+    x, scale, zero, dtype, axis=1, block=0, saturate=True, limits=None, precision=None
+):
+    """round(x / scale) + zero, saturated to the range of `dtype` or to `limits`."""
+    precision = precision or x.dtype
+    scaled = x.to(precision) / _along(scale, x, axis, block).to(precision)
+    if dtype == torch.float32:
+        return to_float4(scaled)
     if dtype.is_floating_point:
         return to_float8(scaled, dtype, saturate)
-    limits = torch.iinfo(dtype)
+    least, largest = limits or (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     rounded = scaled.to(torch.float64).round()
     if zero is not None:
         rounded = rounded + _along(zero.to(torch.int64), x, axis, block)
-    return rounded.clamp(limits.min, limits.max).to(torch.int64).to(dtype)
+    return rounded.clamp(least, largest).to(torch.int64).to(dtype)
 
 
 def dequantize(x, scale, zero, dtype, axis=1, block=0):

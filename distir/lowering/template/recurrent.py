@@ -17,7 +17,9 @@ def _scan(step, x, lengths, states, backwards):
     for t in reversed(range(steps)) if backwards else range(steps):
         active = (t < lengths).unsqueeze(1)
         new = step(x[t], *states)
-        states = [torch.where(active, n, old) for n, old in zip(new, states, strict=True)]
+        states = [
+            torch.where(active, n, old) for n, old in zip(new, states, strict=True)
+        ]
         outputs[t] = torch.where(active, new[0], 0)
     return torch.stack(outputs), states
 

@@ -59,7 +59,9 @@ def _extreme(x, axes, keep, largest, dtype):
         return x
     if 0 in (x.shape[axis] for axis in axes):
         shape = [
-            1 if i in axes else n for i, n in enumerate(x.shape) if keep or i not in axes
+            1 if i in axes else n
+            for i, n in enumerate(x.shape)
+            if keep or i not in axes
         ]
         if dtype == torch.bool:
             return torch.full(shape, not largest)

@@ -37,7 +37,8 @@ def from_base64(text, dtype, shape):
     data = bytearray(base64.b64decode(text))
     if not data:
         return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape).clone()
+    flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype)
+    return flat.reshape(shape).clone().to(torch.get_default_device())
 
 
 def load(path):
@@ -61,7 +62,9 @@ def _load_safetensors(path):
         if length > size - 8:
             raise FileError(f"{path} is truncated or not a safetensors file")
         header = json.loads(file.read(length))
-    data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+    data = torch.from_file(
+        str(path), shared=False, size=size, dtype=torch.uint8, device="cpu"
+    )
     found = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -71,7 +74,9 @@ def _load_safetensors(path):
         if dtype is None:
             raise FileError(f"{path}: {name!r} has type {entry['dtype']}")
         if not 8 + length <= begin <= end <= size:
-            raise FileError(f"{path} is truncated: {name!r} ends at byte {end} of {size}")
+            raise FileError(
+                f"{path} is truncated: {name!r} ends at byte {end} of {size}"
+            )
         part = data[begin:end]
         if begin % dtype.itemsize:
             part = part.clone()
@@ -104,7 +109,7 @@ def save(path, tensors):
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(start + offset)
     data = torch.from_file(
-        str(path), shared=True, size=start + offset, dtype=torch.uint8
+        str(path), shared=True, size=start + offset, dtype=torch.uint8, device="cpu"
     )
     for name, tensor in tensors.items():
         begin, end = header[name]["data_offsets"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 
@@ -21,11 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from distir.lowering.torch_package import write_package
     from distir.tools.files import read_program
-    from distir.tools.reporting import progress
+    from distir.tools.reporting import note, progress
     from distir.weights import weights_file
 
     with progress(f"lowering {arguments.program}"):
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
-        write_package(module, arguments.output, weights)
+        package = write_package(module, arguments.output, weights)
+    manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
+    note(
+        f"start it with torchrun --nproc-per-node {manifest['processes']} "
+        f"{package / 'main.py'} (--help says how to give it inputs)"
+    )
     return 0

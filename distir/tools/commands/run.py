@@ -130,7 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.weights import weights_file
 
     def log(line: str) -> None:
-        print(line, file=sys.stderr)
+        # An error of a rank is reported at the end, once.
+        if not line.startswith("error: "):
+            print(line, file=sys.stderr)
 
     training = _training(arguments)
     with progress(f"lowering {arguments.program}"):

@@ -29,3 +29,11 @@ func.func @count(%x: tensor<6x4xf32>, %v: tensor<4xf32>) {
   %0 = train.batch_norm_input_grad %x, %x, %v, %v, %v, %v, %v {epsilon = 0.5 : f32, count = 0 : i64} : (tensor<6x4xf32>, tensor<6x4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) -> tensor<6x4xf32>
   func.return
 }
+
+// -----
+
+func.func @variance(%x: tensor<6x4xf32>, %v: tensor<4xf32>) {
+  // CHECK: train.batch_norm_variance: variance has shape [6], expected [4]
+  %0 = train.batch_norm_variance %x, %v {count = 6 : i64} : (tensor<6x4xf32>, tensor<4xf32>) -> tensor<6xf32>
+  func.return
+}

@@ -1,0 +1,143 @@
+"""Emitters of ops that sample images, and of box selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distir.lowering.emitter import Call, torch_emitter
+
+
+def _floats(call: Call, index: int) -> str:
+    """An expression for the list of Python numbers that an operand holds."""
+    known = call.constant(index)
+    if known is not None:
+        return repr([float(v) for v in known.reshape(-1)]) if known.size else "None"
+    return f"{call.operand(index)}.tolist()" if call.has(index) else "None"
+
+
+def _interpolation(call: Call) -> str | None:
+    """The mode of F.interpolate that does exactly this, with its options."""
+    before, after = call.shape(), call.result_shape()
+    if after is None or min(before) <= 0 or not 3 <= len(before) <= 5:
+        return None
+    if before[:2] != after[:2] or "FLOAT" not in call.element(0):
+        return None
+    if call.attribute("antialias") or call.attribute("exclude_outside"):
+        return None
+    scales: Any = call.constant(2)
+    if scales is not None and scales.size:
+        axes = call.attribute("axes") or list(range(len(before)))
+        if any(
+            float(s) * before[a] != after[a] for s, a in zip(scales, axes, strict=True)
+        ):
+            return None  # positions depend on more than the two sizes
+    elif (
+        call.constant(3) is None
+        or call.attribute("keep_aspect_ratio_policy") != "stretch"
+    ):
+        return None
+    mode = call.attribute("mode")
+    place = call.attribute("coordinate_transformation_mode")
+    if mode == "linear" and place in (
+        "half_pixel",
+        "pytorch_half_pixel",
+        "align_corners",
+    ):
+        if place == "align_corners" and 1 in after[2:]:
+            return None
+        name = {3: "linear", 4: "bilinear", 5: "trilinear"}[len(before)]
+        return f"mode={name!r}, align_corners={place == 'align_corners'}"
+    whole = all(b % a == 0 for a, b in zip(before, after, strict=True))
+    if (
+        mode == "nearest"
+        and whole
+        and (place, call.attribute("nearest_mode"))
+        in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+    ):
+        return "mode='nearest'"
+    return None
+
+
+@torch_emitter("onnx.Resize")
+def resize(call: Call) -> str:
+    plain = _interpolation(call)
+    if plain is not None:
+        shape = call.result_shape()
+        assert shape is not None
+        return f"F.interpolate({call.operand(0)}, {shape[2:]!r}, {plain})"
+    options = {
+        "mode": call.attribute("mode"),
+        "place": call.attribute("coordinate_transformation_mode"),
+        "rounding": call.attribute("nearest_mode"),
+        "antialias": bool(call.attribute("antialias")),
+        "cubic": call.attribute("cubic_coeff_a"),
+        "exclude_outside": bool(call.attribute("exclude_outside")),
+        "outside": call.attribute("extrapolation_value"),
+        "policy": call.attribute("keep_aspect_ratio_policy"),
+        "axes": call.attribute("axes"),
+    }
+    written = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return (
+        f"{call.helper('images')}.resize({call.operand(0)}, {_floats(call, 1)}, "
+        f"{_floats(call, 2)}, {_floats(call, 3)}, {written})"
+    )
+
+
+@torch_emitter("onnx.GridSample")
+def grid_sample(call: Call) -> str:
+    mode = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}[
+        call.attribute("mode")
+    ]
+    if mode == "bicubic" and call.rank() != 4:
+        raise call.fail("cubic sampling of volumes")
+    return (
+        f"F.grid_sample({call.operand(0)}, {call.operand(1)}, {mode!r}, "
+        f"{call.attribute('padding_mode')!r}, "
+        f"align_corners={bool(call.attribute('align_corners'))})"
+    )
+
+
+@torch_emitter("onnx.AffineGrid")
+def affine_grid(call: Call) -> str:
+    return (
+        f"F.affine_grid({call.operand(0)}, {call.integers(1)}, "
+        f"align_corners={bool(call.attribute('align_corners'))})"
+    )
+
+
+@torch_emitter("onnx.NonMaxSuppression")
+def non_max_suppression(call: Call) -> str:
+    count = call.integer(2) if call.has(2) else "0"
+    overlap = call.number(3) if call.has(3) else "0.0"
+    score = call.number(4) if call.has(4) else "None"
+    return (
+        f"{call.helper('images')}.non_max_suppression({call.operand(0)}, "
+        f"{call.operand(1)}, {count}, {overlap}, {score}, "
+        f"centers={bool(call.attribute('center_point_box'))})"
+    )
+
+
+@torch_emitter("onnx.RoiAlign")
+def roi_align(call: Call) -> str:
+    return (
+        f"{call.helper('images')}.roi_align({', '.join(call.operands())}, "
+        f"size=({call.attribute('output_height')}, {call.attribute('output_width')}), "
+        f"samples={call.attribute('sampling_ratio')}, "
+        f"scale={call.attribute('spatial_scale')!r}, mode={call.attribute('mode')!r}, "
+        f"half_pixel={call.attribute('coordinate_transformation_mode') == 'half_pixel'})"
+    )
+
+
+@torch_emitter("onnx.DeformConv")
+def deform_conv(call: Call) -> str:
+    n = call.rank() - 2
+    if n != 2:
+        raise call.fail(f"{n} spatial dimensions")
+    pads = call.attribute("pads") or [0] * 4
+    return (
+        f"{call.helper('images')}.deform_conv({', '.join(call.operand(i) for i in range(5))}, "
+        f"strides={list(call.attribute('strides') or [1, 1])!r}, before={list(pads[:2])!r}, "
+        f"dilations={list(call.attribute('dilations') or [1, 1])!r}, "
+        f"groups={call.attribute('group')}, "
+        f"offset_groups={call.attribute('offset_group')})"
+    )

@@ -1,0 +1,52 @@
+"""
+Groups of ONNX ops that are one PyTorch call, on the program of one rank.
+
+A fusion looks at one op, the last of its group, and puts a `torch.call` in its place;
+ops of the group that nothing else uses are left out when the program is written. Groups
+are recognised by what they compute, never by names.
+"""
+
+from collections.abc import Callable
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
+
+from distir.dialects.onnx import OnnxOp
+from distir.lowering.fusions.activation import fuse_gelu, fuse_silu
+from distir.lowering.fusions.attention import fuse_attention
+from distir.lowering.fusions.identity import drop_identity
+from distir.lowering.fusions.linear import (
+    fuse_flattened_linear,
+    fuse_linear,
+    fuse_transposed_linear,
+)
+from distir.lowering.fusions.normalization import fuse_rms_norm
+
+Fusion = Callable[[OnnxOp], bool]
+
+# In this order: what a later one looks for may be part of what an earlier one takes.
+_FUSIONS: tuple[Fusion, ...] = (
+    drop_identity,
+    fuse_attention,
+    fuse_rms_norm,
+    fuse_gelu,
+    fuse_silu,
+    fuse_flattened_linear,
+    fuse_linear,
+    fuse_transposed_linear,
+)
+
+
+def fuse(module: ModuleOp) -> None:
+    """Applies every fusion to a per-rank program."""
+    for fusion in _FUSIONS:
+        for function in module.body.block.ops:
+            if isinstance(function, FuncOp):
+                for op in list(function.body.block.ops):
+                    if isinstance(op, OnnxOp) and _is_used(op):
+                        fusion(op)
+
+
+def _is_used(op: Operation) -> bool:
+    return any(result.first_use is not None for result in op.results)

@@ -1,0 +1,98 @@
+"""GELU and SiLU written out in elementary ops."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.lowering.fusions.match import (
+    close,
+    factors,
+    fused,
+    number,
+    plus_constant,
+    producer,
+    product,
+)
+
+
+def fuse_gelu(op: OnnxOp) -> bool:
+    """`0.5 x (1 + erf(x / sqrt 2))` and its tanh approximation -> F.gelu."""
+    if op.name not in ("onnx.Mul", "onnx.Div"):
+        return False
+    constant, values = product(op)
+    if len(values) != 2 or not close(constant, 0.5, op.results[0]):
+        return False
+    for x, gate in (values, reversed(values)):
+        shifted = plus_constant(gate)
+        if shifted is None or shifted[1] != 1.0:
+            continue
+        inner = producer(shifted[0], "Erf", "Tanh")
+        if inner is None:
+            continue
+        if inner.name == "onnx.Erf" and _is_scaled(inner.operands[0], x, sqrt(0.5)):
+            fused(op, "F.gelu({0})", [x])
+            return True
+        if inner.name == "onnx.Tanh" and _is_cubic(inner.operands[0], x):
+            fused(op, "F.gelu({0}, approximate='tanh')", [x])
+            return True
+    return False
+
+
+def _is_scaled(value: SSAValue, x: SSAValue, scale: float) -> bool:
+    constant, values = factors(value)
+    return values == [x] and close(constant, scale, x)
+
+
+def _is_cubic(value: SSAValue, x: SSAValue) -> bool:
+    """`sqrt(2/pi) (x + 0.044715 x^3)`, also with x taken out of the sum."""
+    constant, values = factors(value)
+    if not close(constant, sqrt(2 / pi), x):
+        return False
+    if len(values) == 1:
+        add = producer(values[0], "Add")
+        if add is None:
+            return False
+        return any(
+            add.operands[i] is x and _is_power(add.operands[1 - i], x, 3)
+            for i in (0, 1)
+        )
+    if len(values) == 2 and x in values:
+        (other,) = [v for v in values if v is not x] or [x]
+        shifted = plus_constant(other)
+        return shifted is not None and shifted[1] == 1.0 and _is_power(shifted[0], x, 2)
+    return False
+
+
+def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
+    """`0.044715 x^exponent`."""
+    constant, values = factors(value)
+    if not close(constant, 0.044715, x):
+        return False
+    total = 0
+    for factor in values:
+        power = producer(factor, "Pow")
+        if factor is x:
+            total += 1
+        elif power is not None and power.operands[0] is x:
+            degree = number(power.operands[1])
+            if degree is None or degree != int(degree):
+                return False
+            total += int(degree)
+        else:
+            return False
+    return total == exponent
+
+
+def fuse_silu(op: OnnxOp) -> bool:
+    """`x sigmoid(x)` -> F.silu."""
+    if op.name != "onnx.Mul":
+        return False
+    for i in (0, 1):
+        gate = producer(op.operands[1 - i], "Sigmoid")
+        if gate is not None and gate.operands[0] is op.operands[i]:
+            fused(op, "F.silu({0})", [op.operands[i]])
+            return True
+    return False

@@ -1,0 +1,33 @@
+"""Ops that return their operand."""
+
+from __future__ import annotations
+
+from distir.dialects.onnx import OnnxOp
+from distir.lowering.fusions.match import shape_of
+
+_SAME_IF_SAME_TYPE = frozenset(
+    (
+        "onnx.Reshape",
+        "onnx.Flatten",
+        "onnx.Squeeze",
+        "onnx.Unsqueeze",
+        "onnx.Expand",
+        "onnx.Cast",
+        "onnx.CastLike",
+    )
+)
+
+
+def drop_identity(op: OnnxOp) -> bool:
+    """Uses the operand instead of an Identity or a change of shape that changes none."""
+    same = op.name == "onnx.Identity"
+    if op.name in _SAME_IF_SAME_TYPE:
+        shape = shape_of(op.results[0])
+        same = shape is not None and op.operands[0].type == op.results[0].type
+    if op.name == "onnx.Transpose":
+        order = op.attribute("perm")
+        same = order is not None and list(order) == sorted(order)
+    if not same:
+        return False
+    op.results[0].replace_all_uses_with(op.operands[0])
+    return True

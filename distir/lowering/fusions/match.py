@@ -1,0 +1,174 @@
+"""What the fusions share: the op they write, and questions about values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr, TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    prop_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import Pure
+
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import OnnxOp
+from distir.lowering.emitter import Call, known_constant, torch_emitter
+
+
+@irdl_op_definition
+class TorchCallOp(IRDLOperation):
+    """
+    A PyTorch expression over its operands: `F.linear({0}, {1}, {2})`.
+
+    Only fusions write it, in memory. It belongs to no dialect, so that no text that is
+    read in can hold one: what `expression` says is run.
+    """
+
+    name = "torch.call"
+
+    inputs = var_operand_def()
+    outputs = var_result_def()
+    expression = prop_def(StringAttr)
+    traits = traits_def(Pure())
+
+    def __init__(
+        self, expression: str, operands: Sequence[SSAValue], result_type: Attribute
+    ):
+        super().__init__(
+            operands=[list(operands)],
+            result_types=[[result_type]],
+            properties={"expression": StringAttr(expression)},
+        )
+
+
+@torch_emitter("torch.call")
+def torch_call(call: Call) -> str:
+    assert isinstance(call.op, TorchCallOp)
+    return call.op.expression.data.format(*call.operands())
+
+
+def fused(op: Operation, expression: str, operands: Sequence[SSAValue]) -> None:
+    """Puts the expression in the place of an op with one result."""
+    block = op.parent_block()
+    assert block is not None
+    result = op.results[0]
+    new = TorchCallOp(expression, operands, result.type)
+    if SCOPE in op.attributes:
+        new.attributes[SCOPE] = op.attributes[SCOPE]
+    new.results[0].name_hint = result.name_hint
+    block.insert_op_before(new, op)
+    result.replace_all_uses_with(new.results[0])
+
+
+def producer(value: SSAValue | None, *names: str) -> OnnxOp | None:
+    """The op that makes a value, if it is one of these ONNX operators."""
+    if value is None or not isinstance(value.owner, OnnxOp):
+        return None
+    return value.owner if value.owner.name.removeprefix("onnx.") in names else None
+
+
+def used_once(value: SSAValue) -> bool:
+    """Whether exactly one operand is this value."""
+    return len(list(value.uses)) == 1
+
+
+def shape_of(value: SSAValue) -> tuple[int, ...] | None:
+    """The local shape of a value; None unless every dimension is known."""
+    type_ = value.type
+    if not isinstance(type_, TensorType) or min(type_.get_shape(), default=0) < 0:
+        return None
+    return type_.get_shape()
+
+
+def element(value: SSAValue) -> Attribute | None:
+    """The element type of a tensor."""
+    return value.type.element_type if isinstance(value.type, TensorType) else None
+
+
+def number(value: SSAValue | None) -> float | None:
+    """The value of a constant with one floating-point element."""
+    known = known_constant(value)
+    if known is None or known.size != 1 or known.dtype.kind not in "fV":
+        return None
+    return float(known.reshape(-1)[0])
+
+
+def close(value: float, target: float, like: SSAValue) -> bool:
+    """Whether a number is `target` as the element type of `like` can write it."""
+    half = isinstance(element(like), Float16Type | BFloat16Type)
+    return abs(value - target) <= (2e-3 if half else 1e-6) * abs(target)
+
+
+def factors(value: SSAValue) -> tuple[float, list[SSAValue]]:
+    """A product of constants and of other values, through Mul, Div and Neg used once."""
+    known = number(value)
+    if known is not None:
+        return known, []
+    op = producer(value, "Mul", "Div", "Neg")
+    if op is None or not used_once(value):
+        return 1.0, [value]
+    if op.name == "onnx.Neg":
+        constant, rest = factors(op.operands[0])
+        return -constant, rest
+    left, right = op.operands
+    if op.name == "onnx.Div":
+        divisor = number(right)
+        if not divisor:
+            return 1.0, [value]
+        constant, rest = factors(left)
+        return constant / divisor, rest
+    (a, left_values), (b, right_values) = factors(left), factors(right)
+    return a * b, [*left_values, *right_values]
+
+
+def product(op: OnnxOp) -> tuple[float, list[SSAValue]]:
+    """The factors of a Mul or Div, however often its result is used."""
+    if op.name == "onnx.Div":
+        divisor = number(op.operands[1])
+        if not divisor:
+            return 1.0, [op.results[0]]
+        constant, rest = factors(op.operands[0])
+        return constant / divisor, rest
+    (a, left), (b, right) = factors(op.operands[0]), factors(op.operands[1])
+    return a * b, [*left, *right]
+
+
+def plus_constant(value: SSAValue) -> tuple[SSAValue, float] | None:
+    """The operand and the constant of an Add of a constant."""
+    op = producer(value, "Add")
+    if op is None:
+        return None
+    for i in (0, 1):
+        known = number(op.operands[1 - i])
+        if known is not None:
+            return op.operands[i], known
+    return None
+
+
+def swaps_last_two(op: OnnxOp) -> bool:
+    """Whether a Transpose exchanges the last two dimensions and nothing else."""
+    shape = shape_of(op.operands[0])
+    if shape is None:
+        return False
+    rank = len(shape)
+    order = op.attribute("perm") or list(reversed(range(rank)))
+    return list(order) == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def elements(shape: Sequence[int]) -> int:
+    """The number of elements of a tensor."""
+    return prod(shape)
+
+
+def is_finite_constant(value: SSAValue) -> bool:
+    """Whether a value is a constant without infinities and NaN."""
+    known = known_constant(value)
+    return known is not None and bool(np.isfinite(known.astype(np.float64)).all())

@@ -1,0 +1,213 @@
+"""What `run_package` does when something goes wrong: one paragraph, nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import parse
+
+from distir.errors import DistIRError
+from distir.lowering.launch import Spawner, run_package
+from distir.lowering.torch_package import write_package
+
+PROGRAM = """
+device.mesh @mesh on @box <"t" = 2> [0 to 2]
+func.func @main(%x: tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> {dist.name = "x"}, %w: tensor<2xf32, #dist.layout<@mesh>> {dist.name = "w", dist.role = "parameter"}) -> (tensor<4x2xf32, #dist.layout<@mesh>> {dist.name = "y"}) {
+  %a = onnx.Add(%x, %w) : (tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>>, tensor<2xf32, #dist.layout<@mesh>>) -> tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>>
+  %y = collective.all_gather %a over ["t"] : tensor<4x2xf32, #dist.layout<@mesh, [{t}, {}]>> -> tensor<4x2xf32, #dist.layout<@mesh>>
+  func.return %y : tensor<4x2xf32, #dist.layout<@mesh>>
+}
+"""
+X = np.arange(8, dtype=np.float32).reshape(4, 2)
+W = np.ones(2, np.float32)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return write_package(parse(PROGRAM), tmp_path / "package")
+
+
+def sabotage(package: Path, line: str) -> None:
+    """Makes rank 1 do something before it communicates."""
+    path = package / "program.py"
+    text = path.read_text()
+    at = text.index("        a = ")
+    indented = textwrap.indent(
+        f"import os, signal, sys, time\nif os.environ['RANK'] == '1':\n    {line}\n",
+        " " * 8,
+    )
+    path.write_text(text[:at] + indented + text[at:])
+
+
+def processes_mentioning(text: str) -> list[str]:
+    """Command lines of running processes, and of their children, that hold `text`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_text().replace("\0", " ")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if text in command and state != "Z":
+                found.append(command)
+    return found
+
+
+def test_runs(package: Path, spawner: Spawner) -> None:
+    lines: list[str] = []
+    results = run_package(
+        package, 2, inputs={"x": X, "w": W}, progress=lines.append, spawner=spawner
+    )
+    np.testing.assert_array_equal(results["y"], X + 1)
+    assert lines == ["loading arguments", "running", "gathering results"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed by signal SIGKILL"),
+        ("sys.exit(3)", "rank 1 failed with exit code 3"),
+        (
+            "raise RuntimeError('out of luck')",
+            "rank 1 failed with exit code 1.*out of luck",
+        ),
+        ("time.sleep(1000)", "did not finish within 3 seconds"),
+        ("os.kill(os.getpid(), signal.SIGSTOP)", "did not finish within 3 seconds"),
+    ],
+    ids=["killed", "exit", "raise", "hang", "stop"],
+)
+def test_a_rank_that_fails(package: Path, line: str, message: str) -> None:
+    sabotage(package, line)
+    own = Spawner()
+    process = own.start()
+    start = time.monotonic()
+    with pytest.raises(DistIRError, match=message) as caught:
+        run_package(package, inputs={"x": X, "w": W}, timeout_s=3, spawner=own)
+    assert time.monotonic() - start < 20
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ProcessLookupError):  # nobody is left in the process group
+        os.killpg(process.pid, 0)
+
+
+def test_a_spawner_serves_again_after_a_failure(package: Path, tmp_path: Path) -> None:
+    broken = write_package(parse(PROGRAM), tmp_path / "broken")
+    sabotage(broken, "sys.exit(3)")
+    with Spawner() as own:
+        with pytest.raises(DistIRError):
+            run_package(broken, inputs={"x": X, "w": W}, timeout_s=30, spawner=own)
+        results = run_package(package, inputs={"x": X, "w": W}, spawner=own)
+    np.testing.assert_array_equal(results["y"], X + 1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_caller(package: Path, how: signal.Signals) -> None:
+    sabotage(package, "time.sleep(1000)")
+    code = textwrap.dedent(
+        f"""
+        import numpy as np
+        from distir.lowering.launch import run_package
+        x = np.zeros((4, 2), np.float32)
+        run_package({str(package)!r}, inputs={{"x": x, "w": x[0]}}, progress=print)
+        """
+    )
+    caller = subprocess.Popen(
+        [sys.executable, "-uc", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert caller.stdout is not None
+    for line in caller.stdout:
+        if line == "running\n":
+            break
+    children = (
+        Path(f"/proc/{caller.pid}/task/{caller.pid}/children").read_text().split()
+    )
+    assert len(children) == 1
+    caller.send_signal(how)
+    caller.wait()
+    caller.stdout.close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(int(children[0]), 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("processes are left")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"x": X}, "no value for parameter 'w'"),
+        ({"x": X.T.copy(), "w": W}, r"input 'x' has shape \(2, 4\), expected \(4, 2\)"),
+        ({"x": X.astype(np.float64), "w": W}, "input 'x' has type torch.float64"),
+    ],
+    ids=["missing", "shape", "type"],
+)
+def test_wrong_arguments(
+    package: Path, spawner: Spawner, inputs: dict[str, np.ndarray], message: str
+) -> None:
+    with pytest.raises(DistIRError, match=message):
+        run_package(package, inputs=inputs, spawner=spawner, timeout_s=30)
+
+
+def test_wrong_number_of_ranks(package: Path) -> None:
+    with pytest.raises(DistIRError, match="is for 2 ranks and cannot run on 4"):
+        run_package(package, 4, inputs={"x": X, "w": W})
+
+
+def test_no_package(tmp_path: Path) -> None:
+    with pytest.raises(DistIRError, match="distir lower"):
+        run_package(tmp_path)
+
+
+def test_nccl_needs_gpus(package: Path, spawner: Spawner) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() >= 2:
+        pytest.skip("there are enough GPUs")
+    with pytest.raises(DistIRError, match="nccl needs one GPU per process"):
+        run_package(package, backend="nccl", inputs={"x": X, "w": W}, spawner=spawner)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "absent"])
+def test_bad_weights(
+    package: Path, tmp_path: Path, damage: str, spawner: Spawner
+) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "w.safetensors"
+    save_file({"w": W}, path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-4])
+    elif damage == "garbage":
+        path.write_bytes(b"\xff" * 40)
+    else:
+        path.unlink()
+    with pytest.raises(DistIRError, match=r"w\.safetensors"):
+        run_package(package, inputs={"x": X}, weights=path, spawner=spawner)
+
+
+def test_torchrun(package: Path, tmp_path: Path) -> None:
+    """The package as a user starts it, from a folder with an awkward name."""
+    from safetensors.numpy import load_file, save_file
+
+    moved = package.rename(tmp_path / "a b-1")
+    save_file({"x": X, "w": W}, tmp_path / "in.safetensors")
+    outputs = tmp_path / "out.safetensors"
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", "2", str(moved / "main.py")),
+        *("--inputs", str(tmp_path / "in.safetensors"), "--outputs", str(outputs)),
+    ]
+    subprocess.run(command, check=True, timeout=120, capture_output=True)
+    np.testing.assert_array_equal(load_file(outputs)["y"], X + 1)

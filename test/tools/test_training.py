@@ -1,0 +1,202 @@
+"""Training steps on the command line: making, distributing, simulating them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from command_line import failure, succeed, write_program
+from onnx import TensorProto, helper, numpy_helper
+
+from distir.interpreters.cost import simulate
+from distir.program import argument_names, argument_roles, entry_function
+from distir.tools.files import read_program
+
+MLP = ("build", "mlp", "--layers", "2", "--d-model", "16", "--batch", "8")
+GPT = ("build", "gpt", "--layers", "2", "--d-model", "16", "--heads", "4")
+GPT = (*GPT, "--vocab", "32", "--seq", "8", "--batch", "4")
+
+
+@pytest.fixture(scope="module")
+def forward(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_program(tmp_path_factory.mktemp("forward") / "model.mlir")
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gpt") / "gpt.mlir"
+    succeed(*GPT, "--training", "-o", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def onnx_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    weight = np.random.default_rng(0).standard_normal((6, 4), np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 4])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    path = tmp_path_factory.mktemp("onnx") / "linear.onnx"
+    onnx.save(helper.make_model(graph), path)
+    return path
+
+
+def roles(path: Path) -> dict[str, str]:
+    entry = entry_function(read_program(path))
+    return dict(zip(argument_names(entry), argument_roles(entry), strict=True))
+
+
+def test_a_built_training_step(gpt: Path):
+    found = roles(gpt)
+    assert found["labels"] == "label"
+    assert found["transformer.wte.weight"] == "parameter"
+    assert found["transformer.wte.weight.exp_avg"] == "state"
+    assert 'dist.updates = "transformer.wte.weight.exp_avg"' in gpt.read_text()
+
+
+def test_options_of_the_optimizer(tmp_path: Path):
+    path = tmp_path / "mlp.mlir"
+    options = ("--optimizer", "sgd", "--momentum", "0.5", "--learning-rate", "0.25")
+    succeed(*MLP, "--training", *options, "-o", path)
+    assert "layers.0.weight.momentum" in roles(path)
+    assert "2.5" in path.read_text() and "train.sgd" in path.read_text()
+
+
+def test_an_imported_training_step(onnx_model: Path, tmp_path: Path):
+    path = tmp_path / "linear.mlir"
+    succeed("import", onnx_model, "--training", "--loss", "mse", "-o", path)
+    assert roles(path)["w.exp_avg_sq"] == "state"
+
+
+def test_import_asks_for_the_loss(onnx_model: Path, tmp_path: Path):
+    message = failure("import", onnx_model, "--training", "-o", tmp_path / "x.mlir")
+    assert "--loss" in message and "mse" in message
+
+
+def test_a_result_that_is_not_there(onnx_model: Path, tmp_path: Path):
+    command = ("import", onnx_model, "--training", "--loss", "mse", "--loss-output", "3")
+    assert "no output 3" in failure(*command, "-o", tmp_path / "x.mlir")
+
+
+@pytest.mark.parametrize(
+    "options", [("--optimizer", "sgd"), ("--clip", "1"), ("--loss-output", "1")]
+)
+def test_options_without_training(options: tuple[str, ...], tmp_path: Path):
+    message = failure(*MLP, *options, "-o", tmp_path / "x.mlir")
+    assert options[0] in message and "--training" in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--loss", "hinge"),
+        ("--optimizer", "lion"),
+        ("--learning-rate", "-1"),
+        ("--learning-rate", "nan"),
+        ("--loss-output", "-1"),
+    ],
+)
+def test_unusable_options(options: tuple[str, ...], tmp_path: Path):
+    command = (*MLP, "--training", *options, "-o", tmp_path / "x.mlir")
+    assert options[0] in failure(*command, code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-d", "2", "--zero", "1"), ("ZeRO stage 1", "--training")),
+        (("--checkpoint", "full"), ("checkpointing", "--training")),
+        (("-t", "2", "--sequence-parallel"), ("no normalization",)),
+    ],
+)
+def test_strategies_that_a_forward_program_does_not_offer(
+    options: tuple[str, ...], words: tuple[str, ...], forward: Path, tmp_path: Path
+):
+    command = ("distribute", forward, "--cluster", "cpu", *options)
+    message = failure(*command, "-o", tmp_path / "x.mlir")
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("-t", "2", "--zero", "1"), "larger -d"),
+        (("-d", "2", "--sequence-parallel"), "larger -t"),
+        (("-d", "3"), "batch of 4"),
+    ],
+)
+def test_strategies_without_the_devices(
+    options: tuple[str, ...], word: str, gpt: Path, tmp_path: Path
+):
+    command = ("distribute", gpt, "--cluster", "cpu", *options)
+    assert word in failure(*command, "-o", tmp_path / "x.mlir")
+
+
+def test_unknown_strategies(gpt: Path, tmp_path: Path):
+    command = ("distribute", gpt, "--cluster", "cpu", "-o", tmp_path / "x.mlir")
+    failure(*command, "--zero", "4", code=2)
+    failure(*command, "--checkpoint", "most", code=2)
+
+
+def test_each_stage_of_zero_needs_less_memory(gpt: Path, tmp_path: Path):
+    peaks: list[int] = []
+    for stage in range(4):
+        path = tmp_path / f"zero{stage}.mlir"
+        command = ("distribute", gpt, "--cluster", "cpu", "-d", "4", "-o", path)
+        succeed(*command, "--zero", str(stage))
+        peaks.append(max(simulate(read_program(path)).peak_memory_bytes))
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == len(peaks)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--checkpoint-dir", "c"), "--steps"),
+        (("--steps", "2", "--save-every", "1"), "--checkpoint-dir"),
+        (("--steps", "2", "--resume"), "--checkpoint-dir"),
+    ],
+)
+def test_options_of_a_run_that_need_others(
+    options: tuple[str, ...], word: str, gpt: Path
+):
+    message = failure("run", gpt, "--backend", "gloo", *options)
+    assert word in message
+
+
+@pytest.mark.parametrize(
+    "options", [("--steps", "0"), ("--save-every", "-1"), ("--resume", "first")]
+)
+def test_unusable_options_of_a_run(options: tuple[str, ...], gpt: Path):
+    assert options[0] in failure("run", gpt, "--backend", "gloo", *options, code=2)
+
+
+def test_a_forward_program_cannot_train(forward: Path):
+    message = failure("run", forward, "--backend", "gloo", "--steps", "2")
+    assert "dist.updates" in message
+
+
+def test_inputs_of_another_shape(gpt: Path, tmp_path: Path):
+    inputs = tmp_path / "in.npz"
+    np.savez(inputs, labels=np.zeros((3, 4, 9), np.int64))
+    command = ("run", gpt, "--backend", "gloo", "--steps", "2", "--inputs", inputs)
+    assert "'labels'" in failure(*command)
+
+
+def test_a_run_of_some_steps(gpt: Path, tmp_path: Path):
+    inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(inputs, labels=np.zeros((2, 4, 8), np.int64))
+    command = ("run", gpt, "--backend", "gloo", "--steps", "3", "--inputs", inputs)
+    folder = tmp_path / "checkpoints"
+    done = succeed(*command, "--outputs", outputs, "--checkpoint-dir", folder)
+    assert "step 3 of 3: loss " in done.errors
+    with np.load(outputs) as archive:
+        assert archive["loss"].shape == (3,)
+        assert archive["loss"][2] < archive["loss"][0]
+        assert archive["transformer.wte.weight"].shape == (32, 16)
+    assert [entry.name for entry in folder.iterdir()] == ["step-3"]

@@ -1,0 +1,46 @@
+"""Training steps that tests run, and what one process makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.hardware import load_cluster
+from distir.lowering.torch_package import write_package
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+
+
+def training_mlp(**options: object) -> ModuleOp:
+    """A step of a two-layer MLP on 8 samples."""
+    module = build_mlp(layers=2, d_model=8, batch=8)
+    differentiate = DifferentiatePass(**({"loss": "mse"} | options))  # type: ignore[arg-type]
+    differentiate.apply(Context(), module)
+    return module
+
+
+def training_gpt(**options: object) -> ModuleOp:
+    """A step of a GPT of two layers on 4 sequences of 8."""
+    module = build_gpt(layers=2, d_model=16, heads=4, vocab=32, batch=4, seq=8)
+    differentiate = DifferentiatePass(**options)  # type: ignore[arg-type]
+    differentiate.apply(Context(), module)
+    return module
+
+
+def distributed(module: ModuleOp, **options: object) -> ModuleOp:
+    """The program over devices of the cluster of CPUs; the given one stays as it is."""
+    module = module.clone()
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(load_cluster("cpu"), first)
+    DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
+    module.verify()
+    return module
+
+
+def package(module: ModuleOp, folder: Path, **options: object) -> Path:
+    """The package of the distributed program."""
+    return write_package(distributed(module, **options), folder)
