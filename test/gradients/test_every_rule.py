@@ -4,9 +4,11 @@ torch.
 """
 
 import importlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from gradients.harness import (
@@ -87,6 +89,35 @@ def test_gradients_run_in_torch(name: str):
         if program is not None:
             expected = run_program(*program)
             compare(run_here(*program), expected, str(case))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("name", sorted(registered_rules()))
+def test_gradients_in_half_precision(name: str, dtype: type):
+    """The reference and torch come near to what f64 gives."""
+    for case in sample([c for c in cases_of(name) if c.make is None], 3, name):
+        wide = differentiated(case)
+        narrow = differentiated(
+            replace(case, inputs=[as_type(a, dtype) for a in case.inputs])
+        )
+        if wide is None or narrow is None or case.attributes.get("to"):
+            continue
+        expected = run_program(*wide)
+        program = narrow[0], [as_type(a, dtype) for a in wide[1]]
+        for actual in (run_program(*program), run_here(*program)):
+            for a, b in zip(actual, expected, strict=True):
+                assert a.dtype == dtype
+                scale = np.max(np.abs(b), initial=1e-3)
+                np.testing.assert_allclose(
+                    a.astype(np.float64), b, rtol=0, atol=0.05 * scale
+                )
+
+
+def as_type(array: Array | None, dtype: type) -> Array | None:
+    """The array with its floats in another type."""
+    if array is None or array.dtype != np.float64:
+        return array
+    return array.astype(dtype)
 
 
 def compare(actual: list[Array], expected: list[Array], what: str) -> None:
