@@ -315,7 +315,8 @@ class ShardingPlan:
                 requests.append((f"argument {names[i]!r}", request, chosen))
         for op, layouts in self.ops.items():
             if isinstance(op, ConstrainOp):
-                requests.append((describe(op), op.layout.data, layouts.results[0]))
+                chosen = self._only_fixed(op, layouts.results[0])
+                requests.append((describe(op), op.layout.data, chosen))
         for what, request, chosen in requests:
             if request != chosen:
                 raise DistIRError(
@@ -323,6 +324,14 @@ class ShardingPlan:
                     f"mesh's order of axes gives; list the axes of a dimension in the "
                     f"order of mesh @{self.mesh.name}"
                 )
+
+    def _only_fixed(self, op: ConstrainOp, chosen: Layout) -> Layout:
+        """What was chosen for the axes that a constraint speaks of."""
+        return Layout(
+            chosen.mesh,
+            tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
+            tuple(p for p in chosen.partial if op.fixes(p[0])),
+        )
 
 
 def reachable(choice: FunctionChoice) -> list[FunctionChoice]:

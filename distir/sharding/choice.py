@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from math import inf, prod
 from operator import itemgetter
 from typing import Literal, NamedTuple
@@ -47,6 +48,7 @@ PRICE_PER_BYTE_TOUCHED = 0.05
 GATHER_PENALTY = 1.25
 MAX_STATES = 256
 MAX_ALTERNATIVES = 16
+MAX_COMPARED = 8
 
 
 class Placement(NamedTuple):
@@ -509,6 +511,8 @@ class _FunctionSolver:
         """Arguments before their first use: the same in every state, so in none."""
         self.slots: dict[SSAValue, int] = {}
         """Where the live values are in a state."""
+        self.sizes: dict[int, float] = {}
+        """Bytes of the value in a slot on one device, if this axis does not split it."""
         self.free: list[int] = []
         """Slots of values that are dead."""
         self.width = 0
@@ -550,6 +554,10 @@ class _FunctionSolver:
         if not new:
             return states
         changes = {self._take_slot(value): self.unused.pop(value) for value in new}
+        sizes = self.chooser.info(op).operand_bytes
+        for value in new:
+            index = list(op.operands).index(value)
+            self.sizes[self.slots[value]] = sizes[index]
         return {self._changed(state, changes): n for state, n in states.items()}
 
     def _changed(self, state: State, changes: Mapping[int, Available]) -> State:
@@ -594,6 +602,8 @@ class _FunctionSolver:
             for i, r in enumerate(op.results)
             if r in self.last_use
         ]
+        for i, slot in results:
+            self.sizes[slot] = self.chooser.info(op).result_bytes[i]
         new_states: dict[State, _Node] = {}
         for cost, state, node, choice in reached:
             changes: dict[int, Available] = {}
@@ -605,11 +615,53 @@ class _FunctionSolver:
             for i, slot in results:
                 changes[slot] = frozenset([choice.results[i]])
             new_state = self._changed(state, changes)
-            if new_state not in new_states:
-                new_states[new_state] = _Node(cost, node, choice)
-                if len(new_states) == MAX_STATES:
-                    break
+            if new_state in new_states or self._dominated(new_state, cost, new_states):
+                continue
+            new_states[new_state] = _Node(cost, node, choice)
+            if len(new_states) == MAX_STATES:
+                break
         return new_states
+
+    def _dominated(
+        self, state: State, cost: float, kept: Mapping[State, _Node]
+    ) -> bool:
+        """
+        Whether a kept state reaches this one by communication, for no more: what this
+        state has already moved, that one can move when it is needed.
+        """
+        for other, node in islice(kept.items(), MAX_COMPARED):
+            left = cost - node.cost
+            for slot, (have, want) in enumerate(zip(other, state, strict=True)):
+                if have != want:
+                    left -= self._conversion(slot, have, want)
+                    if left < 0:
+                        break
+            else:
+                return True
+        return False
+
+    def _conversion(self, slot: int, have: Available, want: Available) -> float:
+        """The price of having a live value in all the ways of another state."""
+        if FREE in have:
+            return 0.0
+        size, parts = self.sizes[slot], self.chooser.parts
+        price = 0.0
+        for target in want:
+            if target in have:
+                continue
+            prices = [inf]
+            for source in have:
+                match source.kind, target.kind:
+                    case "split", "whole":
+                        prices.append(_gather_price(size, parts))
+                    case "split", "split":
+                        prices.append(_gather_price(size, parts) / parts)
+                    case "partial", "whole":
+                        prices.append(_reduce_price(size, parts))
+                    case _:
+                        pass
+            price += min(prices)
+        return price
 
     def _options(
         self, op: Operation, available: tuple[Available, ...]

@@ -17,6 +17,7 @@ from distir.dialects.train_ops.batch_normalization import (
 from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.interpreters.types import constant_operand
 from distir.program import describe
 
 
@@ -77,15 +78,21 @@ def batch_normalization(
 
 def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
     """
-    Whether mean and variance are those of the batch, as `batch-statistics` writes them.
+    Whether mean and variance are those of `x`, as `batch-statistics` writes them.
     """
-    owner = variance.owner
-    return (
-        isinstance(owner, BatchNormVarianceOp)
-        and owner.x is x
-        and owner.mean is mean
-        and is_mean_of(mean, x)
-    )
+    owner, average = variance.owner, mean.owner
+    if not isinstance(owner, BatchNormVarianceOp) or tuple(owner.operands) != (x, mean):
+        return False
+    if not isinstance(average, OnnxOp) or average.name != "onnx.ReduceMean":
+        return False
+    source = average.operands[0]
+    cast = source.owner
+    if isinstance(cast, OnnxOp) and cast.name == "onnx.CastLike":
+        source = cast.operands[0]
+    axes = average.input(1)
+    over = None if axes is None else constant_operand(axes)
+    rank = len(shape(x))
+    return source is x and over is not None and list(over) == [0, *range(2, rank)]
 
 
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:
