@@ -19,6 +19,7 @@ from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_update
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
+from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.program import argument_roles, erase_dead, erase_unreachable
 
 
@@ -35,6 +36,8 @@ class DifferentiatePass(ModulePass):
     - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`,
       or `none` if the program's result is the scalar loss.
     - `output`: which result of the program the loss is taken of.
+    - `ignore_index`: the label of positions that do not count in a cross-entropy, such
+      as padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
       named `<parameter>.gradient`.
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
@@ -45,6 +48,7 @@ class DifferentiatePass(ModulePass):
 
     loss: str = "cross_entropy"
     output: int = 0
+    ignore_index: int | None = None
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
     momentum: float = 0.0
@@ -65,6 +69,7 @@ class DifferentiatePass(ModulePass):
                 f"differentiate: there is no optimizer {self.optimizer!r}; choose one "
                 f"of {', '.join(OPTIMIZERS)}"
             )
+        BatchStatisticsPass().apply(ctx, op)
         step = TrainingStep(op)
         roles = argument_roles(step.function)
         parameters = [
@@ -80,7 +85,7 @@ class DifferentiatePass(ModulePass):
         reverse = ReverseMode(op)
         active = reverse.active(step.block, parameters)
         pairs = reverse.with_forward_calls(step.block, active)
-        loss = add_loss(self.loss, self.output, step)
+        loss = add_loss(self.loss, self.output, step, self.ignore_index)
         if shape(loss) != ():
             raise DistIRError(
                 f"differentiate: the loss must be a scalar, but result {self.output} "

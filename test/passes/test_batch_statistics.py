@@ -1,0 +1,71 @@
+"""Batch normalisation written out computes the same, and so do its gradients."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from programs import parse
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.onnx_values import numpy_dtype
+from distir.interpreters.reference import run_program
+from distir.passes.batch_statistics import BatchStatisticsPass
+from distir.passes.differentiate import DifferentiatePass
+from distir.program import argument_names, entry_function
+
+
+def program(element: str, space: str) -> ModuleOp:
+    """A convolution's worth of batch normalisation in training mode."""
+    x, v = f"tensor<4x3{space}x{element}>", "tensor<3xf64>"
+    return parse(f"""
+        func.func @main(
+            %x: {x} {{dist.role = "parameter", dist.name = "x"}},
+            %s: {v} {{dist.role = "parameter", dist.name = "s"}},
+            %b: {v} {{dist.role = "parameter", dist.name = "b"}},
+            %m: {v} {{dist.role = "state", dist.name = "m"}},
+            %r: {v} {{dist.role = "state", dist.name = "r"}}) -> ({x}, {v}, {v}) {{
+          %y, %n, %q = onnx.BatchNormalization(%x, %s, %b, %m, %r)
+            {{training_mode = 1 : i64, momentum = 0.75 : f32}}
+            : ({x}, {v}, {v}, {v}, {v}) -> ({x}, {v}, {v})
+          func.return %y, %n, %q : {x}, {v}, {v}
+        }}""")
+
+
+def values_of(module: ModuleOp) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [
+        rng.uniform(0.5, 2, t.get_shape()).astype(numpy_dtype(t.element_type))
+        for t in entry_function(module).function_type.inputs.data
+    ]
+
+
+FORMS = [("f64", "x2x2", 1e-10), ("f64", "", 1e-10), ("f32", "x2", 1e-5)]
+
+
+@pytest.mark.parametrize(("element", "space", "tolerance"), FORMS)
+def test_same_results(element, space, tolerance):
+    plain, written = program(element, space), program(element, space)
+    BatchStatisticsPass().apply(Context(), written)
+    written.verify()
+    values = values_of(plain)
+    found = zip(run_program(plain, values), run_program(written, values), strict=True)
+    for a, b in found:
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("element", "space", "tolerance"), FORMS)
+def test_gradients_are_those_of_torch(element, space, tolerance):
+    module = program(element, space)
+    DifferentiatePass(loss="mse", optimizer="none").apply(Context(), module)
+    module.verify()
+    names = argument_names(entry_function(module))
+    values = values_of(module)
+    found = run_program(module, values)
+    given = {n: torch.tensor(v) for n, v in zip(names, values, strict=True)}
+    wanted = [given[n].requires_grad_() for n in ("x", "s", "b")]
+    x, scale, bias = (v.to(torch.float64) for v in wanted)
+    out = F.batch_norm(x, None, None, scale, bias, True, eps=float(np.float32(1e-5)))
+    loss = F.mse_loss(out, given["labels"].to(torch.float64))
+    for ours, theirs in zip(found[1:], torch.autograd.grad(loss, wanted), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=tolerance, atol=tolerance)
