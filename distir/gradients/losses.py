@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import SSAValue
 
+from distir.dialects.onnx_values import onnx_element_type
+from distir.dialects.train_ops.checks import element_type
+from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
@@ -15,8 +19,13 @@ from distir.program import argument_roles, return_op
 LOSSES = ("cross_entropy", "mse", "none")
 
 
-def add_loss(kind: str, output: int, step: TrainingStep) -> SSAValue:
-    """Adds a labels argument and the loss; gives the loss."""
+def add_loss(
+    kind: str, output: int, step: TrainingStep, ignore_index: int | None = None
+) -> SSAValue:
+    """
+    Adds a labels argument and the loss; gives the loss. Labels `ignore_index` do not
+    count in a cross-entropy: the mean is over the others.
+    """
     returned = return_op(step.function)
     if not 0 <= output < len(returned.operands):
         raise DistIRError(
@@ -42,8 +51,15 @@ def add_loss(kind: str, output: int, step: TrainingStep) -> SSAValue:
             f"differentiate: cross_entropy needs logits [..., classes], but result "
             f"{output} has type {prediction.type}"
         )
-    from distir.dialects.train_ops.losses import CrossEntropyOp
-
     labels = step.argument(TensorType(i64, sizes[:-1]), "label", "labels", position)
-    count = prod(sizes[:-1])
-    return build.add(CrossEntropyOp(prediction, labels, count)).results[0]
+    if ignore_index is None:
+        op = CrossEntropyOp(prediction, labels, prod(sizes[:-1]))
+        return build.add(op).results[0]
+    # The divisor depends on the labels: two sums, which a split batch makes partial.
+    op = CrossEntropyOp(prediction, labels, None, ignore_index)
+    total = build.add(op).results[0]
+    ignored = build.onnx("Equal", labels, build.constant(np.array(ignore_index)))
+    kept = build.onnx("Not", ignored)
+    number = onnx_element_type(element_type(total))
+    count = build.onnx("ReduceSum", build.onnx("Cast", kept, to=number), keepdims=0)
+    return build.onnx("Div", total, count)
