@@ -38,6 +38,7 @@ from distir.gradients.rule import (
 )
 from distir.program import (
     argument_attributes,
+    argument_roles,
     describe,
     erase_dead,
     functions,
@@ -230,7 +231,7 @@ class ReverseMode:
         ]
         body.add_op(ReturnOp(*given_back))
         erase_dead(body)
-        saved = _split(block, body)
+        saved = _split(forward, body)
         self._name(forward, f"{name}_forward")
         outputs = list(dict.fromkeys([*returned.operands, *saved.others]))
         # A function may return a value twice; its residuals come after all of them.
@@ -289,38 +290,64 @@ def _zeros(value: SSAValue, build: GradientBuilder) -> SSAValue:
     return build.onnx("Expand", zero, build.integers(value.type.get_shape()))
 
 
-def _split(forward: Block, body: Block) -> _Saved:
+def _prepared(forward: FuncOp) -> set[Operation]:
+    """Ops that only prepare parameters and constants (transposed, cast weights)."""
+    roles = argument_roles(forward)
+    block = forward.body.block
+    given: set[SSAValue] = {
+        arg
+        for arg, role in zip(block.args, roles, strict=True)
+        if role in ("parameter", "constant")
+    }
+    found: set[Operation] = set()
+    for op in block.ops:
+        if isinstance(op, CallOp | ReturnOp) or not all(
+            v in given for v in op.operands
+        ):
+            continue
+        given.update(op.results)
+        found.add(op)
+    return found
+
+
+def _split(forward: FuncOp, body: Block) -> _Saved:
     """
-    Cuts the backward's uses of forward values: constants are repeated, everything else
-    becomes block arguments of the backward, in front of the gradients.
+    Cuts the backward's uses of forward values. Constants and prepared parameters are
+    computed again; everything else becomes block arguments of the backward, in front
+    of the gradients.
     """
+    block = forward.body.block
     saved = _Saved()
-    needed = {v for op in body.ops for v in op.operands if _block_of(v) is forward}
+    needed = {v for op in body.ops for v in op.operands if _block_of(v) is block}
+    prepared = _prepared(forward)
+    for op in reversed(list(block.ops)):
+        if op in prepared and any(r in needed for r in op.results):
+            needed.update(op.operands)
     replaced: dict[SSAValue, SSAValue] = {}
+    count = 0
 
     def argument(value: SSAValue) -> None:
-        replaced[value] = body.insert_arg(value.type, len(replaced) - constants)
+        nonlocal count
+        replaced[value] = body.insert_arg(value.type, count)
         replaced[value].name_hint = value.name_hint
+        count += 1
 
-    constants = 0
     first = body.first_op
     assert first is not None
-    for arg in forward.args:
+    for arg in block.args:
         if arg in needed:
             saved.arguments[arg] = arg.index
             argument(arg)
-    for op in forward.ops:
-        for result in op.results:
-            if result not in needed:
-                continue
-            if not op.operands:
-                copy = op.clone()
-                body.insert_op_before(copy, first)
-                replaced[result] = copy.results[result.index]
-                constants += 1
-            else:
-                saved.others.append(result)
-                argument(result)
+    for op in block.ops:
+        used = [r for r in op.results if r in needed]
+        if used and op in prepared:
+            copy = op.clone({v: replaced[v] for v in op.operands})
+            body.insert_op_before(copy, first)
+            replaced |= zip(op.results, copy.results, strict=True)
+            continue
+        for result in used:
+            saved.others.append(result)
+            argument(result)
     for op in body.ops:
         for i, value in enumerate(op.operands):
             if value in replaced:

@@ -38,8 +38,6 @@ class DifferentiatePass(ModulePass):
     - `output`: which result of the program the loss is taken of.
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
-    - `ignore_index`: the label of positions that do not count in a cross-entropy, such
-      as padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
       named `<parameter>.gradient`.
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
@@ -50,7 +48,6 @@ class DifferentiatePass(ModulePass):
 
     loss: str = "cross_entropy"
     output: int = 0
-    ignore_index: int | None = None
     ignore_index: int | None = None
     optimizer: str = "adamw"
     learning_rate: float = 1e-3
