@@ -79,7 +79,15 @@ def test_import_asks_for_the_loss(onnx_model: Path, tmp_path: Path):
 
 
 def test_a_result_that_is_not_there(onnx_model: Path, tmp_path: Path):
-    command = ("import", onnx_model, "--training", "--loss", "mse", "--loss-output", "3")
+    command = (
+        "import",
+        onnx_model,
+        "--training",
+        "--loss",
+        "mse",
+        "--loss-output",
+        "3",
+    )
     assert "no output 3" in failure(*command, "-o", tmp_path / "x.mlir")
 
 

@@ -8,6 +8,7 @@ from xdsl.context import Context
 
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.cost import Cost, CostContext, cost_function, costs, simulate
+from distir.passes.differentiate import DifferentiatePass
 from distir.passes.inline_calls import InlineCallsPass
 
 PIPELINE = Path(__file__).parents[2] / "filecheck" / "simulate" / "pipeline.mlir"
@@ -152,3 +153,38 @@ def test_calls_and_inlined_calls_agree(model: str):
     assert inlined.communication_bytes == called.communication_bytes
     if model != "gpt":  # inlining repeats the constants of a layer
         assert inlined.peak_memory_bytes == called.peak_memory_bytes
+
+
+def test_an_update_takes_the_memory_of_its_argument():
+    def text(updates: str) -> str:
+        return f"""
+        func.func @main(%x: tensor<100xi8> {{dist.name = "x"}}) -> (tensor<1xi8>, tensor<100xi8> {{{updates}}}) {{
+          {op("%g", "%x", [100], 10)}
+          {op("%loss", "%x", [100], 1)}
+          {op("%new", "%x, %g", [100, 10], 100)}
+          func.return %loss, %new : tensor<1xi8>, tensor<100xi8>
+        }}"""
+
+    assert peak(text("")) == 100 + 10 + 1 + 100
+    assert peak(text('dist.updates = "x"')) == 100 + 10 + 1
+
+
+def test_an_update_of_what_is_still_needed_takes_memory():
+    text = f"""
+    func.func @main(%x: tensor<100xi8> {{dist.name = "x"}}) -> (tensor<100xi8> {{dist.updates = "x"}}, tensor<1xi8>) {{
+      {op("%new", "%x", [100], 100)}
+      {op("%loss", "%x", [100], 1)}
+      func.return %new, %loss : tensor<100xi8>, tensor<1xi8>
+    }}"""
+    assert peak(text) == 100 + 100 + 1
+
+
+def test_a_training_step_holds_parameters_states_and_gradients():
+    # 16 bytes a parameter: itself, two averages, its gradient; no second copy of any.
+    layers, width = 4, 64
+    module = build_mlp(layers=layers, d_model=width, batch=1)
+    DifferentiatePass(loss="mse").apply(Context(), module)
+    module.verify()
+    (bytes_,) = simulate(module, cluster(1)).peak_memory_bytes
+    parameters = layers * (width * width + width)
+    assert 16 * parameters <= bytes_ < 17 * parameters
