@@ -142,3 +142,18 @@ def fill(context: CostContext) -> Cost:
     if context.op.name == "onnx.Expand":
         moved += context.operand_bytes[0]
     return context.roofline(moved=moved)
+
+
+@cost_function("train.layer_norm_grad")
+def layer_norm_gradient(context: CostContext) -> Cost:
+    """The kernel takes statistics from a forward that runs again, beside its result."""
+    (_, x, _) = context.operand_bytes
+    cost = context.roofline(moved=context.bytes + 2 * x)
+    return Cost(cost.seconds, workspace=x)
+
+
+@cost_function("train.attention_grad")
+def attention_gradient(context: CostContext) -> Cost:
+    """The forward runs again, on copies of its operands; its result is kept."""
+    dy, q, k, v, *_ = context.operand_bytes
+    return Cost(context.roofline().seconds, workspace=dy + q + k + v)
