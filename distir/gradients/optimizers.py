@@ -57,7 +57,9 @@ def add_updates(
     options: OptimizerOptions,
 ) -> list[Result]:
     """Adds the update of each parameter; gives the step's further results."""
-    names = dict(zip(step.block.args, argument_names(step.function), strict=True))
+    names: dict[SSAValue, str] = dict(
+        zip(step.block.args, argument_names(step.function), strict=True)
+    )
     if options.name == "none":
         return [
             (gradient, {NAME: StringAttr(f"{names[parameter]}.gradient")})
@@ -105,7 +107,6 @@ def _one_update(
     source = parameter
     if narrow:
         source = step.argument(wide, "state", f"{name}.master")
-    common = {"learning_rate": options.learning_rate, "weight_decay": options.decay}
     states: list[Result] = []
     if options.name == "sgd":
         buffer = None
@@ -115,8 +116,9 @@ def _one_update(
             source,
             gradient,
             buffer,
+            learning_rate=options.learning_rate,
+            weight_decay=options.decay,
             momentum=options.momentum if options.momentum > 0 else None,
-            **common,
         )
         build.add(op)
         if op.new_buffer is not None:
@@ -133,7 +135,8 @@ def _one_update(
             beta1=options.beta1,
             beta2=options.beta2,
             epsilon=options.epsilon,
-            **common,
+            learning_rate=options.learning_rate,
+            weight_decay=options.decay,
         )
         build.add(op)
         states.append(_update(op.new_exp_avg, f"{name}.exp_avg"))
