@@ -1,140 +1,29 @@
-"""
-Choosing what one mesh axis does to every value of a program.
-
-For each op the sharding rule offers candidates: split one factor over the axis, let
-partial values pass through, or work on whole values. `AxisChooser` finds the cheapest
-combination for a function by dynamic programming in program order. A state is what the
-axis does to the values that are still live; a called function is solved once per
-combination of argument placements, so a repeated layer costs what one layer costs.
-
-The price is deliberately independent of the cluster: floating-point operations per
-device, plus a low price per byte communicated, plus a much lower one per byte touched.
-Whoever asks for a 4-way split wants the work split 4 ways where that is possible, and
-then as little communication as possible; the searches weigh the two with the cluster's
-real costs. Among equals, values stay whole between blocks (Megatron's scheme) rather
-than split: gathering is priced slightly above its bytes.
-"""
+"""The dynamic program behind the choice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
-from math import inf, prod
+from math import inf
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import ConstrainOp, Layout, Shard
-from distir.dialects.onnx_values import bytes_per_element
+from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
-from distir.sharding.rule import (
-    Rule,
-    dim_shards,
-    factor_shards,
-    rank_of,
-    rule_for,
-    shape_of,
-)
+from distir.sharding.choice.candidates import OpCandidates
+from distir.sharding.choice.choices import ArgumentKey, FunctionChoice, OpChoice, Source
+from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
+from distir.sharding.choice.prices import gather_price, reduce_price
 
-PRICE_PER_BYTE_SENT = 4.0
-PRICE_PER_BYTE_TOUCHED = 0.05
-GATHER_PENALTY = 1.25
+if TYPE_CHECKING:
+    from distir.sharding.choice.chooser import AxisChooser
+
 MAX_STATES = 256
 MAX_ALTERNATIVES = 16
 MAX_COMPARED = 8
-
-
-class Placement(NamedTuple):
-    """
-    What one mesh axis does to a value: nothing (`whole`), `split` a dimension with a
-    run length as in `Shard`, leave it `partial`, or, for a parameter that nothing has
-    used yet, still `free`.
-    """
-
-    kind: str
-    dim: int = 0
-    run: int | None = None
-    monoid: str = ""
-
-
-WHOLE = Placement("whole")
-FREE = Placement("free")
-
-
-def placement_in(layout: Layout, axis: str) -> Placement:
-    """What `axis` does to a value with that layout."""
-    for dim, shards in enumerate(layout.dims):
-        for shard in shards:
-            if shard.axis == axis:
-                return Placement("split", dim, shard.run)
-    for name, monoid in layout.partial:
-        if name == axis:
-            return Placement("partial", monoid=monoid)
-    return WHOLE
-
-
-def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) -> Layout:
-    """The layout with `axis` doing that, inside the axes already there."""
-    if placement.kind == "split":
-        shards = (*layout.dim(placement.dim), Shard(axis, placement.run))
-        return layout.with_dim(placement.dim, shards, rank)
-    if placement.kind == "partial":
-        return Layout(
-            layout.mesh, layout.dims, (*layout.partial, (axis, placement.monoid))
-        )
-    return layout
-
-
-@dataclass
-class OpLayouts:
-    """The layouts chosen so far (for the axes before) for an op's operands and results."""
-
-    operands: list[Layout]
-    results: list[Layout]
-    assignment: dict[int, tuple[Shard, ...]] = field(
-        default_factory=dict[int, tuple[Shard, ...]]
-    )
-
-
-@dataclass(frozen=True)
-class OpChoice:
-    """What the axis does to one op: placements, and the factor that it splits."""
-
-    op: Operation
-    operands: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    factor: int | None = None
-    run: int | None = None
-    decompose: bool = False
-    callee: FunctionChoice | None = None
-
-
-Source = Literal["activation", "constant", "parameter"]
-"""
-What a value is computed from: inputs among other things, constants only, or parameters
-and constants only. Every device can compute the latter two for itself.
-"""
-
-ArgumentKey = tuple[Placement, Source]
-"""What an argument comes as, and what it is computed from."""
-
-
-@dataclass(eq=False)
-class FunctionChoice:
-    """The cheapest choice for a function whose arguments and results are so placed."""
-
-    name: str
-    cost: float
-    arguments: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    ops: list[OpChoice]
 
 
 class _Node(NamedTuple):
@@ -156,15 +45,6 @@ class _Node(NamedTuple):
         return choices
 
 
-class _Candidate(NamedTuple):
-    factor: int | None
-    run: int | None
-    operands: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    work: float
-    decompose: bool
-
-
 Available = frozenset[Placement]
 """The ways in which a value is there already."""
 
@@ -177,322 +57,7 @@ REQUESTED = -1
 """Stands for a request among the operands that support a split."""
 
 
-class _OpInfo:
-    """What the dynamic program needs to know of one op, computed once."""
-
-    def __init__(
-        self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str
-    ):
-        whole = Layout(mesh.name)
-        self.op = op
-        self.rule = rule
-        self.mesh = mesh
-        self.axis = axis
-        self.parts = mesh.size(axis)
-        self.base = base or OpLayouts(
-            [whole] * len(op.operands), [whole] * len(op.results)
-        )
-        self.operand_bytes = [
-            local_bytes(v, layout, mesh)
-            for v, layout in zip(op.operands, self.base.operands, strict=True)
-        ]
-        self.result_bytes = [
-            local_bytes(v, layout, mesh)
-            for v, layout in zip(op.results, self.base.results, strict=True)
-        ]
-        split = prod(
-            mesh.size(s.axis)
-            for shards in self.base.assignment.values()
-            for s in shards
-        )
-        self.flops = rule.flops / split
-        self._candidates: dict[tuple[int | None, int | None], _Candidate | None] = {}
-        self._factors: dict[
-            tuple[bool, int, Placement], tuple[int, int | None] | None
-        ] = {}
-
-    def local_size(self, factor: int) -> int:
-        """The size of a factor after the axes before."""
-        shards = self.base.assignment.get(factor, ())
-        return self.rule.factors[factor].size // prod(
-            self.mesh.size(s.axis) for s in shards
-        )
-
-    def candidate(self, factor: int | None, run: int | None) -> _Candidate | None:
-        """Splitting that factor (None: nothing), or None if the rule forbids it."""
-        key = (factor, run)
-        if key not in self._candidates:
-            self._candidates[key] = self._candidate(factor, run)
-        return self._candidates[key]
-
-    def _candidate(self, factor: int | None, run: int | None) -> _Candidate | None:
-        rule, decompose = self.rule, False
-        if factor is None:
-            operands = (WHOLE,) * len(self.op.operands)
-            results = (WHOLE,) * len(self.op.results)
-        else:
-            kind = rule.factors[factor].kind
-            size = self.local_size(factor)
-            if kind == "replicate" or size % ((run or 1) * self.parts):
-                return None
-            if run is not None and run * self.parts == size:
-                run = None
-            shard = Shard(self.axis, run)
-            before = self.base.assignment.get(factor, ())
-            assignment = {**self.base.assignment, factor: (*before, shard)}
-            operands = self._placements(rule.operands, factor, assignment)
-            results = self._placements(rule.results, factor, assignment)
-            monoid = rule.factors[factor].monoid
-            reduced = rule.partial_results.get(factor, frozenset())
-            results = tuple(
-                Placement("partial", monoid=monoid) if i in reduced else p
-                for i, p in enumerate(results)
-            )
-            if kind == "reduction":
-                # After decomposition the reduced value is whole: the op that adds the
-                # addend needs it so.
-                decompose = bool(rule.addends)
-                after = WHOLE if decompose else Placement("partial", monoid=monoid)
-                results = tuple(after for _ in results)
-        work = self.flops / (1 if factor is None else self.parts)
-        touched = sum(
-            size / (self.parts if p.kind == "split" else 1)
-            for size, p in zip(
-                (*self.operand_bytes, *self.result_bytes),
-                (*operands, *results),
-                strict=True,
-            )
-        )
-        work += PRICE_PER_BYTE_TOUCHED * touched
-        if decompose:
-            work += sum(_reduce_price(size, self.parts) for size in self.result_bytes)
-        return _Candidate(factor, run, operands, results, work, decompose)
-
-    def _placements(
-        self,
-        values: Sequence[Sequence[tuple[int, ...]]],
-        factor: int,
-        assignment: Mapping[int, tuple[Shard, ...]],
-    ) -> tuple[Placement, ...]:
-        out: list[Placement] = []
-        for dims in values:
-            placement = WHOLE
-            for d, dim in enumerate(dims):
-                if factor in dim:
-                    for shard in dim_shards(dim, self.rule, assignment, self.mesh):
-                        if shard.axis == self.axis:
-                            placement = Placement("split", d, shard.run)
-            out.append(placement)
-        return tuple(out)
-
-    def factor_of(
-        self, is_result: bool, index: int, placement: Placement
-    ) -> tuple[int, int | None] | None:
-        """The factor (and run on it) that a split of an operand or result means."""
-        key = (is_result, index, placement)
-        if key not in self._factors:
-            dims = (self.rule.results if is_result else self.rule.operands)[index]
-            base = (self.base.results if is_result else self.base.operands)[index]
-            found: tuple[int, int | None] | None = None
-            if placement.dim < len(dims):
-                shards = (
-                    *base.dim(placement.dim),
-                    Shard(self.axis, placement.run),
-                )
-                split = factor_shards(shards, dims[placement.dim], self.rule, self.mesh)
-                for factor, own in (split or {}).items():
-                    for shard in own:
-                        if shard.axis == self.axis:
-                            found = (factor, shard.run)
-            self._factors[key] = found
-        return self._factors[key]
-
-    def fitting(self, index: int, placement: Placement) -> Placement | None:
-        """
-        That split of an operand inside the axes before, which may split the operand
-        otherwise than where the placement comes from; None if its sizes forbid it.
-        """
-        type_, base = self.op.operands[index].type, self.base.operands[index]
-        layout = add_placement(base, self.axis, placement, rank_of(type_))
-        if not fits(shape_of(type_), layout, self.mesh):
-            return None
-        return placement_in(canonical(shape_of(type_), layout, self.mesh), self.axis)
-
-
-def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
-    """Bytes of a value on one device under a layout."""
-    type_ = value.type
-    if not isinstance(type_, TensorType):
-        return 0.0
-    elements = prod(shape_of(type_)) if all(n >= 0 for n in shape_of(type_)) else 0
-    parts = prod(mesh.size(axis) for axis in layout.split_axes)
-    return elements * bytes_per_element(type_.element_type) / parts
-
-
-def _reduce_price(size: float, parts: int) -> float:
-    return PRICE_PER_BYTE_SENT * 2 * (parts - 1) / parts * size
-
-
-def _gather_price(size: float, parts: int) -> float:
-    return PRICE_PER_BYTE_SENT * GATHER_PENALTY * (parts - 1) / parts * size
-
-
-class AxisChooser:
-    """
-    Chooses for one axis of a mesh.
-
-    - `layouts`: what the axes before it do to each op.
-    - `updates`: results of the entry function that replace an argument in the next
-      step, by index; they are placed like it.
-    - `split_parameters`: whether parameters (and what derives from parameters and
-      constants only) may start a split. For a data axis they may not: only a split
-      input, label or annotated parameter does.
-    """
-
-    def __init__(
-        self,
-        functions: Mapping[str, FuncOp],
-        entry: str,
-        mesh: Mesh,
-        axis: str,
-        layouts: Mapping[Operation, OpLayouts],
-        *,
-        split_parameters: bool,
-        updates: Mapping[int, int],
-    ):
-        self.functions = functions
-        self.entry = entry
-        self.updates = updates
-        self.mesh = mesh
-        self.axis = axis
-        self.parts = mesh.size(axis)
-        self.layouts = layouts
-        self.split_parameters = split_parameters
-        self._infos: dict[Operation, _OpInfo] = {}
-        self._hints: dict[str, dict[SSAValue, set[Placement]]] = {}
-        self._solved: dict[
-            tuple[str, tuple[ArgumentKey, ...]], list[FunctionChoice]
-        ] = {}
-
-    def info(self, op: Operation) -> _OpInfo:
-        """The op's rule and candidates on this axis."""
-        found = self._infos.get(op)
-        if found is None:
-            rule = Rule.replicated(op) if isinstance(op, CallOp) else rule_for(op)
-            found = _OpInfo(op, rule, self.layouts.get(op), self.mesh, self.axis)
-            self._infos[op] = found
-        return found
-
-    def solve(
-        self, name: str, arguments: Sequence[ArgumentKey]
-    ) -> list[FunctionChoice]:
-        """
-        The choices for a function whose arguments come like that: the cheapest for
-        each way its results can leave it, cheapest first, `MAX_ALTERNATIVES` at most.
-        """
-        key = (name, tuple(arguments))
-        if key not in self._solved:
-            solver = _FunctionSolver(self, self.functions[name])
-            self._solved[key] = solver.solve(arguments)
-        return self._solved[key]
-
-    def hints(self, name: str) -> dict[SSAValue, set[Placement]]:
-        """
-        Splits with run lengths that consumers could use without traffic, per value:
-        each op's contiguous splits carried backwards along the rules. This is how the
-        columns of a fused QKV learn that they must be split by heads.
-        """
-        if name in self._hints:
-            return self._hints[name]
-        hints: dict[SSAValue, set[Placement]] = {}
-        self._hints[name] = hints
-        for op in reversed(list(self.functions[name].body.block.ops)):
-            if isinstance(op, CallOp):
-                callee = self.functions[op.callee.string_value()]
-                inner = self.hints(op.callee.string_value())
-                for value, arg in zip(op.operands, callee.body.block.args, strict=True):
-                    hints.setdefault(value, set()).update(inner.get(arg, ()))
-                continue
-            if isinstance(op, ReturnOp):
-                continue
-            info = self.info(op)
-            factors: set[tuple[int, int | None]] = {
-                (f, None)
-                for f, factor in enumerate(info.rule.factors)
-                if factor.kind != "replicate"
-            }
-            factors |= set(self.hinted_factors(info, hints))
-            for factor, run in factors:
-                candidate = info.candidate(factor, run)
-                if candidate is None:
-                    continue
-                for value, placement in zip(
-                    op.operands, candidate.operands, strict=True
-                ):
-                    if placement.kind == "split" and placement.run is not None:
-                        hints.setdefault(value, set()).add(placement)
-        return hints
-
-    @cached_property
-    def wishes(self) -> Mapping[SSAValue, set[Placement]]:
-        """
-        Splits that `dist.constrain` asks of the values that lead up to it, through
-        elementwise and other ops that are no contractions, and across calls. An op
-        whose result is wished for in parts may cut its operands for it.
-        """
-        wishes: dict[SSAValue, set[Placement]] = {}
-        self._collect_wishes(self.entry, (), wishes)
-        return wishes
-
-    def _collect_wishes(
-        self,
-        name: str,
-        results: Sequence[set[Placement]],
-        wishes: dict[SSAValue, set[Placement]],
-    ) -> list[set[Placement]]:
-        """Adds the wishes for a function's values; gives those for its arguments."""
-        block = self.functions[name].body.block
-        for op in reversed(list(block.ops)):
-            if isinstance(op, ReturnOp):
-                for value, wished in zip(op.operands, results, strict=False):
-                    wishes.setdefault(value, set()).update(wished)
-            elif isinstance(op, CallOp):
-                inner = self._collect_wishes(
-                    op.callee.string_value(),
-                    [wishes.get(r, set()) for r in op.results],
-                    wishes,
-                )
-                for value, wished in zip(op.operands, inner, strict=True):
-                    wishes.setdefault(value, set()).update(wished)
-            elif isinstance(op, ConstrainOp):
-                target = placement_in(op.layout.data, self.axis)
-                if op.fixes(self.axis) and target.kind == "split":
-                    wishes.setdefault(op.source, set()).add(target)
-            elif any(r in wishes for r in op.results):
-                info = self.info(op)
-                if info.rule.flops:
-                    continue
-                for key in self.hinted_factors(info, wishes):
-                    candidate = info.candidate(*key)
-                    if candidate is None:
-                        continue
-                    for value, p in zip(op.operands, candidate.operands, strict=True):
-                        if p.kind == "split":
-                            wishes.setdefault(value, set()).add(p)
-        return [wishes.get(arg, set()) for arg in block.args]
-
-    def hinted_factors(
-        self, info: _OpInfo, hints: Mapping[SSAValue, set[Placement]]
-    ) -> Iterable[tuple[int, int | None]]:
-        """Factors with run lengths that the users of an op's results hint at."""
-        for index, result in enumerate(info.op.results):
-            for placement in hints.get(result, ()):
-                found = info.factor_of(True, index, placement)
-                if found is not None:
-                    yield found
-
-
-class _FunctionSolver:
+class FunctionSolver:
     """The dynamic program over one function's ops, in program order."""
 
     def __init__(self, chooser: AxisChooser, function: FuncOp):
@@ -653,11 +218,11 @@ class _FunctionSolver:
             for source in have:
                 match source.kind, target.kind:
                     case "split", "whole":
-                        prices.append(_gather_price(size, parts))
+                        prices.append(gather_price(size, parts))
                     case "split", "split":
-                        prices.append(_gather_price(size, parts) / parts)
+                        prices.append(gather_price(size, parts) / parts)
                     case "partial", "whole":
-                        prices.append(_reduce_price(size, parts))
+                        prices.append(reduce_price(size, parts))
                     case _:
                         pass
             price += min(prices)
@@ -704,7 +269,7 @@ class _FunctionSolver:
                 )
         yield from self._partial(info, available)
 
-    def _is_foreign(self, info: _OpInfo, factor: int | None) -> bool:
+    def _is_foreign(self, info: OpCandidates, factor: int | None) -> bool:
         """
         Whether a split is not what an axis for parameters is there for: a contraction
         with a parameter splits along a dimension of the parameter; one of activations
@@ -726,7 +291,7 @@ class _FunctionSolver:
         )
 
     def _partial(
-        self, info: _OpInfo, available: tuple[Available, ...]
+        self, info: OpCandidates, available: tuple[Available, ...]
     ) -> Iterable[tuple[OpChoice, float]]:
         """Letting partial values pass through, where the rule is linear in them."""
         whole = info.candidate(None, None)
@@ -754,7 +319,7 @@ class _FunctionSolver:
                     yield OpChoice(info.op, operands, results), price
 
     def _supported(
-        self, info: _OpInfo, available: tuple[Available, ...]
+        self, info: OpCandidates, available: tuple[Available, ...]
     ) -> dict[tuple[int | None, int | None], set[int]]:
         """
         The factors (with runs) worth trying and the operands that suggest each: those
@@ -837,20 +402,20 @@ class _FunctionSolver:
                     if may_slice or value in self.derived:
                         prices.append(0.0)
                 case "split", "whole":
-                    prices.append(_gather_price(size, parts))
+                    prices.append(gather_price(size, parts))
                 case "split", "split":
-                    prices.append(_gather_price(size, parts) / parts)
+                    prices.append(gather_price(size, parts) / parts)
                 case "partial", "whole":
-                    prices.append(_reduce_price(size, parts))
+                    prices.append(reduce_price(size, parts))
                 case "partial", "split":
                     if may_slice:
-                        prices.append(_reduce_price(size, parts) / 2)
+                        prices.append(reduce_price(size, parts) / 2)
                 case _:
                     pass
         return min(prices)
 
     def _settled(
-        self, user: _OpInfo, index: int, available: Available
+        self, user: OpCandidates, index: int, available: Available
     ) -> tuple[Placement, float]:
         """
         How an operand crosses a function boundary at a call or return: as it is, but
@@ -866,7 +431,7 @@ class _FunctionSolver:
             fitting = user.fitting(index, placement)
             if fitting is not None:
                 return fitting, 0.0
-        prices = {"split": _gather_price, "partial": _reduce_price}
+        prices = {"split": gather_price, "partial": reduce_price}
         return WHOLE, min(prices[p.kind](size, parts) for p in available)
 
     def _call(
@@ -968,7 +533,7 @@ class _FunctionSolver:
                     and chooser.split_parameters
                 ):
                     # Whoever gets the program's result will want it whole.
-                    total += _gather_price(info.operand_bytes[i], chooser.parts)
+                    total += gather_price(info.operand_bytes[i], chooser.parts)
             results.append(placement)
         return total, tuple(results)
 

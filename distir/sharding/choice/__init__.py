@@ -1,0 +1,46 @@
+"""
+Choosing what one mesh axis does to every value of a program.
+
+For each op the sharding rule offers candidates: split one factor over the axis, let
+partial values pass through, or work on whole values. `AxisChooser` finds the cheapest
+combination for a function by dynamic programming in program order. A state is what the
+axis does to the values that are still live; a called function is solved once per
+combination of argument placements, so a repeated layer costs what one layer costs.
+
+The price is deliberately independent of the cluster: floating-point operations per
+device, plus a low price per byte communicated, plus a much lower one per byte touched.
+Whoever asks for a 4-way split wants the work split 4 ways where that is possible, and
+then as little communication as possible; the searches weigh the two with the cluster's
+real costs. Among equals, values stay whole between blocks (Megatron's scheme) rather
+than split: gathering is priced slightly above its bytes.
+"""
+
+from distir.sharding.choice.candidates import OpLayouts
+from distir.sharding.choice.choices import (
+    ArgumentKey,
+    FunctionChoice,
+    OpChoice,
+    Source,
+)
+from distir.sharding.choice.chooser import AxisChooser
+from distir.sharding.choice.placement import (
+    FREE,
+    WHOLE,
+    Placement,
+    add_placement,
+    placement_in,
+)
+
+__all__ = [
+    "FREE",
+    "WHOLE",
+    "ArgumentKey",
+    "AxisChooser",
+    "FunctionChoice",
+    "OpChoice",
+    "OpLayouts",
+    "Placement",
+    "Source",
+    "add_placement",
+    "placement_in",
+]

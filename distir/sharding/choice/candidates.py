@@ -1,0 +1,188 @@
+"""What an op can do with one mesh axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+from xdsl.ir import Operation
+
+from distir.dialects.dist import Layout, Shard
+from distir.sharding.choice.placement import (
+    WHOLE,
+    Placement,
+    add_placement,
+    placement_in,
+)
+from distir.sharding.choice.prices import (
+    PRICE_PER_BYTE_TOUCHED,
+    local_bytes,
+    reduce_price,
+)
+from distir.sharding.layout import canonical, fits
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import Rule, dim_shards, factor_shards, rank_of, shape_of
+
+
+@dataclass
+class OpLayouts:
+    """The layouts chosen so far (for the axes before) for an op's operands and results."""
+
+    operands: list[Layout]
+    results: list[Layout]
+    assignment: dict[int, tuple[Shard, ...]] = field(
+        default_factory=dict[int, tuple[Shard, ...]]
+    )
+
+
+class Candidate(NamedTuple):
+    factor: int | None
+    run: int | None
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    work: float
+    decompose: bool
+
+
+class OpCandidates:
+    """What the dynamic program needs to know of one op, computed once."""
+
+    def __init__(
+        self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str
+    ):
+        whole = Layout(mesh.name)
+        self.op = op
+        self.rule = rule
+        self.mesh = mesh
+        self.axis = axis
+        self.parts = mesh.size(axis)
+        self.base = base or OpLayouts(
+            [whole] * len(op.operands), [whole] * len(op.results)
+        )
+        self.operand_bytes = [
+            local_bytes(v, layout, mesh)
+            for v, layout in zip(op.operands, self.base.operands, strict=True)
+        ]
+        self.result_bytes = [
+            local_bytes(v, layout, mesh)
+            for v, layout in zip(op.results, self.base.results, strict=True)
+        ]
+        split = prod(
+            mesh.size(s.axis)
+            for shards in self.base.assignment.values()
+            for s in shards
+        )
+        self.flops = rule.flops / split
+        self._candidates: dict[tuple[int | None, int | None], Candidate | None] = {}
+        self._factors: dict[
+            tuple[bool, int, Placement], tuple[int, int | None] | None
+        ] = {}
+
+    def local_size(self, factor: int) -> int:
+        """The size of a factor after the axes before."""
+        shards = self.base.assignment.get(factor, ())
+        return self.rule.factors[factor].size // prod(
+            self.mesh.size(s.axis) for s in shards
+        )
+
+    def candidate(self, factor: int | None, run: int | None) -> Candidate | None:
+        """Splitting that factor (None: nothing), or None if the rule forbids it."""
+        key = (factor, run)
+        if key not in self._candidates:
+            self._candidates[key] = self._candidate(factor, run)
+        return self._candidates[key]
+
+    def _candidate(self, factor: int | None, run: int | None) -> Candidate | None:
+        rule, decompose = self.rule, False
+        if factor is None:
+            operands = (WHOLE,) * len(self.op.operands)
+            results = (WHOLE,) * len(self.op.results)
+        else:
+            kind = rule.factors[factor].kind
+            size = self.local_size(factor)
+            if kind == "replicate" or size % ((run or 1) * self.parts):
+                return None
+            if run is not None and run * self.parts == size:
+                run = None
+            shard = Shard(self.axis, run)
+            before = self.base.assignment.get(factor, ())
+            assignment = {**self.base.assignment, factor: (*before, shard)}
+            operands = self._placements(rule.operands, factor, assignment)
+            results = self._placements(rule.results, factor, assignment)
+            monoid = rule.factors[factor].monoid
+            reduced = rule.partial_results.get(factor, frozenset())
+            results = tuple(
+                Placement("partial", monoid=monoid) if i in reduced else p
+                for i, p in enumerate(results)
+            )
+            if kind == "reduction":
+                # After decomposition the reduced value is whole: the op that adds the
+                # addend needs it so.
+                decompose = bool(rule.addends)
+                after = WHOLE if decompose else Placement("partial", monoid=monoid)
+                results = tuple(after for _ in results)
+        work = self.flops / (1 if factor is None else self.parts)
+        touched = sum(
+            size / (self.parts if p.kind == "split" else 1)
+            for size, p in zip(
+                (*self.operand_bytes, *self.result_bytes),
+                (*operands, *results),
+                strict=True,
+            )
+        )
+        work += PRICE_PER_BYTE_TOUCHED * touched
+        if decompose:
+            work += sum(reduce_price(size, self.parts) for size in self.result_bytes)
+        return Candidate(factor, run, operands, results, work, decompose)
+
+    def _placements(
+        self,
+        values: Sequence[Sequence[tuple[int, ...]]],
+        factor: int,
+        assignment: Mapping[int, tuple[Shard, ...]],
+    ) -> tuple[Placement, ...]:
+        out: list[Placement] = []
+        for dims in values:
+            placement = WHOLE
+            for d, dim in enumerate(dims):
+                if factor in dim:
+                    for shard in dim_shards(dim, self.rule, assignment, self.mesh):
+                        if shard.axis == self.axis:
+                            placement = Placement("split", d, shard.run)
+            out.append(placement)
+        return tuple(out)
+
+    def factor_of(
+        self, is_result: bool, index: int, placement: Placement
+    ) -> tuple[int, int | None] | None:
+        """The factor (and run on it) that a split of an operand or result means."""
+        key = (is_result, index, placement)
+        if key not in self._factors:
+            dims = (self.rule.results if is_result else self.rule.operands)[index]
+            base = (self.base.results if is_result else self.base.operands)[index]
+            found: tuple[int, int | None] | None = None
+            if placement.dim < len(dims):
+                shards = (
+                    *base.dim(placement.dim),
+                    Shard(self.axis, placement.run),
+                )
+                split = factor_shards(shards, dims[placement.dim], self.rule, self.mesh)
+                for factor, own in (split or {}).items():
+                    for shard in own:
+                        if shard.axis == self.axis:
+                            found = (factor, shard.run)
+            self._factors[key] = found
+        return self._factors[key]
+
+    def fitting(self, index: int, placement: Placement) -> Placement | None:
+        """
+        That split of an operand inside the axes before, which may split the operand
+        otherwise than where the placement comes from; None if its sizes forbid it.
+        """
+        type_, base = self.op.operands[index].type, self.base.operands[index]
+        layout = add_placement(base, self.axis, placement, rank_of(type_))
+        if not fits(shape_of(type_), layout, self.mesh):
+            return None
+        return placement_in(canonical(shape_of(type_), layout, self.mesh), self.axis)

@@ -1,0 +1,44 @@
+"""What the chooser decides for ops and functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.ir import Operation
+
+from distir.sharding.choice.placement import Placement
+
+
+@dataclass(frozen=True)
+class OpChoice:
+    """What the axis does to one op: placements, and the factor that it splits."""
+
+    op: Operation
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    factor: int | None = None
+    run: int | None = None
+    decompose: bool = False
+    callee: FunctionChoice | None = None
+
+
+Source = Literal["activation", "constant", "parameter"]
+"""
+What a value is computed from: inputs among other things, constants only, or parameters
+and constants only. Every device can compute the latter two for itself.
+"""
+
+ArgumentKey = tuple[Placement, Source]
+"""What an argument comes as, and what it is computed from."""
+
+
+@dataclass(eq=False)
+class FunctionChoice:
+    """The cheapest choice for a function whose arguments and results are so placed."""
+
+    name: str
+    cost: float
+    arguments: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    ops: list[OpChoice]

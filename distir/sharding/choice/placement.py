@@ -1,0 +1,48 @@
+"""What one mesh axis does to a value."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from distir.dialects.dist import Layout, Shard
+
+
+class Placement(NamedTuple):
+    """
+    What one mesh axis does to a value: nothing (`whole`), `split` a dimension with a
+    run length as in `Shard`, leave it `partial`, or, for a parameter that nothing has
+    used yet, still `free`.
+    """
+
+    kind: str
+    dim: int = 0
+    run: int | None = None
+    monoid: str = ""
+
+
+WHOLE = Placement("whole")
+FREE = Placement("free")
+
+
+def placement_in(layout: Layout, axis: str) -> Placement:
+    """What `axis` does to a value with that layout."""
+    for dim, shards in enumerate(layout.dims):
+        for shard in shards:
+            if shard.axis == axis:
+                return Placement("split", dim, shard.run)
+    for name, monoid in layout.partial:
+        if name == axis:
+            return Placement("partial", monoid=monoid)
+    return WHOLE
+
+
+def add_placement(layout: Layout, axis: str, placement: Placement, rank: int) -> Layout:
+    """The layout with `axis` doing that, inside the axes already there."""
+    if placement.kind == "split":
+        shards = (*layout.dim(placement.dim), Shard(axis, placement.run))
+        return layout.with_dim(placement.dim, shards, rank)
+    if placement.kind == "partial":
+        return Layout(
+            layout.mesh, layout.dims, (*layout.partial, (axis, placement.monoid))
+        )
+    return layout

@@ -1,0 +1,37 @@
+"""What work and communication cost the chooser, in floating-point operations."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from distir.dialects.dist import Layout
+from distir.dialects.onnx_values import bytes_per_element
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import shape_of
+
+PRICE_PER_BYTE_SENT = 4.0
+PRICE_PER_BYTE_TOUCHED = 0.05
+GATHER_PENALTY = 1.25
+
+
+def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
+    """Bytes of a value on one device under a layout."""
+    type_ = value.type
+    if not isinstance(type_, TensorType):
+        return 0.0
+    elements = prod(shape_of(type_)) if all(n >= 0 for n in shape_of(type_)) else 0
+    parts = prod(mesh.size(axis) for axis in layout.split_axes)
+    return elements * bytes_per_element(type_.element_type) / parts
+
+
+def reduce_price(size: float, parts: int) -> float:
+    """Of an all-reduce of that many bytes per device."""
+    return PRICE_PER_BYTE_SENT * 2 * (parts - 1) / parts * size
+
+
+def gather_price(size: float, parts: int) -> float:
+    """Of an all-gather that makes that many bytes per device."""
+    return PRICE_PER_BYTE_SENT * GATHER_PENALTY * (parts - 1) / parts * size
