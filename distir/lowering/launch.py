@@ -164,15 +164,20 @@ class _Logs:
         path = self.folder / f"{rank}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def pass_on(self) -> None:
-        """Reports new whole lines of rank 0."""
-        if self.progress is None:
-            return
-        new = self.text(0)[self._offset :]
-        whole = new[: new.rfind("\n") + 1]
+    def pass_on(self) -> bool:
+        """Reports new whole lines of rank 0; whether there are any."""
+        path = self.folder / "0.log"
+        if not path.exists():
+            return False
+        with path.open("rb") as file:
+            file.seek(self._offset)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
-        for line in whole.splitlines():
-            self.progress(line)
+        if self.progress is not None:
+            for line in whole.decode(errors="replace").splitlines():
+                self.progress(line)
+        return bool(whole)
 
 
 def run_package(
@@ -199,7 +204,8 @@ def run_package(
     front, of steps. Parameters may be left out: they are initialised.
 
     Raises DistIRError when a rank fails, is killed or is not done after `timeout_s`
-    seconds; no process is left behind, whatever happens.
+    seconds (of a training: has not done its next step); no process is left behind,
+    whatever happens.
     """
     directory = Path(directory).resolve()
     manifest = _manifest(directory)
@@ -239,7 +245,8 @@ def run_package(
                 "environment": environment,
                 "logs": str(folder),
             }
-            _supervise(spawner, job, needed, timeout_s, _Logs(folder, progress))
+            logs = _Logs(folder, progress)
+            _supervise(spawner, job, needed, timeout_s, logs, training is not None)
             if not manifest["results"]:
                 return {}
             return {k: np.array(v) for k, v in load_weights(outputs).items()}
@@ -260,9 +267,17 @@ def _manifest(directory: Path) -> dict[str, Any]:
 
 
 def _supervise(
-    spawner: Spawner, job: Mapping[str, Any], ranks: int, timeout_s: float, logs: _Logs
+    spawner: Spawner,
+    job: Mapping[str, Any],
+    ranks: int,
+    timeout_s: float,
+    logs: _Logs,
+    renews: bool,
 ) -> None:
-    """Waits until every rank has ended well. On anything else kills all and raises."""
+    """
+    Waits until every rank has ended well. On anything else kills all and raises. With
+    `renews` each report of progress gives the ranks that time again.
+    """
     done = False
     try:
         spawner.start()
@@ -271,7 +286,8 @@ def _supervise(
         left = set(range(ranks))
         while left:
             event = spawner.read_event(min(deadline, time.monotonic() + 0.1))
-            logs.pass_on()
+            if logs.pass_on() and renews:
+                deadline = time.monotonic() + timeout_s
             if event is not None:
                 left.discard(event["rank"])
                 if event["code"] != 0:

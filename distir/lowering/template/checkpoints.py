@@ -228,7 +228,7 @@ class Checkpoint:
         known = steps_in(folder)
         if not known:
             raise CheckpointError(f"there is no complete checkpoint in {folder}")
-        if resume != "latest" and int(resume) not in known:
+        if resume != "latest" and resume not in map(str, known):
             raise CheckpointError(
                 f"{folder} has no checkpoint of step {resume}; it has "
                 f"{', '.join(map(str, known))}"

@@ -57,6 +57,13 @@ def main(arguments=None):
         help="go on from a checkpoint, the latest one unless a step is named",
     )
     options = parser.parse_args(arguments)
+    if (options.resume or options.save_every) and not options.checkpoint_dir:
+        parser.error("--resume and --save-every need --checkpoint-dir")
+    if options.steps is not None:
+        if options.steps < 1:
+            parser.error("--steps must be at least 1")
+        if not Path(__file__).with_name("training.py").exists():
+            parser.error("this program holds no training step")
     name = load_package()
     program = importlib.import_module(f"{name}.program")
     runtime = importlib.import_module(f"{name}.runtime")

@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative_number,
         default=600.0,
         metavar="SECONDS",
-        help="stop the ranks after that long (default 600)",
+        help="stop the ranks after that long, in a training after that long without a "
+        "new step (default 600)",
     )
     training = parser.add_argument_group("training")
     training.add_argument(
