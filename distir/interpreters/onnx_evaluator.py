@@ -79,7 +79,20 @@ def _conformed(value: Any, type_: Attribute) -> Any:
     return array if array.dtype == dtype else array.astype(dtype)
 
 
+def _with_whole_mask(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
+    """
+    `onnx.reference` lays the causal mask of attention out by the shape of the other one,
+    even where that is to be repeated for every query.
+    """
+    if op.name != "onnx.Attention" or len(inputs) < 4 or inputs[3] is None:
+        return inputs
+    mask, queries = inputs[3], inputs[0].shape[-2]
+    whole = np.broadcast_to(mask, np.broadcast_shapes(mask.shape, (queries, 1)))
+    return [*inputs[:3], whole, *inputs[4:]]
+
+
 def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
+    inputs = _with_whole_mask(op, inputs)
     # Which body a function op has depends on the types and presence of its inputs.
     kinds = tuple(
         (str(v.dtype), v.ndim)

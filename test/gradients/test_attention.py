@@ -64,6 +64,8 @@ CASES = [
     attention_case((1, 4, 2, 2), (1, 2, 3, 2), (1, 2, 3, 2), (2, 3)),
     attention_case((2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 2), (2, 1, 1, 3)),
     attention_case((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2), (2, 3, 3), is_causal=1),
+    attention_case((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2), (2, 1, 3), is_causal=1),
+    attention_case((1, 2, 3, 2), (1, 2, 3, 2), (1, 2, 3, 2), SEEN[:1], is_causal=1),
     attention_case((2, 2, 4), (2, 3, 4), (2, 3, 6), heads=(2, 2)),
     attention_case((1, 2, 8), (1, 3, 4), (1, 3, 2), SEEN, heads=(4, 2), scale=0.25),
     attention_case((1, 2, 8), (1, 2, 4), (1, 2, 4), (4, 2, 2), heads=(4, 2), is_causal=1),
