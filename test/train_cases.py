@@ -23,6 +23,7 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
+from distir.dialects.train_ops.dropout import DropoutOp, Split
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
@@ -111,6 +112,35 @@ _half = [a.astype(np.float16) for a in (*_q, *_kv)]
 case(AttentionGradOp, *_half, heads=(6, 3), is_causal=True)
 _wide = [a.astype(np.float64) for a in (*_q, *_kv)]
 case(AttentionGradOp, *_wide, heads=(6, 3), is_causal=True, label="f64")
+
+# Dropout
+_rng = np.random.default_rng(15)
+for _dtype in (np.float16, np.float32, np.float64):
+    _options = {"ratio": 0.25, "seed": 7, "stream": 2**32 - 1}
+    case(DropoutOp, real(4, 6, 12, dtype=_dtype), scalar(5, np.int64), **_options)
+case(DropoutOp, real(12, 6), scalar(2**40 + 3, np.int64), ratio=0.5, label="far")
+case(DropoutOp, real(12), scalar(0, np.int64), ratio=0.0)
+case(DropoutOp, scalar(1.5), scalar(1, np.int64), ratio=0.5, label="scalar")
+
+
+def _part(x: Any, counter: Any, first: Any, second: Any) -> Operation:
+    """A part of a tensor that is too large for 32-bit positions."""
+    return DropoutOp(
+        x,
+        counter,
+        [first, second],
+        ratio=0.5,
+        global_shape=[8, 2**33, 3],
+        splits=[Split(0, 2, 2), Split(1, 2**31, 2)],
+    )
+
+
+_part.name = "train.dropout"
+case(
+    *(_part, real(4, 4, 3), scalar(1, np.int64), scalar(1, np.int64)),
+    scalar(2**31 - 2, np.int64),
+    label="part",
+)
 
 # Batch normalisation
 _rng = np.random.default_rng(14)

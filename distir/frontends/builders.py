@@ -31,6 +31,8 @@ from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
 from distir.dialects.dist import NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.program import ENTRY, set_argument_attributes
 
@@ -43,6 +45,11 @@ DTYPES: dict[str, TypeAttribute] = {
 
 LAYER = "layer"
 """The symbol of the function of one layer."""
+
+EMBEDDING_STREAM, ATTENTION_STREAM, ATTENTION_OUTPUT_STREAM, MLP_OUTPUT_STREAM = range(
+    4
+)
+"""The streams of random numbers of a GPT's dropouts."""
 
 Shape = Sequence[int]
 
@@ -83,12 +90,17 @@ def build_gpt(
     dtype: str = "f32",
     *,
     tied: bool = True,
+    dropout: float = 0.0,
+    seed: int = 0,
 ) -> ModuleOp:
     """
     The forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq, vocab]:
     learned positions, layer norm before attention and MLP, one matrix for query, key
     and value, causal attention, GELU. `tied` uses the embedding as the output matrix.
-    The names of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
+    `dropout` is the ratio of elements set to zero, with random numbers of that seed, in
+    the embeddings, the attention probabilities and both residual branches of a layer;
+    the program then takes the number of steps done before as its last argument. The names
+    of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
     """
     _check_sizes(
         layers=layers, d_model=d_model, heads=heads, vocab=vocab, batch=batch, seq=seq
@@ -98,9 +110,14 @@ def build_gpt(
             f"{heads} heads do not divide the model width {d_model}; choose a number of "
             "heads that does"
         )
+    if not 0 <= dropout < 1 or not 0 <= seed < 2**32:
+        raise DistIRError(
+            f"dropout is {dropout} and its seed {seed}; expected a ratio of at least 0 "
+            f"and less than 1, and a seed of 32 bits"
+        )
     element = _element(dtype)
-    layer_function = _gpt_layer(element, d_model, heads, batch, seq)
-    main = _FunctionBuilder(element)
+    layer_function = _gpt_layer(element, d_model, heads, batch, seq, (dropout, seed))
+    main = _FunctionBuilder(element, (dropout, seed))
     tokens = main.argument("input_ids", (batch, seq), role="input", element=i64)
     wte = main.argument("transformer.wte.weight", (vocab, d_model))
     wpe = main.argument("transformer.wpe.weight", (seq, d_model))
@@ -111,6 +128,9 @@ def build_gpt(
         main.argument(f"transformer.ln_f.{n}", (d_model,)) for n in ("weight", "bias")
     ]
     head = wte if tied else main.argument("lm_head.weight", (vocab, d_model))
+    step = None
+    if dropout:
+        step = main.argument(STEP, (), role="state", element=i64)
 
     hidden = (batch, seq, d_model)
     main.scope = "transformer"
@@ -119,9 +139,12 @@ def build_gpt(
     h = main.op("Gather", [wte, tokens], hidden)
     main.scope = "transformer.wpe"
     h = main.op("Add", [h, wpe], hidden)
+    main.scope = "transformer.drop"
+    h = main.dropout(h, step, EMBEDDING_STREAM)
     for index in range(layers):
-        scope = f"transformer.h.{index}"
-        h = main.call(layer_function, scope, [h, mask, *arguments[index]])
+        main.scope = scope = f"transformer.h.{index}"
+        counter = [] if step is None else [main.call_counter(step, layers, index)]
+        h = main.call(layer_function, scope, [h, mask, *counter, *arguments[index]])
     main.scope = "transformer.ln_f"
     h = main.layer_norm(h, norm, hidden)
     main.scope = "lm_head"
@@ -149,13 +172,21 @@ def _gpt_layer_parameters(d_model: int) -> list[tuple[str, Shape]]:
 
 
 def _gpt_layer(
-    element: TypeAttribute, d_model: int, heads: int, batch: int, seq: int
+    element: TypeAttribute,
+    d_model: int,
+    heads: int,
+    batch: int,
+    seq: int,
+    dropout: tuple[float, int],
 ) -> FuncOp:
-    """(hidden, mask, parameters of the layer...) -> hidden."""
-    b = _FunctionBuilder(element)
+    """(hidden, mask, counter of calls, parameters of the layer...) -> hidden."""
+    b = _FunctionBuilder(element, dropout)
     hidden = (batch, seq, d_model)
     x = b.argument("hidden", hidden, role=None)
     mask = b.argument("mask", (seq, seq), role=None)
+    counter = None
+    if b.ratio:
+        counter = b.argument("counter", (), role=None, element=i64)
     p = {
         name: b.argument(f"transformer.h.*.{name}", shape)
         for name, shape in _gpt_layer_parameters(d_model)
@@ -173,14 +204,19 @@ def _gpt_layer(
 
     qkv = linear("attn.c_attn", norm("ln_1", x), 3 * d_model)
     b.scope = "transformer.h.*.attn"
-    attended = _attention(b, qkv, mask, (batch, seq, heads, d_model // heads))
+    sizes = (batch, seq, heads, d_model // heads)
+    attended = _attention(b, qkv, mask, counter, sizes)
     projected = linear("attn.c_proj", attended, d_model)
+    b.scope = "transformer.h.*.attn.resid_dropout"
+    projected = b.dropout(projected, counter, ATTENTION_OUTPUT_STREAM)
     b.scope = "transformer.h.*"
     x = b.op("Add", [projected, x], hidden)
     h = linear("mlp.c_fc", norm("ln_2", x), 4 * d_model)
     b.scope = "transformer.h.*.mlp.act"
     h = b.op("Gelu", [h], (batch, seq, 4 * d_model), approximate="tanh")
     h = linear("mlp.c_proj", h, d_model)
+    b.scope = "transformer.h.*.mlp.dropout"
+    h = b.dropout(h, counter, MLP_OUTPUT_STREAM)
     b.scope = "transformer.h.*"
     return b.finish(LAYER, [b.op("Add", [x, h], hidden)])
 
@@ -189,6 +225,7 @@ def _attention(
     b: _FunctionBuilder,
     qkv: SSAValue,
     mask: SSAValue,
+    counter: SSAValue | None,
     sizes: tuple[int, int, int, int],
 ) -> SSAValue:
     """Masked self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw]."""
@@ -206,6 +243,7 @@ def _attention(
     scores = b.op("Mul", [b.op("MatMul", [q, k], square), scale], square)
     scores = b.op("Add", [scores, mask], square)
     weights = b.op("Softmax", [scores], square, axis=-1)
+    weights = b.dropout(weights, counter, ATTENTION_STREAM)
     h = b.op("MatMul", [weights, v], (batch, heads, seq, width))
     h = b.op("Transpose", [h], sizes, perm=[0, 2, 1, 3])
     return b.op("Reshape", [h, b.constant(np.array([0, 0, -1]))], merged)
@@ -240,10 +278,14 @@ def _layer_arguments(
 
 
 class _FunctionBuilder:
-    """Appends ops to one function. `scope` is the scope of the ops that follow."""
+    """
+    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout`
+    the ratio and the seed of dropout.
+    """
 
-    def __init__(self, element: TypeAttribute):
+    def __init__(self, element: TypeAttribute, dropout: tuple[float, int] = (0.0, 0)):
         self.element = element
+        self.ratio, self.seed = dropout
         self.dtype = numpy_dtype(element)
         self.scope = ""
         self.block = Block()
@@ -319,6 +361,23 @@ class _FunctionBuilder:
         return self.op(
             "LayerNormalization", [value, *parameters], shape, axis=-1, epsilon=1e-5
         )
+
+    def dropout(
+        self, value: SSAValue, counter: SSAValue | None, stream: int
+    ) -> SSAValue:
+        """The value after dropout; the value itself where there is no counter."""
+        if counter is None:
+            return value
+        op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
+        op.attributes[SCOPE] = StringAttr(self.scope)
+        self.block.add_op(op)
+        return op.y
+
+    def call_counter(self, step: SSAValue, calls: int, index: int) -> SSAValue:
+        """A number for one of the calls of a function in a step: another one for each."""
+        count, own = (self.constant(np.array(n, np.int64)) for n in (calls, index))
+        before = self.op("Mul", [step, count], (), i64)
+        return self.op("Add", [before, own], (), i64)
 
     def call(
         self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]

@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import NAME, UPDATES
 from distir.dialects.onnx_values import onnx_element_type
-from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
+from distir.dialects.train_ops.optimizers import STEP, AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
@@ -69,13 +69,15 @@ def add_updates(
         build = GradientBuilder(step.insert, None)
         values = clipped([gradient for _, gradient in gradients], options.clip, build)
         gradients = [(p, g) for (p, _), g in zip(gradients, values, strict=True)]
-    counter = None
+    # A program with dropout counts steps already.
+    counter = next((arg for arg, name in names.items() if name == STEP), None)
     results: list[Result] = []
-    if options.name != "sgd":
-        counter = step.argument(TensorType(i64, []), "state", "optimizer.step")
+    if counter is None and options.name != "sgd":
+        counter = step.argument(TensorType(i64, []), "state", STEP)
+    if counter is not None:
         build = GradientBuilder(step.insert, None)
         one = build.constant(np.array(1, np.int64))
-        results.append(_update(build.onnx("Add", counter, one), "optimizer.step"))
+        results.append(_update(build.onnx("Add", counter, one), STEP))
     parameters: list[Result] = []
     for parameter, gradient in gradients:
         new, states = _one_update(

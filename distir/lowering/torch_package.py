@@ -22,7 +22,7 @@ from distir.program import (
 ALWAYS = ("__init__", "main", "runtime", "collectives", "tensors")
 """The helper modules of every package."""
 
-TRAINING = ("checkpoints", "initial", "training")
+TRAINING = ("checkpoints", "initial", "random_numbers", "training")
 """The helper modules of packages that train."""
 
 

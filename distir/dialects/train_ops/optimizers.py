@@ -50,6 +50,9 @@ from distir.dialects.train_ops.checks import (
 
 F64 = base(FloatAttr[Float64Type])
 
+STEP = "optimizer.step"
+"""The name of the state that counts the steps done before."""
+
 
 def _plain(value: SSAValue) -> TensorType[Attribute]:
     return TensorType(element_type(value), shape_of(value))

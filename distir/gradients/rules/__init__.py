@@ -15,6 +15,7 @@ from distir.gradients.rules import (
     contraction as contraction,
 )
 from distir.gradients.rules import convolution as convolution
+from distir.gradients.rules import dropout as dropout
 from distir.gradients.rules import (
     elementwise as elementwise,
 )

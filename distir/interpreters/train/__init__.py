@@ -9,6 +9,7 @@ from distir.interpreters.train import (
 from distir.interpreters.train import attention as attention
 from distir.interpreters.train import batch_normalization as batch_normalization
 from distir.interpreters.train import convolution as convolution
+from distir.interpreters.train import dropout as dropout
 from distir.interpreters.train import indexing as indexing
 from distir.interpreters.train import losses as losses
 from distir.interpreters.train import (

@@ -2,9 +2,8 @@
 Initial values of parameters, the same for every distribution.
 
 Each element is a function of the seed, the name of its tensor and its position in the
-whole tensor alone: counter-based random numbers (Threefry-2x32 with 20 rounds, Salmon et
-al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Only integers are computed up to
-the last multiplication, so that every device draws the same bits.
+whole tensor alone: counter-based random numbers. Only integers are computed up to the
+last multiplication, so that every device draws the same bits.
 """
 
 import hashlib
@@ -13,33 +12,13 @@ from math import sqrt
 import torch
 
 from . import collectives
+from .random_numbers import MASK, threefry
 
 STANDARD_DEVIATION = 0.02
 """Of matrices, as language models are initialised."""
 
-_MASK = 0xFFFFFFFF
-_PARITY = 0x1BD11BDA
-_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _CHUNK = 1 << 20
 _LANES = 8
-
-
-def threefry(key, first, second):
-    """
-    Threefry-2x32-20 of a key (two 32-bit integers) and counters (two int64 tensors of
-    32-bit integers): two tensors of 32-bit integers.
-    """
-    keys = (*key, key[0] ^ key[1] ^ _PARITY)
-    x0, x1 = (first + keys[0]) & _MASK, (second + keys[1]) & _MASK
-    for round_ in range(20):
-        turn = _ROTATIONS[round_ % 8]
-        x0 = (x0 + x1) & _MASK
-        x1 = (((x1 << turn) | (x1 >> (32 - turn))) & _MASK) ^ x0
-        if round_ % 4 == 3:
-            count = round_ // 4 + 1
-            x0 = (x0 + keys[count % 3]) & _MASK
-            x1 = (x1 + keys[(count + 1) % 3] + count) & _MASK
-    return x0, x1
 
 
 def normal(key, positions):
@@ -49,8 +28,8 @@ def normal(key, positions):
     """
     total = torch.zeros_like(positions)
     for draw in range(2):
-        second = ((positions >> 32) << 1 | draw) & _MASK
-        for word in threefry(key, positions & _MASK, second):
+        second = ((positions >> 32) << 1 | draw) & MASK
+        for word in threefry(key, positions & MASK, second):
             total += (word & 0xFFFF) + (word >> 16)
     deviation = sqrt(_LANES * (65536**2 - 1) / 12)
     return (total - _LANES * 65535 // 2).to(torch.float64) * (1 / deviation)

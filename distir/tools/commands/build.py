@@ -6,7 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from distir.tools.arguments import positive_integer
+from distir.tools.arguments import (
+    non_negative_integer,
+    non_negative_number,
+    positive_integer,
+)
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 DTYPES = ("f32", "f16", "bf16")
@@ -17,6 +21,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gpt = models.add_parser("gpt", help="a GPT-2 style decoder")
     for name in ("layers", "d-model", "heads", "vocab", "batch", "seq"):
         _add_size(gpt, name)
+    gpt.add_argument(
+        "--dropout",
+        type=non_negative_number,
+        metavar="P",
+        help="ratio of embeddings, attention probabilities and residual branches that a "
+        "training step sets to zero (default 0)",
+    )
+    gpt.add_argument(
+        "--dropout-seed",
+        type=non_negative_integer,
+        metavar="N",
+        help="seed of dropout's random numbers (default 0)",
+    )
     _add_common(gpt)
     mlp = models.add_parser("mlp", help="dense layers of one width")
     for name in ("layers", "d-model", "batch"):
@@ -37,12 +54,17 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.errors import DistIRError
     from distir.frontends.builders import build_gpt, build_mlp
     from distir.tools.files import apply_passes, write_program
 
     is_gpt = arguments.model == "gpt"
     differentiate = differentiate_pass(arguments, "cross_entropy" if is_gpt else "mse")
     if is_gpt:
+        if arguments.dropout and differentiate is None:
+            raise DistIRError("--dropout is of use with --training only; add it")
+        if arguments.dropout_seed is not None and not arguments.dropout:
+            raise DistIRError("--dropout-seed is of use with --dropout only; add it")
         module = build_gpt(
             layers=arguments.layers,
             d_model=arguments.d_model,
@@ -51,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
             batch=arguments.batch,
             seq=arguments.seq,
             dtype=arguments.dtype,
+            dropout=arguments.dropout or 0.0,
+            seed=arguments.dropout_seed or 0,
         )
     else:
         module = build_mlp(

@@ -1,0 +1,198 @@
+"""Dropout whose random numbers depend on nothing but where an element is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    TensorType,
+    f64,
+    i64,
+)
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    ParsePropInAttrDict,
+    irdl_op_definition,
+    operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.train_ops.checks import (
+    check_element_type,
+    check_float,
+    check_like,
+    check_shape,
+    shape_of,
+)
+
+INTEGERS = DenseArrayBase.constr(i64)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A dimension is dealt out to `parts` devices in turn, `run` elements at a time."""
+
+    dim: int
+    parts: int
+    run: int
+
+
+@irdl_op_definition
+class DropoutOp(IRDLOperation):
+    """
+    `y = x / (1 - ratio)` where an element is kept, else 0. An element is kept if its
+    random number is not less than `ratio * 2^32`, rounded. With threefry(key, counter)
+    being Threefry-2x32-20 and every pair (lower, upper) 32 bits of a 64-bit number,
+
+        key = threefry((seed, stream), counter)
+        random number = threefry(key, position)[0]
+
+    where the position of an element is its row-major index in the whole tensor. So every
+    distribution draws the same numbers. They can be drawn again at any time: the
+    gradient is the same op on `dy`, and nothing but the counter is kept for it.
+
+    - `counter`: an i64 scalar that is another one for each training step and each call
+      of the function that the op is in;
+    - `stream`: another one for each op, `seed`: of the whole program; 32 bits each.
+
+    On one device's part of a tensor, of the per-rank form, the op also takes the device's
+    coordinate along each axis that splits the tensor. Then `global_shape` is the shape of
+    the whole tensor and `splits` says for each coordinate `[dimension, parts, run]`, the
+    axes of one dimension major to minor.
+    """
+
+    name = "train.dropout"
+
+    x = operand_def(TensorType)
+    counter = operand_def(TensorType)
+    coordinates = var_operand_def(TensorType)
+    ratio = prop_def(FloatAttr[Float64Type])
+    seed = prop_def(IntegerAttr.constr(i64))
+    stream = prop_def(IntegerAttr.constr(i64))
+    global_shape = opt_prop_def(INTEGERS)
+    splits = opt_prop_def(ArrayAttr[DenseArrayBase])
+    y = result_def(TensorType)
+
+    irdl_options = (ParsePropInAttrDict(),)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$x `,` $counter (`at` `(` $coordinates^ `)`)? attr-dict `:` "
+        "functional-type(operands, results)"
+    )
+
+    def __init__(
+        self,
+        x: SSAValue,
+        counter: SSAValue,
+        coordinates: Sequence[SSAValue] = (),
+        *,
+        ratio: float,
+        seed: int = 0,
+        stream: int = 0,
+        global_shape: Sequence[int] = (),
+        splits: Sequence[Split] = (),
+        result_type: Attribute | None = None,
+    ):
+        properties: dict[str, Attribute] = {
+            "ratio": FloatAttr(ratio, f64),
+            "seed": IntegerAttr(seed, i64),
+            "stream": IntegerAttr(stream, i64),
+        }
+        if splits:
+            properties["global_shape"] = DenseArrayBase.from_list(i64, [*global_shape])
+            properties["splits"] = ArrayAttr(
+                [DenseArrayBase.from_list(i64, [s.dim, s.parts, s.run]) for s in splits]
+            )
+        super().__init__(
+            operands=[x, counter, list(coordinates)],
+            properties=properties,
+            result_types=[x.type if result_type is None else result_type],
+        )
+
+    @property
+    def threshold(self) -> int:
+        """The least 32-bit random number of an element that is kept."""
+        return round(self.ratio.value.data * 2**32)
+
+    @property
+    def scale(self) -> float:
+        """What elements that are kept are multiplied by."""
+        return 1 / (1 - self.ratio.value.data)
+
+    @property
+    def parts(self) -> tuple[Split, ...]:
+        """What each coordinate is of."""
+        return tuple(
+            Split(*(int(v) for v in entry.get_values()))
+            for entry in (self.splits.data if self.splits is not None else ())
+        )
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor."""
+        if self.global_shape is None:
+            return shape_of(self.x)
+        return tuple(int(v) for v in self.global_shape.get_values())
+
+    def verify_(self) -> None:
+        check_float(self, "x", self.x)
+        check_like(self, "y", self.y, self.x)
+        for name, value in (
+            ("counter", self.counter),
+            *(("a coordinate", c) for c in self.coordinates),
+        ):
+            check_shape(self, name, value, ())
+            check_element_type(self, name, value, i64)
+        if not 0 <= self.ratio.value.data < 1:
+            raise VerifyException(
+                f"{self.name}: ratio is {self.ratio.value.data}, expected at least 0 and "
+                f"less than 1"
+            )
+        for name, number in (("seed", self.seed), ("stream", self.stream)):
+            if not 0 <= number.value.data < 2**32:
+                raise VerifyException(
+                    f"{self.name}: {name} is {number.value.data}, expected 32 bits"
+                )
+        self._verify_part()
+
+    def _verify_part(self) -> None:
+        entries = () if self.splits is None else self.splits.data
+        if len(entries) != len(self.coordinates) or (
+            (self.global_shape is None) != (not self.coordinates)
+        ):
+            raise VerifyException(
+                f"{self.name}: coordinates, global_shape and one of splits for each "
+                f"coordinate go together"
+            )
+        if not entries:
+            return
+        if any(len(entry) != 3 for entry in entries):
+            raise VerifyException(
+                f"{self.name}: each of splits is [dimension, parts, run]"
+            )
+        left = list(self.whole_shape)
+        for split in self.parts:
+            fits = 0 <= split.dim < len(left) and split.parts >= 1 and split.run >= 1
+            if not fits or left[split.dim] % (split.parts * split.run):
+                raise VerifyException(
+                    f"{self.name}: a tensor with global_shape {list(self.whole_shape)} "
+                    f"cannot be split by [{split.dim}, {split.parts}, {split.run}]"
+                )
+            left[split.dim] //= split.parts
+        check_shape(self, "x", self.x, left)
+
+
+OPS = [DropoutOp]

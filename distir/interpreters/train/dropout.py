@@ -1,0 +1,79 @@
+"""Dropout and its random numbers on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
+
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.train.arithmetic import Array, widen
+
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+_PARITY = np.uint32(0x1BD11BDA)
+
+
+def threefry(key: tuple[Any, Any], first: Any, second: Any) -> tuple[Array, Array]:
+    """
+    Threefry-2x32 with 20 rounds (Salmon et al. 2011): two 32-bit words for every counter
+    `(first, second)`. Sums wrap around.
+    """
+    words = [np.atleast_1d(np.asarray(k, np.uint32)) for k in key]
+    words.append(words[0] ^ words[1] ^ _PARITY)
+    x0 = np.asarray(first, np.uint32) + words[0]
+    x1 = np.asarray(second, np.uint32) + words[1]
+    for index in range(20):
+        turn = _ROTATIONS[index % 8]
+        x0 = x0 + x1
+        x1 = ((x1 << np.uint32(turn)) | (x1 >> np.uint32(32 - turn))) ^ x0
+        if index % 4 == 3:
+            count = index // 4 + 1
+            x0 = x0 + words[count % 3]
+            x1 = x1 + words[(count + 1) % 3] + np.uint32(count)
+    return x0, x1
+
+
+def _halves(numbers: Any) -> tuple[Array, Array]:
+    """The lower and upper 32 bits of 64-bit numbers."""
+    bits = np.atleast_1d(np.asarray(numbers)).astype(np.uint64)
+    return bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)
+
+
+def positions(op: DropoutOp, shape: tuple[int, ...], coordinates: Any) -> Array:
+    """The positions in the whole tensor of the elements of this part."""
+    indices = [np.arange(size, dtype=np.int64) for size in shape]
+    for split, place in reversed(list(zip(op.parts, coordinates, strict=True))):
+        block, inside = np.divmod(indices[split.dim], split.run)
+        block = block * split.parts + int(place)
+        indices[split.dim] = block * split.run + inside
+    found = np.zeros((), np.int64)
+    for index, size in zip(indices, op.whole_shape, strict=True):
+        found = found[..., None] * size + index
+    return found
+
+
+def kept(op: DropoutOp, shape: tuple[int, ...], counter: Any, places: Any) -> Array:
+    """Which elements of a tensor, or of this part of it, are kept."""
+    key = threefry(
+        (op.seed.value.data, op.stream.value.data), *_halves(np.int64(counter))
+    )
+    where = positions(op, shape, places).reshape(-1)
+    word, _ = threefry(key, *_halves(where))
+    return (word >= op.threshold).reshape(shape)
+
+
+@register_reference_implementations
+@register_impls
+class Dropout(InterpreterFunctions):
+    """`train.dropout`."""
+
+    @impl(DropoutOp)
+    def dropout(
+        self, interpreter: Interpreter, op: DropoutOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        x = widen(args[0])
+        keep = kept(op, x.shape, args[1], args[2:])
+        y = np.where(keep, x * x.dtype.type(op.scale), x.dtype.type(0))
+        return (y.astype(args[0].dtype),)

@@ -1,0 +1,60 @@
+"""Rule and local form of dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.train_ops.dropout import DropoutOp, Split
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.local_builder import LocalBuilder
+
+
+@train_rule("dropout")
+def dropout(op: DropoutOp) -> Rule:
+    """
+    Every dimension is parallel, the counter whole. Partial sums are reduced first, so that
+    elements are rounded as in the sequential program. A part of a tensor is not split
+    again.
+    """
+    if op.coordinates:
+        return Rule.replicated(op)
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.x))
+    return builder.rule([dims, ()], [dims])
+
+
+@local_form("train.dropout")
+def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
+    """The op with this device's place, from which follow the elements it holds."""
+    op, builder = context.op, LocalBuilder(context)
+    assert isinstance(op, DropoutOp)
+    splits: list[Split] = []
+    coordinates: list[SSAValue] = []
+    for dim, factors in enumerate(context.rule.operands[0]):
+        left = shape(op.x)[dim]
+        for shard in (s for f in factors for s in context.assignment.get(f, ())):
+            parts = context.mesh.size(shard.axis)
+            run = left // parts if shard.run is None else shard.run
+            splits.append(Split(dim, parts, run))
+            coordinates.append(builder.coordinate([shard.axis]))
+            left //= parts
+    if not splits:
+        return [context.same_op()]
+    x, counter = context.operands[:2]
+    local = DropoutOp(
+        x,
+        counter,
+        coordinates,
+        ratio=op.ratio.value.data,
+        seed=op.seed.value.data,
+        stream=op.stream.value.data,
+        global_shape=shape(op.x),
+        splits=splits,
+        result_type=context.result_types[0],
+    )
+    local.attributes.update(op.attributes)
+    return [*builder.ops, local]

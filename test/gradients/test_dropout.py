@@ -1,0 +1,39 @@
+"""The gradient rule of dropout: the mask of the forward, drawn again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from gradients.harness import GradientCase, check, integers, normal
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.lowering.template import dropout as torch_dropout
+
+
+def _make(operands: Sequence[SSAValue]) -> Operation:
+    return DropoutOp(*operands, ratio=0.25, seed=3, stream=2)
+
+
+def _torch(x: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
+    mask = torch_dropout.dropout(
+        torch.ones(x.shape, dtype=x.dtype),
+        counter,
+        key=(3, 2),
+        threshold=2**30,
+        scale=1 / 0.75,
+    )
+    return x * mask
+
+
+CASES = [
+    GradientCase("train.dropout", [x, integers(9)], make=_make, torch=_torch)
+    for x in (normal(4, 6), normal(2, 3, 4))
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rule(case: GradientCase):
+    check(case)
