@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from distir.interpreters.cost import simulate
 from distir.program import argument_names, argument_roles, entry_function
+from distir.tools.distir_opt import main as distir_opt
 from distir.tools.files import read_program
 
 MLP = ("build", "mlp", "--layers", "2", "--d-model", "16", "--batch", "8")
@@ -149,6 +150,28 @@ def test_unknown_strategies(gpt: Path, tmp_path: Path):
     command = ("distribute", gpt, "--cluster", "cpu", "-o", tmp_path / "x.mlir")
     failure(*command, "--zero", "4", code=2)
     failure(*command, "--checkpoint", "most", code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [("d=2 zero=4", "stage 4"), ('checkpoint="most"', "'most'")],
+)
+def test_unknown_strategies_of_the_pass(
+    options: str, word: str, gpt: Path, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as ended:
+        distir_opt([str(gpt), "-p", f"distribute{{{options}}}"])
+    assert ended.value.code == 1
+    assert word in capsys.readouterr().err
+
+
+def test_strategies_of_the_pass(gpt: Path, capsys: pytest.CaptureFixture[str]):
+    options = 'd=2 t=2 zero=1 checkpoint="full" sequence_parallel=true'
+    with pytest.raises(SystemExit) as ended:
+        distir_opt([str(gpt), "-p", f"distribute{{{options}}}"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 0, printed.err
+    assert "collective.reduce_scatter" in printed.out
 
 
 def test_each_stage_of_zero_needs_less_memory(gpt: Path, tmp_path: Path):
