@@ -22,9 +22,11 @@ def training_mlp(**options: object) -> ModuleOp:
     return module
 
 
-def training_gpt(**options: object) -> ModuleOp:
+def training_gpt(dropout: float = 0.0, **options: object) -> ModuleOp:
     """A step of a GPT of two layers on 4 sequences of 8."""
-    module = build_gpt(layers=2, d_model=16, heads=4, vocab=32, batch=4, seq=8)
+    module = build_gpt(
+        layers=2, d_model=16, heads=4, vocab=32, batch=4, seq=8, dropout=dropout
+    )
     differentiate = DifferentiatePass(**options)  # type: ignore[arg-type]
     differentiate.apply(Context(), module)
     return module

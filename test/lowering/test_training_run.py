@@ -181,6 +181,19 @@ def test_strategies_train_alike(
     assert_close(train(folder, module, spawner, Training(3)), by_reference(module, 3))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d": 2, "t": 2},
+        {"d": 2, "t": 2, "zero": 1, "checkpoint": "full", "sequence_parallel": True},
+    ],
+)
+def test_dropout_draws_alike(options: dict[str, Any], tmp_path: Path, spawner: Spawner):
+    module = training_gpt(dropout=0.25)
+    folder = package(module, tmp_path, **options)
+    assert_close(train(folder, module, spawner, Training(3)), by_reference(module, 3))
+
+
 def test_narrow_parameters_start_with_their_master_copies(
     tmp_path: Path, spawner: Spawner
 ):

@@ -83,7 +83,7 @@ class DropoutOp(IRDLOperation):
     seed = prop_def(IntegerAttr.constr(i64))
     stream = prop_def(IntegerAttr.constr(i64))
     global_shape = opt_prop_def(INTEGERS)
-    splits = opt_prop_def(ArrayAttr[DenseArrayBase])
+    splits = opt_prop_def(ArrayAttr.constr(INTEGERS))
     y = result_def(TensorType)
 
     irdl_options = (ParsePropInAttrDict(),)
