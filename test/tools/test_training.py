@@ -68,6 +68,37 @@ def test_options_of_the_optimizer(tmp_path: Path):
     assert "2.5" in path.read_text() and "train.sgd" in path.read_text()
 
 
+def test_dropout(tmp_path: Path):
+    path = tmp_path / "gpt.mlir"
+    options = ("--dropout", "0.1", "--dropout-seed", "5")
+    succeed(*GPT, "--training", *options, "-o", path)
+    assert "train.dropout" in path.read_text() and "seed = 5" in path.read_text()
+    assert roles(path)["optimizer.step"] == "state"
+    parallel = ("-d", "2", "-t", "2", "--sequence-parallel", "--checkpoint", "full")
+    command = ("distribute", path, "--cluster", "cpu", *parallel)
+    succeed(*command, "-o", tmp_path / "distributed.mlir")
+    assert simulate(read_program(tmp_path / "distributed.mlir")).step_time_s > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--dropout", "0.1"), ("--dropout", "--training")),
+        (("--training", "--dropout-seed", "1"), ("--dropout-seed", "--dropout")),
+        (("--training", "--dropout", "1"), ("less than 1",)),
+        (
+            ("--training", "--dropout", "0.5", "--dropout-seed", "4294967296"),
+            ("32 bits",),
+        ),
+    ],
+)
+def test_unusable_dropout(
+    options: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
+):
+    message = failure(*GPT, *options, "-o", tmp_path / "x.mlir")
+    assert all(word in message for word in words), message
+
+
 def test_an_imported_training_step(onnx_model: Path, tmp_path: Path):
     path = tmp_path / "linear.mlir"
     succeed("import", onnx_model, "--training", "--loss", "mse", "-o", path)
