@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -41,6 +42,11 @@ def _storage(shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str) -> L
     return layout
 
 
+def _parameter(name: str, role: str) -> str:
+    """The name of the parameter that an argument is or that it is a state of."""
+    return name if role == "parameter" else name.rpartition(".")[0]
+
+
 @dataclass(frozen=True)
 class ZeroPass(ModulePass):
     """
@@ -62,6 +68,14 @@ class ZeroPass(ModulePass):
     axis: str = "d"
     only: tuple[str, ...] = ("*",)
 
+    def _check_only(self, known: Sequence[str]) -> None:
+        for pattern in self.only:
+            if not any(fnmatchcase(name, pattern) for name in known):
+                raise DistIRError(
+                    f"zero: no parameter that is updated is called {pattern!r}; the "
+                    f"program has {', '.join(known)}"
+                )
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.stage not in (1, 2, 3):
             raise DistIRError(f"zero: there is no stage {self.stage}; choose 1, 2 or 3")
@@ -75,10 +89,15 @@ class ZeroPass(ModulePass):
                 "optimizer that has one first"
             )
         attributes = argument_attributes(function)
+        known = [names[i] for i in updates.values() if roles[i] == "parameter"]
+        self._check_only(known)
         chosen = [
             i
             for i in updates.values()
-            if any(fnmatchcase(names[i], f"{pattern}*") for pattern in self.only)
+            if any(
+                fnmatchcase(_parameter(names[i], roles[i]), pattern)
+                for pattern in self.only
+            )
         ]
         stored = ("parameter", "state") if self.stage == 3 else ("state",)
         whole: list[str] = []
@@ -110,7 +129,7 @@ class ZeroPass(ModulePass):
             ],
         )
         if self.stage >= 2:
-            for i in updates:
-                owner = return_op(function).operands[i].owner
-                if isinstance(owner, Operation):
+            for result, argument in updates.items():
+                owner = return_op(function).operands[result].owner
+                if argument in chosen and isinstance(owner, Operation):
                     owner.attributes[RESHARD_EARLY] = UnitAttr()

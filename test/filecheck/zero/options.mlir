@@ -1,0 +1,47 @@
+// RUN: distir-opt %s -p "differentiate{loss=mse},zero{stage=1}" | filecheck %s
+// RUN: distir-opt %s -p "differentiate{loss=mse},zero{stage=3 only=w}" | filecheck %s --check-prefix=ONLY
+// RUN: distir-opt %s -p "differentiate{loss=mse},zero{stage=2 only=\"b*\"}" | filecheck %s --check-prefix=TWO
+// RUN: not distir-opt %s -p "differentiate{loss=mse},zero{stage=4}" 2>&1 | filecheck %s --check-prefix=STAGE
+// RUN: not distir-opt %s -p "differentiate{loss=mse},zero{stage=1 axis=q}" 2>&1 | filecheck %s --check-prefix=AXIS
+// RUN: not distir-opt %s -p "differentiate{loss=mse},zero{stage=1 axis=p}" 2>&1 | filecheck %s --check-prefix=UNEVEN
+// RUN: not distir-opt %s -p "differentiate{loss=mse optimizer=sgd},zero{stage=1}" 2>&1 | filecheck %s --check-prefix=STATE
+// RUN: not distir-opt %s -p "zero{stage=1}" 2>&1 | filecheck %s --check-prefix=STATE
+// RUN: not distir-opt %s -p "differentiate{loss=mse},zero{only=v}" 2>&1 | filecheck %s --check-prefix=NAME
+
+// States are split along the first dimension that the axis divides; the step counter,
+// and what nothing divides, stay whole.
+// CHECK:      dist.notes = ["zero: b.exp_avg stays whole: axis 'd' of size 2 divides none of its dimensions", "zero: b.exp_avg_sq stays whole: axis 'd' of size 2 divides none of its dimensions"]
+// CHECK:      %w: tensor<3x4xf32> {dist.role = "parameter", dist.name = "w"}
+// CHECK-SAME: dist.name = "optimizer.step"}
+// CHECK-SAME: dist.name = "w.exp_avg", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
+// CHECK-SAME: dist.name = "b.exp_avg"}
+// CHECK-NOT:  dist.reshard_early
+
+// The names of `only` are whole names of parameters.
+// ONLY-NOT:  dist.notes
+// ONLY:      %w: tensor<3x4xf32> {dist.role = "parameter", dist.name = "w", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
+// ONLY-SAME: dist.name = "w2"}
+// ONLY-SAME: dist.name = "w.exp_avg", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
+// ONLY-SAME: dist.name = "w2.exp_avg"}
+
+// With stage 2 the updates of the chosen ones ask for their gradients early.
+// TWO:     dist.name = "b2.exp_avg", dist.layout = #dist.layout<@mesh, [{d}]>}
+// TWO:      train.adamw %w, {{.*}}%optimizer_step {learning_rate
+// TWO-NEXT: train.adamw %b, {{.*}}dist.reshard_early
+// TWO-NEXT: train.adamw %w2, {{.*}}%optimizer_step {learning_rate
+// TWO-NEXT: train.adamw %b2, {{.*}}dist.reshard_early
+
+// STAGE: error: zero: there is no stage 4; choose 1, 2 or 3
+// AXIS: error: no mesh has an axis 'q' (meshes of this module: @mesh {'d': 2, 'p': 5})
+// UNEVEN: error: zero: axis 'p' of size 5 divides no dimension of w.exp_avg, {{.*}}; choose another degree of data parallelism
+// STATE: error: zero: the program updates no optimizer state; differentiate it with an optimizer that has one first
+// NAME: error: zero: no parameter that is updated is called 'v'; the program has w, b, w2, b2
+
+device.mesh @mesh on @box <"d" = 2, "p" = 5> [0 to 10]
+func.func @main(%x: tensor<8x3xf32> {dist.role = "input", dist.name = "x"}, %w: tensor<3x4xf32> {dist.role = "parameter", dist.name = "w"}, %b: tensor<3xf32> {dist.role = "parameter", dist.name = "b"}, %w2: tensor<4x6xf32> {dist.role = "parameter", dist.name = "w2"}, %b2: tensor<6xf32> {dist.role = "parameter", dist.name = "b2"}) -> tensor<8x6xf32> {
+  %h = onnx.Add(%x, %b) : (tensor<8x3xf32>, tensor<3xf32>) -> tensor<8x3xf32>
+  %a = onnx.MatMul(%h, %w) : (tensor<8x3xf32>, tensor<3x4xf32>) -> tensor<8x4xf32>
+  %p = onnx.MatMul(%a, %w2) : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  %y = onnx.Add(%p, %b2) : (tensor<8x6xf32>, tensor<6xf32>) -> tensor<8x6xf32>
+  func.return %y : tensor<8x6xf32>
+}
