@@ -2,12 +2,14 @@
 
 import functools
 import re
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from models import onnx_file
 from random_programs import Draw, arguments_of, assert_same_results, programs
+from training_programs import distributed, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
@@ -63,16 +65,45 @@ def test_the_program_itself_is_right() -> None:
     assert len(communication(module)) >= 2
 
 
-def test_deleting_any_one_collective_is_found() -> None:
-    original = distributed_gpt2()
-    count = len(communication(original))
-    for index in range(count):
+def assert_each_collective_is_missed(original: ModuleOp) -> None:
+    for index in range(len(communication(original))):
         module = original.clone()
         op = communication(module)[index]
         names = {use.operation.name for use in op.results[0].uses}
         op.results[0].replace_all_uses_with(op.operands[0])
         Rewriter.erase_op(op)
         refused(module, names)
+
+
+def test_deleting_any_one_collective_is_found() -> None:
+    assert_each_collective_is_missed(distributed_gpt2())
+
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "d4": {"d": 4},
+    "d2-t2": {"d": 2, "t": 2},
+    "zero1": {"d": 2, "t": 2, "zero": 1},
+    "zero2": {"d": 4, "zero": 2},
+    "zero3-full": {"d": 4, "zero": 3, "checkpoint": "full"},
+    "sp": {"d": 2, "t": 2, "zero": 1, "checkpoint": "full", "sequence_parallel": True},
+}
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param(s, marks=pytest.mark.slow if s in ("zero1", "zero2") else ())
+        for s in STRATEGIES
+    ],
+)
+def test_deleting_any_one_collective_of_a_training_step_is_found(
+    strategy: str,
+) -> None:
+    """No gradient is left without its reduction, whatever the strategy."""
+    module = distributed(training_gpt(), **STRATEGIES[strategy])
+    names = {op.name for op in communication(module)}
+    assert names & {"collective.all_reduce", "collective.reduce_scatter"}
+    assert_each_collective_is_missed(module)
 
 
 def other_layouts(value: SSAValue, module: ModuleOp) -> list[Layout]:
