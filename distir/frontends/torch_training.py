@@ -78,6 +78,7 @@ def import_training_step(
       gradients of a cross-entropy silently, and cannot write some backward ops: PyTorch's
       decompositions of these replace them before. There is none for the backward of fused
       attention: the plain form is traced.
+    - There is no ONNX form of the backward of a convolution: that is an error here.
     - The exporter's optimizer would drop Adam's epsilon; it is off.
     - The graph has no module scopes and no functions: passes that need them, such as
       `outline-repeats` or tensor parallelism by name, find little.
@@ -103,8 +104,12 @@ def import_training_step(
     except DistIRError:
         raise
     except Exception as error:
-        # PyTorch raises errors of every kind, of its own and of the model's.
-        message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        # PyTorch raises errors of every kind, of its own and of the model's; the first
+        # of a chain says what is wrong.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        message = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         raise DistIRError(
             f"PyTorch cannot export a training step of {type(module).__name__}: "
             f"{message}; export the forward with import_torch and use differentiate"

@@ -270,6 +270,11 @@ def test_what_cannot_be_is_said():
         import_training_step(Mlp(), args, loss="hinge")
     with pytest.raises(DistIRError, match="there is no output 3"):
         import_training_step(Mlp(), args, loss="mse", output=3)
+    convolution = torch.nn.Sequential(
+        torch.nn.Conv1d(2, 2, 3), torch.nn.ReLU(), torch.nn.Conv1d(2, 2, 3)
+    )
+    with pytest.raises(DistIRError, match="convolution_backward"):
+        import_training_step(convolution, (torch.ones(1, 2, 9),), loss="mse")
 
 
 def test_a_loss_of_ones_own():
