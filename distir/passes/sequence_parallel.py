@@ -6,22 +6,45 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
     PatternRewriter,
     PatternRewriteWalker,
     RewritePattern,
 )
+from xdsl.rewriter import InsertPoint
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
+from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
 from distir.passes.annotations import axis_mesh
 from distir.program import describe
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
+from distir.sharding.rules.builder import constant_operand
 
 NORMALIZATIONS = ("onnx.LayerNormalization", "onnx.RMSNormalization")
+
+
+def _root_mean_square_source(op: Operation) -> SSAValue | None:
+    """The x of `mean(x^2)` over the last dimension, from which an RMS norm is written."""
+    if op.name != "onnx.ReduceMean" or not isinstance(op, OnnxOp):
+        return None
+    axes = constant_operand(op, 1)
+    rank = len(shape_of(op.operands[0].type))
+    if axes is None or [int(a) % rank for a in axes.flat] != [rank - 1]:
+        return None
+    square = op.operands[0].owner
+    if not isinstance(square, OnnxOp):
+        return None
+    if square.name == "onnx.Pow":
+        exponent = constant_operand(square, 1)
+        if exponent is not None and exponent.size == 1 and exponent.item() == 2:
+            return square.operands[0]
+    if square.name == "onnx.Mul" and square.operands[0] is square.operands[1]:
+        return square.operands[0]
+    return None
 
 
 @dataclass
@@ -33,12 +56,35 @@ class SplitSequence(RewritePattern):
     found: int = 0
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
-        if op.name not in NORMALIZATIONS:
+        if op.name in NORMALIZATIONS:
+            constrain = self._constrain(op.operands[0], op)
+            if constrain is not None:
+                rewriter.insert(constrain)
+                op.operands[0] = constrain.result
             return
-        source = op.operands[0]
+        source = _root_mean_square_source(op)
+        constrain = None if source is None else self._constrain(source, op)
+        if source is None or constrain is None:
+            return
+        # Written out, the norm uses its input several times: in the mean and beside it.
+        square = op.operands[0].owner
+        assert isinstance(square, Operation)
+        rewriter.insert(constrain, InsertPoint.before(square))
+        block = op.parent_block()
+        for use in list(source.uses):
+            user = use.operation
+            if user is square or (
+                user is not constrain
+                and user.parent_block() is block
+                and constrain.is_before_in_block(user)
+            ):
+                user.operands[use.index] = constrain.result
+
+    def _constrain(self, source: SSAValue, op: Operation) -> ConstrainOp | None:
+        """The request for the input of this normalization; None if it has no sequence."""
         shape = shape_of(source.type)
         if len(shape) < 2:
-            return
+            return None
         if shape[-2] % self.mesh.size(self.axis):
             raise DistIRError(
                 f"sequence-parallel: {describe(op)} works on a sequence of {shape[-2]}, "
@@ -51,16 +97,15 @@ class SplitSequence(RewritePattern):
         constrain = ConstrainOp(source, layout, [self.axis])
         if SCOPE in op.attributes:
             constrain.attributes[SCOPE] = op.attributes[SCOPE]
-        rewriter.insert_op(constrain)
-        op.operands[0] = constrain.result
         self.found += 1
+        return constrain
 
 
 @dataclass(frozen=True)
 class SequenceParallelPass(ModulePass):
     """
     Megatron's sequence parallelism (Korthikanti et al. 2022): the input of every
-    normalization is constrained to be split along the sequence (the dimension before
+    normalization, also of one written out in elementary ops, is constrained to be split along the sequence (the dimension before
     the last) over the tensor axis. From there the rules do the rest: the all-reduce
     behind a row-split matrix becomes a reduce-scatter, the column-split matrix behind
     the normalization gathers, and what lies between works on parts.
