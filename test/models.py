@@ -55,6 +55,37 @@ class Mlp(nn.Module):
         return self.layers(input)
 
 
+class _Block(nn.Module):
+    """A residual block of two convolutions."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.bn1(self.conv1(input)))
+        return torch.relu(input + self.bn2(self.conv2(hidden)))
+
+
+class Resnet(nn.Module):
+    """Two residual blocks of 8 channels on images of 16 x 16, 8 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.bn = nn.BatchNorm2d(8)
+        self.pool = nn.MaxPool2d(3, stride=1, padding=1)
+        self.blocks = nn.Sequential(_Block(8), _Block(8))
+        self.head = nn.Linear(8, 8)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        hidden = self.blocks(self.pool(torch.relu(self.bn(self.stem(input)))))
+        return self.head(hidden.mean((2, 3)))
+
+
 def _gpt2(heads: int, width: int, vocab: int = VOCAB) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -120,6 +151,7 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "gpt2_odd_vocab": lambda: _gpt2(4, 32, 127),
     "bert": _bert,
     "llama": _llama,
+    "resnet": Resnet,
 }
 MODELS = ("mlp", "gpt2", "bert", "llama")
 """The models of the acceptance tests; the others are variants for single cases."""
@@ -133,6 +165,8 @@ def model(name: str) -> Model:
     _perturb(module)
     if name == "mlp":
         inputs = {"input": torch.randn(BATCH, 16)}
+    elif name == "resnet":
+        inputs = {"input": torch.randn(BATCH, 3, 16, 16)}
     else:
         inputs = {
             "input_ids": torch.randint(0, 127, (BATCH, SEQ)),

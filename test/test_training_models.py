@@ -1,0 +1,305 @@
+"""
+The acceptance of training: steps of Hugging Face models, a residual network and an MLP
+equal PyTorch's own, sequential and under every strategy, in the reference interpreter
+and on real processes.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from models import model
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.imported_model import ImportedModel
+from distir.frontends.torch_importer import import_torch
+from distir.interpreters.reference import run_program
+from distir.lowering.launch import Spawner, Training, run_package
+from distir.lowering.torch_package import write_package
+from distir.passes.activation_checkpoint import ActivationCheckpointPass
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+from distir.passes.fold_shapes import FoldShapesPass
+from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.program import (
+    argument_names,
+    argument_roles,
+    entry_function,
+    result_names,
+    updated_arguments,
+)
+from distir.sharding.rule import shape_of
+from distir.weights import save_weights
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+STEPS = 5
+TOLERANCE = 1e-4
+# Keys have a bias whose gradient is zero but for rounding. With PyTorch's epsilon of 1e-8
+# Adam would take steps in the direction of that rounding.
+OPTIONS: dict[str, Any] = {"learning_rate": 1e-2, "epsilon": 1e-5}
+
+MODELS = ("mlp", "resnet", "gpt2", "bert", "llama")
+LAYERED = ("resnet", "gpt2", "bert", "llama")
+NORMALIZED = ("gpt2", "bert", "llama")
+
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "d4": {"d": 4},
+    "t4": {"t": 4},
+    "d2-t2": {"d": 2, "t": 2},
+}
+STRATEGIES |= {
+    f"zero{stage}-{name}": {"zero": stage, **STRATEGIES[name]}
+    for stage in (1, 2, 3)
+    for name in ("d4", "d2-t2")
+}
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "full": {"checkpoint": "full", "d": 2, "t": 2},
+    "selective": {"checkpoint": "selective", "d": 2, "t": 2},
+    "every2": {"every": 2, "d": 2, "t": 2},
+    "full-t4": {"checkpoint": "full", "t": 4},
+    "full-zero3-d4": {"checkpoint": "full", "zero": 3, "d": 4},
+}
+SEQUENCE_PARALLEL: dict[str, dict[str, Any]] = {
+    "sp-t2": {"t": 2},
+    "sp-t4": {"t": 4},
+    "sp-d2-t2": {"d": 2, "t": 2},
+    "sp-zero1-full": {"d": 2, "t": 2, "zero": 1, "checkpoint": "full"},
+    "sp-zero2-selective": {"d": 2, "t": 2, "zero": 2, "checkpoint": "selective"},
+    "sp-zero3-every2": {"d": 2, "t": 2, "zero": 3, "every": 2},
+}
+SEQUENCE_PARALLEL = {
+    name: {"sequence_parallel": True, **options}
+    for name, options in SEQUENCE_PARALLEL.items()
+}
+ALL = STRATEGIES | CHECKPOINTS | SEQUENCE_PARALLEL
+TORCHSCRIPT = ("d2-t2", "zero3-d2-t2", "sp-zero1-full")
+"""What the older exporter's programs are tried with."""
+
+Case = tuple[str, str, str]
+
+
+def cases() -> list[Case]:
+    """Every model, exporter and strategy that go together."""
+    found: list[Case] = []
+    for name in MODELS:
+        strategies = list(STRATEGIES)
+        if name in LAYERED:
+            strategies += CHECKPOINTS
+        if name in NORMALIZED:
+            strategies += SEQUENCE_PARALLEL
+        found += [(name, "dynamo", strategy) for strategy in strategies]
+        found += [
+            (name, "torchscript", strategy)
+            for strategy in TORCHSCRIPT
+            if strategy in strategies
+        ]
+    return found
+
+
+def sampled(sample: set[Case]) -> list[Any]:
+    """All cases; those outside the sample only in `make test-all`."""
+    everything = cases()
+    assert sample <= set(everything)
+    return [
+        pytest.param(*case, marks=() if case in sample else pytest.mark.slow)
+        for case in everything
+    ]
+
+
+REFERENCE_SAMPLE: set[Case] = {
+    ("mlp", "dynamo", "zero3-d4"),
+    ("resnet", "dynamo", "d2-t2"),
+    ("gpt2", "dynamo", "t4"),
+    ("gpt2", "dynamo", "zero1-d4"),
+    ("gpt2", "dynamo", "full"),
+    ("gpt2", "dynamo", "sp-zero2-selective"),
+    ("bert", "dynamo", "zero2-d2-t2"),
+    ("bert", "dynamo", "sp-t4"),
+    ("llama", "dynamo", "selective"),
+    ("llama", "dynamo", "zero3-d2-t2"),
+}
+GLOO_SAMPLE: set[Case] = {
+    ("mlp", "dynamo", "d4"),
+    ("resnet", "dynamo", "zero3-d4"),
+    ("gpt2", "dynamo", "sp-zero1-full"),
+    ("bert", "dynamo", "t4"),
+    ("llama", "dynamo", "sp-zero3-every2"),
+}
+
+
+@functools.cache
+def training_step(name: str, exporter: str) -> ImportedModel:
+    """The sequential training step and the weights it starts from."""
+    found = import_torch(
+        model(name).module,
+        (),
+        model(name).inputs,
+        exporter=exporter,  # type: ignore[arg-type]
+    )
+    FoldShapesPass().apply(Context(), found.module)
+    OutlineRepeatsPass().apply(Context(), found.module)
+    loss = "mse" if name == "mlp" else "cross_entropy"
+    DifferentiatePass(loss=loss, **OPTIONS).apply(Context(), found.module)
+    found.module.verify()
+    return found
+
+
+@functools.cache
+def distributed(name: str, exporter: str, strategy: str) -> ModuleOp:
+    module = training_step(name, exporter).module.clone()
+    options = dict(ALL[strategy])
+    if every := options.pop("every", None):
+        ActivationCheckpointPass(every=every).apply(Context(), module)
+    DistributePass(**options).apply(Context(), module)
+    module.verify()
+    return module
+
+
+@functools.cache
+def batch(name: str) -> Arrays:
+    """The inputs and labels of every step."""
+    shape = next(iter(model(name).outputs.values())).shape
+    random = np.random.default_rng(0)
+    if name == "mlp":
+        labels: npt.NDArray[Any] = random.normal(size=shape).astype(np.float32)
+    else:
+        labels = random.integers(0, shape[-1], shape[:-1])
+    return {**model(name).numpy_inputs, "labels": labels}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """
+    PyTorch's own training: the losses, the parameters before and after it, under each of
+    their names, the number of parameters, and the names of those that the loss depends on.
+    """
+
+    losses: npt.NDArray[Any]
+    before: Arrays
+    after: Arrays
+    count: int
+    moving: set[str]
+
+
+@functools.cache
+def by_pytorch(name: str) -> Trained:
+    module = copy.deepcopy(model(name).module)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    before = {n: p.detach().numpy().copy() for n, p in parameters.items()}
+    labels = torch.tensor(batch(name)["labels"])
+    optimizer = torch.optim.AdamW(
+        module.parameters(), lr=OPTIONS["learning_rate"], eps=OPTIONS["epsilon"]
+    )
+    losses: list[float] = []
+    for _ in range(STEPS):
+        output = module(**model(name).inputs)
+        if not isinstance(output, torch.Tensor):
+            output = next(iter(output.values()))
+        if name == "mlp":
+            loss = torch.nn.functional.mse_loss(output, labels)
+        else:
+            loss = torch.nn.functional.cross_entropy(
+                output.flatten(0, -2), labels.flatten()
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return Trained(
+        np.array(losses),
+        before,
+        {n: p.detach().numpy() for n, p in parameters.items()},
+        len({id(p) for p in parameters.values()}),
+        {n for n, p in parameters.items() if p.grad is not None},
+    )
+
+
+def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
+    """What the reference interpreter makes of the same training."""
+    entry = entry_function(module)
+    names, roles = argument_names(entry), argument_roles(entry)
+    given = {**training_step(name, exporter).weights, **batch(name)}
+    values: list[npt.NDArray[Any]] = []
+    for each, role, argument in zip(names, roles, entry.body.block.args, strict=True):
+        if role == "state":
+            dtype = np.int64 if each == "optimizer.step" else np.float32
+            values.append(np.zeros(shape_of(argument.type), dtype))
+        else:
+            values.append(given[each])
+    updates = updated_arguments(entry)
+    losses: list[npt.NDArray[Any]] = []
+    for _ in range(STEPS):
+        results = run_program(module, values)
+        losses.append(results[result_names(entry).index("loss")])
+        for result, argument in updates.items():
+            values[argument] = results[result]
+    return {"loss": np.stack(losses)} | {
+        each: value
+        for each, role, value in zip(names, roles, values, strict=True)
+        if role == "parameter"
+    }
+
+
+def assert_equals_pytorch(name: str, results: Arrays) -> None:
+    """Losses and parameters are those of PyTorch, relative to the largest number."""
+    expected = by_pytorch(name)
+    assert len(results) == 1 + expected.count
+    for key, found in results.items():
+        wanted = expected.losses if key == "loss" else expected.after[key]
+        largest = np.abs(wanted).max()
+        error = np.abs(found - wanted).max() / largest
+        assert error < TOLERANCE, f"{key}: relative error {error}"
+        if key in expected.moving:
+            moved = np.abs(wanted - expected.before[key]).max() / largest
+            assert moved > 2 * TOLERANCE, f"{key} hardly moves; the test is blind"
+
+
+@pytest.mark.parametrize("exporter", ("dynamo", "torchscript"))
+@pytest.mark.parametrize("name", MODELS)
+def test_sequential(name: str, exporter: str) -> None:
+    module = training_step(name, exporter).module
+    assert_equals_pytorch(name, by_reference(name, exporter, module))
+
+
+@pytest.mark.parametrize(("name", "exporter", "strategy"), sampled(REFERENCE_SAMPLE))
+def test_distributed(name: str, exporter: str, strategy: str) -> None:
+    module = distributed(name, exporter, strategy)
+    assert_equals_pytorch(name, by_reference(name, exporter, module))
+
+
+@pytest.fixture(scope="module")
+def spawner() -> Iterator[Spawner]:
+    """One process that has PyTorch loaded and forks the ranks of every case."""
+    with Spawner() as spawner:
+        yield spawner
+
+
+@pytest.mark.parametrize(("name", "exporter", "strategy"), sampled(GLOO_SAMPLE))
+def test_on_gloo(
+    name: str, exporter: str, strategy: str, tmp_path: Path, spawner: Spawner
+) -> None:
+    """The emitted program on real processes trains as PyTorch does."""
+    weights = tmp_path / "model.safetensors"
+    save_weights(weights, training_step(name, exporter).weights)
+    module = distributed(name, exporter, strategy)
+    write_package(module, tmp_path / "package", weights)
+    results = run_package(
+        tmp_path / "package",
+        inputs=batch(name),
+        weights=weights,
+        timeout_s=120,
+        spawner=spawner,
+        training=Training(STEPS),
+    )
+    assert_equals_pytorch(name, results)
