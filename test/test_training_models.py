@@ -133,6 +133,7 @@ GLOO_SAMPLE: set[Case] = {
     ("mlp", "dynamo", "d4"),
     ("resnet", "dynamo", "zero3-d4"),
     ("gpt2", "dynamo", "sp-zero1-full"),
+    ("gpt2", "dynamo", "zero3-d2-t2"),
     ("bert", "dynamo", "t4"),
     ("llama", "dynamo", "sp-zero3-every2"),
 }

@@ -23,7 +23,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects import collective, dist
-from distir.dialects.dist import LAYOUT, SCOPE, Layout, LayoutAttr, Shard, layout_of
+from distir.dialects.dist import LAYOUT, SCOPE, Layout, LayoutAttr, layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, numpy_dtype
 from distir.errors import DistIRError
@@ -34,7 +34,7 @@ from distir.program import (
     functions,
     result_attributes,
 )
-from distir.sharding.layout import local_type
+from distir.sharding.layout import joint_run, local_type
 from distir.sharding.local import local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 
@@ -65,30 +65,6 @@ def _types_in(function: FuncOp) -> Iterable[Attribute]:
     yield from function.function_type.outputs
     for op in function.body.block.ops:
         yield from op.result_types
-
-
-def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
-    """
-    The run length of a dimension of that size that is split over several axes, seen as
-    one split over their joint group (first axis major); None for a contiguous split.
-    Raises ValueError when no single run length describes it.
-    """
-    parts = prod(mesh.size(s.axis) for s in shards)
-    left, runs = size, list[int]()
-    for shard in shards:
-        n = mesh.size(shard.axis)
-        runs.append(shard.run if shard.run is not None else left // n)
-        left //= n
-    contiguous = all(
-        run * mesh.size(s.axis) == size // prod(mesh.size(b.axis) for b in shards[:i])
-        for i, (run, s) in enumerate(zip(runs, shards, strict=True))
-    )
-    if contiguous:
-        return None
-    for outer, inner, shard in zip(runs, runs[1:], shards[1:], strict=False):
-        if outer != inner * mesh.size(shard.axis):
-            raise ValueError("the axes interleave differently")
-    return None if runs[-1] * parts == size else runs[-1]
 
 
 @dataclass

@@ -97,6 +97,30 @@ def local_type(type_: Attribute, mesh_of: Mapping[str, Mesh]) -> Attribute:
     return TensorType(type_.element_type, shape)
 
 
+def joint_run(size: int, shards: Sequence[Shard], mesh: Mesh) -> int | None:
+    """
+    The run length of a dimension of that size that is split over several axes, seen as
+    one split over their joint group (first axis major); None for a contiguous split.
+    Raises ValueError when no single run length describes it.
+    """
+    parts = prod(mesh.size(s.axis) for s in shards)
+    left, runs = size, list[int]()
+    for shard in shards:
+        n = mesh.size(shard.axis)
+        runs.append(shard.run if shard.run is not None else left // n)
+        left //= n
+    contiguous = all(
+        run * mesh.size(s.axis) == size // prod(mesh.size(b.axis) for b in shards[:i])
+        for i, (run, s) in enumerate(zip(runs, shards, strict=True))
+    )
+    if contiguous:
+        return None
+    for outer, inner, shard in zip(runs, runs[1:], shards[1:], strict=False):
+        if outer != inner * mesh.size(shard.axis):
+            raise ValueError("the axes interleave differently")
+    return None if runs[-1] * parts == size else runs[-1]
+
+
 def shard_indices(
     size: int, shards: Sequence[Shard], mesh: Mesh, coordinates: Mapping[str, int]
 ) -> npt.NDArray[np.int64]:

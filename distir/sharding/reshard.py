@@ -18,7 +18,7 @@ from typing import Literal
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.sharding.layout import check_layout, local_shape
+from distir.sharding.layout import check_layout, joint_run, local_shape
 from distir.sharding.mesh import Mesh
 
 StepKind = Literal[
@@ -79,7 +79,7 @@ def plan_reshard(
     while queue:
         cost, _, layout, steps = heapq.heappop(queue)
         if layout == after:
-            return _merged(steps)
+            return _merged(steps, before, shape, mesh)
         if layout in done:
             continue
         done.add(layout)
@@ -144,21 +144,40 @@ def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, S
     return found
 
 
-def _merged(steps: Sequence[Step]) -> list[Step]:
+def _merged(
+    steps: Sequence[Step], before: Layout, shape: Sequence[int], mesh: Mesh
+) -> list[Step]:
     """Merges neighbouring all-reduces, and all-gathers of one dimension."""
     out: list[Step] = []
     for step in steps:
         last = out[-1] if out else None
+        start = out[-2].layout if len(out) > 1 else before
         if last is None or last.kind != step.kind:
             out.append(step)
         elif step.kind == "all_reduce" and last.reduction == step.reduction:
             out[-1] = replace(step, axes=(*last.axes, *step.axes))
-        elif step.kind == "all_gather" and last.dim == step.dim:
+        elif _gathers_at_once(last, step, start, shape, mesh):
             # Gathering the innermost axis b and then a is gathering {a, b} at once.
             out[-1] = replace(step, axes=(*step.axes, *last.axes))
         else:
             out.append(step)
     return out
+
+
+def _gathers_at_once(
+    first: Step, second: Step, start: Layout, shape: Sequence[int], mesh: Mesh
+) -> bool:
+    """Whether one all-gather from `start` on can take the place of two."""
+    if second.kind != "all_gather" or first.dim != second.dim or first.dim is None:
+        return False
+    shards = start.dim(first.dim)
+    count = len(first.axes) + len(second.axes)
+    outer = prod(mesh.size(s.axis) for s in shards[:-count])
+    try:
+        joint_run(shape[first.dim] // outer, shards[-count:], mesh)
+    except ValueError:
+        return False
+    return True
 
 
 def reshard_bytes(

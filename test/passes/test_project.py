@@ -8,8 +8,8 @@ from programs import parse
 
 from distir.dialects.dist import Shard
 from distir.errors import DistIRError
-from distir.passes.project import devices_of, joint_run, project
-from distir.sharding.layout import shard_indices
+from distir.passes.project import devices_of, project
+from distir.sharding.layout import joint_run, shard_indices
 from distir.sharding.mesh import Mesh
 
 MESH = Mesh("mesh", (("a", 2), ("b", 3)), tuple(range(6)))

@@ -22,7 +22,7 @@ from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.verify_distribution import verify_distribution
 from distir.sharding.layout import canonical, fits, local_shape
 from distir.sharding.mesh import Mesh
-from distir.sharding.reshard import StepKind, bytes_moved, reshard_bytes
+from distir.sharding.reshard import StepKind, bytes_moved, plan_reshard, reshard_bytes
 
 Shape = tuple[int, ...]
 
@@ -189,3 +189,14 @@ def test_the_value_stays(change: tuple[Shape, Mesh, Layout, Layout]) -> None:
     values = np.arange(prod(shape), dtype=np.float32).reshape(shape)
     (result,) = run_program(module, [values])
     np.testing.assert_array_equal(result, values)
+
+
+def test_gathers_that_interleave_stay_apart() -> None:
+    """One collective over both axes could not put runs of 4 into halves of 48."""
+    mesh = Mesh("mesh", (("d", 2), ("t", 2)), (0, 1, 2, 3))
+    before = Layout("mesh", ((Shard("d"), Shard("t", 4)),))
+    steps = plan_reshard(before, Layout("mesh"), (96,), mesh)
+    assert [step.axes for step in steps] == [("t",), ("d",)]
+    nested = Layout("mesh", ((Shard("d"), Shard("t")),))
+    steps = plan_reshard(nested, Layout("mesh"), (96,), mesh)
+    assert [step.axes for step in steps] == [("d", "t")]
