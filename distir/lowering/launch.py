@@ -54,7 +54,8 @@ class Spawner:
         if self._process is None:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "distir.lowering.spawner"],
+                # -P: the current folder must not shadow modules.
+                [sys.executable, "-P", str(Path(__file__).with_name("spawner.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

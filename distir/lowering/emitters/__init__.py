@@ -20,9 +20,12 @@ __all__ = [
     "communication",
     "convolution",
     "elementwise",
+    "image",
     "linear_algebra",
     "normalization",
     "recurrent",
     "reduction",
     "shape",
+    "signal",
+    "training",
 ]

@@ -31,11 +31,18 @@ def _interpolation(call: Call) -> str | None:
             float(s) * before[a] != after[a] for s, a in zip(scales, axes, strict=True)
         ):
             return None  # positions depend on more than the two sizes
-    elif call.constant(3) is None or call.attribute("keep_aspect_ratio_policy") != "stretch":
+    elif (
+        call.constant(3) is None
+        or call.attribute("keep_aspect_ratio_policy") != "stretch"
+    ):
         return None
     mode = call.attribute("mode")
     place = call.attribute("coordinate_transformation_mode")
-    if mode == "linear" and place in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+    if mode == "linear" and place in (
+        "half_pixel",
+        "pytorch_half_pixel",
+        "align_corners",
+    ):
         if place == "align_corners" and 1 in after[2:]:
             return None
         name = {3: "linear", 4: "bilinear", 5: "trilinear"}[len(before)]

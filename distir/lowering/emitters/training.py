@@ -7,7 +7,9 @@ from collections.abc import Callable
 from distir.lowering.emitter import Call, torch_emitter
 
 
-def _optimizer(function: str, states: int, options: tuple[str, ...]) -> Callable[[Call], str]:
+def _optimizer(
+    function: str, states: int, options: tuple[str, ...]
+) -> Callable[[Call], str]:
     """`states`: tensors per parameter, the parameter and its gradient among them."""
 
     def emit(call: Call) -> str:

@@ -34,7 +34,18 @@ def _kernel(distance, mode, cubic):
 
 
 def _resize_axis(
-    x, axis, count, scale, span, mode, place, rounding, antialias, cubic, exclude, outside
+    x,
+    axis,
+    count,
+    scale,
+    span,
+    mode,
+    place,
+    rounding,
+    antialias,
+    cubic,
+    exclude,
+    outside,
 ):
     size = x.shape[axis]
     at = _positions(count, size, scale, place, *span)
@@ -214,7 +225,9 @@ def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
         bins = [side / count for side, count in zip(extent, size, strict=True)]
         grid = [samples or math.ceil(side) for side in bins]
         points = []
-        for begin, step, count, parts in zip((top, left), bins, size, grid, strict=True):
+        for begin, step, count, parts in zip(
+            (top, left), bins, size, grid, strict=True
+        ):
             inner = (torch.arange(parts) + 0.5) * step / parts
             points.append(begin + torch.arange(count).unsqueeze(1) * step + inner)
         y = points[0].reshape(size[0], 1, grid[0], 1).expand(*size, *grid).to(x.dtype)
