@@ -200,7 +200,8 @@ def run_package(
             _supervise(spawner, job, needed, timeout_s, _Logs(folder, progress))
             if not manifest["results"]:
                 return {}
-            return {k: np.array(v) for k, v in load_weights(outputs).items()}
+            found = load_weights(outputs)
+            return {name: np.array(found[name]) for name in manifest["results"]}
     finally:
         if own:
             spawner.kill()
