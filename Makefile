@@ -6,7 +6,7 @@ INSTALLED = $(VENV)/installed
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-all lint format install clean
+.PHONY: demo test test-all bench lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -18,6 +18,9 @@ test: install ## Everything but the slow tests.
 test-all: install ## Also the slow tests, and those that need a GPU where there is one.
 	$(BIN)/lit -sv test/filecheck
 	$(BIN)/pytest
+
+bench: install ## How long the tools take.
+	$(BIN)/python bench/speed.py
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

@@ -211,11 +211,19 @@ def argument_names(function: FuncOp) -> list[str]:
 
 
 def result_names(function: FuncOp) -> list[str]:
-    """The source name of each result; `output<i>` where none is given."""
-    return [
-        text_attribute(a, NAME) or f"output{i}"
-        for i, a in enumerate(result_attributes(function))
-    ]
+    """
+    The source name of each result, `output<i>` where none is given; names that several
+    results have get a number, so that all differ.
+    """
+    names: list[str] = []
+    for i, attributes in enumerate(result_attributes(function)):
+        name = text_attribute(attributes, NAME) or f"output{i}"
+        unique, count = name, 1
+        while unique in names:
+            count += 1
+            unique = f"{name}_{count}"
+        names.append(unique)
+    return names
 
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:

@@ -109,8 +109,6 @@ def einsum(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
 @step
 def transpose(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
     shape = shape_of(x)
-    if len(shape) < 2:
-        return []
     perm = b.draw(st.permutations(range(len(shape))))
     return [b.op("Transpose", [x], tuple(shape[p] for p in perm), perm=perm)]
 

@@ -127,7 +127,7 @@ REFERENCE_SAMPLE: set[Case] = {
     ("bert", "dynamo", "zero2-d2-t2"),
     ("bert", "dynamo", "sp-t4"),
     ("llama", "dynamo", "selective"),
-    ("llama", "dynamo", "zero3-d2-t2"),
+    ("llama", "dynamo", "zero1-d4"),
 }
 GLOO_SAMPLE: set[Case] = {
     ("mlp", "dynamo", "d4"),
@@ -135,7 +135,7 @@ GLOO_SAMPLE: set[Case] = {
     ("gpt2", "dynamo", "sp-zero1-full"),
     ("gpt2", "dynamo", "zero3-d2-t2"),
     ("bert", "dynamo", "t4"),
-    ("llama", "dynamo", "sp-zero3-every2"),
+    ("llama", "dynamo", "sp-t2"),
 }
 
 

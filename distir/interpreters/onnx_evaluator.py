@@ -125,8 +125,15 @@ def _new_evaluator(op: OnnxOp, inputs: Sequence[Any]) -> ReferenceEvaluator:
     }
     names = ["" if v is None else f"x{i}" for i, v in enumerate(op.input_values)]
     outputs = [f"y{i}" for i in range(len(op.results))]
-    node = helper.make_node(
-        op.SCHEMA.name, names, outputs, domain=op.SCHEMA.domain, **attributes
+    node = helper.make_node(op.SCHEMA.name, names, outputs, domain=op.SCHEMA.domain)
+    # With its type, which an empty list (a scalar's permutation) does not show.
+    node.attribute.extend(
+        helper.make_attribute(
+            name,
+            value,
+            attr_type=op.SCHEMA.attributes[name].type.value,  # pyright: ignore[reportAttributeAccessIssue]
+        )
+        for name, value in attributes.items()
     )
     infos: list[onnx.ValueInfoProto] = []
     for name, operand, value in zip(names, op.input_values, inputs, strict=False):

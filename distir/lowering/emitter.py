@@ -116,8 +116,23 @@ def known_constant(value: SSAValue | None) -> npt.NDArray[Any] | None:
     if isinstance(owner, Operation) and owner.name == "onnx.Constant":
         attr = owner.properties.get("value")
         if attr is not None:
-            return constant_value(attr)
+            return _decoded(attr)
     return None
+
+
+_DECODED: dict[int, tuple[Attribute, npt.NDArray[Any]]] = {}
+"""The last constants by the identity of their attributes, which ranks share."""
+
+
+def _decoded(attr: Attribute) -> npt.NDArray[Any]:
+    found = _DECODED.get(id(attr))
+    if found is None:
+        if len(_DECODED) >= 256:
+            _DECODED.clear()
+        array = constant_value(attr)
+        array.flags.writeable = False
+        found = _DECODED[id(attr)] = (attr, array)
+    return found[1]
 
 
 @dataclass

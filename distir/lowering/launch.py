@@ -55,7 +55,8 @@ class Spawner:
         if self._process is None:
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "distir.lowering.spawner"],
+                # -P: the current folder must not shadow modules.
+                [sys.executable, "-P", str(Path(__file__).with_name("spawner.py"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -249,7 +250,8 @@ def run_package(
             _supervise(spawner, job, needed, timeout_s, logs, training is not None)
             if not manifest["results"]:
                 return {}
-            return {k: np.array(v) for k, v in load_weights(outputs).items()}
+            found = load_weights(outputs)
+            return {name: np.array(found[name]) for name in manifest["results"]}
     finally:
         if own:
             spawner.kill()

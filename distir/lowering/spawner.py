@@ -1,7 +1,7 @@
 """
 The process that starts ranks: it imports PyTorch once and forks a process per rank.
 
-`python -m distir.lowering.spawner` reads one job per line of JSON on its standard
+Run as a script, it reads one job per line of JSON on its standard
 input (`ranks`, `script`, `arguments`, `environment` for all ranks, `logs`: a folder) and
 writes one line per rank that ends (`{"rank": 1, "code": 0}`, a negative code for a
 signal). Each rank runs the script as `__main__`, as torchrun would start it, with its

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from xdsl.dialects.builtin import TensorType, UnrankedTensorType
+from xdsl.dialects.builtin import TensorType, UnrankedTensorType, f32
 from xdsl.ir import Block
 
 from distir.dialects.onnx import operator
@@ -138,3 +138,11 @@ def test_what_cannot_be_computed_is_an_error() -> None:
     )
     with pytest.raises(DistIRError, match=r"onnx\.MatMul cannot be computed on"):
         evaluate(op, [np.zeros(2, np.float32), np.zeros(3, np.float32)])
+
+
+def test_an_empty_list_as_attribute() -> None:
+    """A scalar's permutation: an empty list does not show its type."""
+    scalar = TensorType(f32, [])
+    x = Block(arg_types=[scalar]).args[0]
+    op = operator("Transpose").build_op([x], [scalar], {"perm": []})
+    assert evaluate(op, [np.array(3, np.float32)])[0] == 3

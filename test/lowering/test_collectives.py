@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from ml_dtypes import bfloat16
 from programs import parse
 from xdsl.dialects.builtin import ModuleOp
 
@@ -100,12 +101,14 @@ def run_ranks(
 
 
 @pytest.mark.parametrize("devices", MESHES.values(), ids=MESHES)
-@pytest.mark.parametrize("element", ["f32", "i64", "f16"])
+@pytest.mark.parametrize("element", ["f32", "i64", "f16", "bf16"])
 def test_values_survive(
     devices: str, element: str, tmp_path: Path, spawner: Spawner
 ) -> None:
     random = np.random.default_rng(0)
-    dtype = {"f32": np.float32, "i64": np.int64, "f16": np.float16}[element]
+    dtype = {"f32": np.float32, "i64": np.int64, "f16": np.float16, "bf16": bfloat16}[
+        element
+    ]
     arrays = [
         random.integers(-50, 50, shape_of(shape)).astype(dtype)
         for _, _, shape, _, _ in CASES.values()

@@ -45,21 +45,6 @@ def sabotage(package: Path, line: str) -> None:
     path.write_text(text[:at] + indented + text[at:])
 
 
-def processes_mentioning(text: str) -> list[str]:
-    """Command lines of running processes, and of their children, that hold `text`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_text().replace("\0", " ")
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if text in command and state != "Z":
-                found.append(command)
-    return found
-
-
 def test_runs(package: Path, spawner: Spawner) -> None:
     lines: list[str] = []
     results = run_package(
@@ -211,3 +196,35 @@ def test_torchrun(package: Path, tmp_path: Path) -> None:
     ]
     subprocess.run(command, check=True, timeout=120, capture_output=True)
     np.testing.assert_array_equal(load_file(outputs)["y"], X + 1)
+
+
+def test_results_of_one_name(tmp_path: Path, spawner: Spawner) -> None:
+    module = parse(
+        """func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32> {dist.name = "y"}, tensor<2xf32> {dist.name = "y"}) {
+          %z = onnx.Neg(%x) : (tensor<2xf32>) -> tensor<2xf32>
+          func.return %x, %z : tensor<2xf32>, tensor<2xf32>
+        }"""
+    )
+    write_package(module, tmp_path)
+    results = run_package(tmp_path, inputs={"x": W}, spawner=spawner)
+    np.testing.assert_array_equal(results["y"], W)
+    np.testing.assert_array_equal(results["y_2"], -W)
+
+
+def test_modules_in_the_current_folder_are_not_used(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "json", "runtime", "tensors", "random"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    results = run_package(package, inputs={"x": X, "w": W}, timeout_s=60)
+    np.testing.assert_array_equal(results["y"], X + 1)
+
+
+def test_weights_of_the_manifest(tmp_path: Path, spawner: Spawner) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"w": W}, tmp_path / "w.safetensors")
+    package = write_package(parse(PROGRAM), tmp_path / "p", tmp_path / "w.safetensors")
+    results = run_package(package, inputs={"x": X}, spawner=spawner)
+    np.testing.assert_array_equal(results["y"], X + 1)

@@ -15,6 +15,7 @@ from distir.lowering.fusions.match import (
     plus_constant,
     producer,
     product,
+    shape_of,
 )
 
 
@@ -26,6 +27,8 @@ def fuse_gelu(op: OnnxOp) -> bool:
     if len(values) != 2 or not close(constant, 0.5, op.results[0]):
         return False
     for x, gate in (values, reversed(values)):
+        if shape_of(x) is None or shape_of(x) != shape_of(op.results[0]):
+            continue
         shifted = plus_constant(gate)
         if shifted is None or shifted[1] != 1.0:
             continue

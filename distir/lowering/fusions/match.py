@@ -63,7 +63,8 @@ def fused(op: Operation, expression: str, operands: Sequence[SSAValue]) -> None:
     new = TorchCallOp(expression, operands, result.type)
     if SCOPE in op.attributes:
         new.attributes[SCOPE] = op.attributes[SCOPE]
-    new.results[0].name_hint = result.name_hint
+    function = expression.partition("(")[0].rpartition(".")[2]
+    new.results[0].name_hint = result.name_hint or function
     block.insert_op_before(new, op)
     result.replace_all_uses_with(new.results[0])
 

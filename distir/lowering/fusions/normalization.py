@@ -31,7 +31,11 @@ def fuse_rms_norm(op: OnnxOp) -> bool:
             continue
         x, epsilon = found
         shape = shape_of(x)
-        if shape is not None and shape_of(weight) == shape[-1:]:
+        if (
+            shape is not None
+            and shape == shape_of(op.results[0])
+            and shape_of(weight) == shape[-1:]
+        ):
             size = shape[-1:]
             fused(op, f"F.rms_norm({{0}}, {size!r}, {{1}}, {epsilon!r})", [x, weight])
             return True

@@ -9,6 +9,7 @@ With --steps it trains: results that update an argument replace it in the next s
 
 import argparse
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from pathlib import Path
 def load_package():
     """The package in this folder, whatever the folder is called."""
     here = Path(__file__).resolve().parent
+    # The modules here are found through the package, and hide no others.
+    sys.path[:] = [p for p in sys.path if Path(p or ".").resolve() != here]
     name = "distributed_program"
     spec = importlib.util.spec_from_file_location(
         name, here / "__init__.py", submodule_search_locations=[str(here)]
@@ -28,7 +31,9 @@ def load_package():
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description="Runs this distributed program.")
-    parser.add_argument("--weights", action="append", default=[], help="a tensor file")
+    parser.add_argument(
+        "--weights", action="append", help="a tensor file (default: see manifest.json)"
+    )
     parser.add_argument("--inputs", action="append", default=[], help="a tensor file")
     parser.add_argument("--outputs", help="where rank 0 writes the results")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
@@ -69,7 +74,12 @@ def main(arguments=None):
     runtime = importlib.import_module(f"{name}.runtime")
     tensors = importlib.import_module(f"{name}.tensors")
     try:
-        sources = [tensors.load(f) for f in (*options.inputs, *options.weights)]
+        weights = options.weights
+        if weights is None:
+            manifest = Path(__file__).resolve().with_name("manifest.json")
+            named = json.loads(manifest.read_text(encoding="utf-8"))["weights"]
+            weights = [] if named is None else [named]
+        sources = [tensors.load(f) for f in (*options.inputs, *weights)]
         common = (options.timeout, options.init_method)
         if options.steps is None:
             results = runtime.run(program, options.backend, sources, *common)

@@ -72,9 +72,7 @@ def to_float8(x, dtype, saturate=True, round_mode="up"):
     else:
         special = torch.full_like(x, torch.nan).copysign(x)
     if saturate:
-        # The types without infinities still turn infinities into NaN.
-        lost = torch.isinf(x) if "fnuz" in str(dtype) else torch.zeros_like(x) != 0
-        lost = torch.zeros_like(lost)
+        lost = torch.zeros_like(x, dtype=torch.bool)
     else:
         # The least magnitude that rounds beyond the largest finite value.
         digits = {torch.float8_e4m3fn: 3, torch.float8_e4m3fnuz: 3}.get(dtype, 2)

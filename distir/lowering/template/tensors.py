@@ -91,6 +91,8 @@ def save(path, tensors):
     if path.suffix == ".pt":
         torch.save(tensors, path)
         return
+    if "__metadata__" in tensors:
+        raise FileError(f"{path}: safetensors reserves the name __metadata__; use .pt")
     header, offset = {}, 0
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
