@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distir.sharding.choice.chooser import AxisChooser
 
 MAX_STATES = 256
-MAX_ALTERNATIVES = 16
+MAX_ALTERNATIVES = 4
 MAX_COMPARED = 8
 
 
@@ -198,18 +198,18 @@ class FunctionSolver:
             left = cost - node.cost
             for slot, (have, want) in enumerate(zip(other, state, strict=True)):
                 if have != want:
-                    left -= self._conversion(slot, have, want)
+                    left -= self._conversion(self.sizes[slot], have, want)
                     if left < 0:
                         break
             else:
                 return True
         return False
 
-    def _conversion(self, slot: int, have: Available, want: Available) -> float:
-        """The price of having a live value in all the ways of another state."""
+    def _conversion(self, size: float, have: Available, want: Available) -> float:
+        """The price of having a value of that size in all the ways of another state."""
         if FREE in have:
             return 0.0
-        size, parts = self.sizes[slot], self.chooser.parts
+        parts = self.chooser.parts
         price = 0.0
         for target in want:
             if target in have:
@@ -491,8 +491,31 @@ class FunctionSolver:
             if results not in best or cost < best[results].cost:
                 name = self.function.sym_name.data
                 best[results] = FunctionChoice(name, cost, placed, results, choices)
-        found = sorted(best.values(), key=lambda choice: choice.cost)
-        return found[:MAX_ALTERNATIVES]
+        sizes = self.chooser.info(op).operand_bytes
+        kept: list[FunctionChoice] = []
+        for choice in sorted(best.values(), key=lambda choice: choice.cost):
+            # What the caller can get from a cheaper choice by communication, for no
+            # more, is no alternative.
+            if not any(
+                other.cost + self._changes(other.results, choice.results, sizes)
+                <= choice.cost
+                for other in kept
+            ):
+                kept.append(choice)
+        return kept[:MAX_ALTERNATIVES]
+
+    def _changes(
+        self,
+        before: Sequence[Placement],
+        after: Sequence[Placement],
+        sizes: Sequence[float],
+    ) -> float:
+        """The price of bringing results from one way of leaving to another."""
+        return sum(
+            self._conversion(size, frozenset([have]), frozenset([want]))
+            for have, want, size in zip(before, after, sizes, strict=True)
+            if have != want
+        )
 
     def _returned(
         self,
