@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, TensorType
+from xdsl.dialects.builtin import ArrayAttr, FunctionType, ModuleOp, TensorType, UnitAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
@@ -135,6 +135,7 @@ class _Partitioner:
         if SCOPE in user.attributes:
             reshard.attributes[SCOPE] = user.attributes[SCOPE]
         if RESHARD_EARLY in user.attributes and isinstance(source.owner, Operation):
+            reshard.attributes[RESHARD_EARLY] = UnitAttr()
             self.block.insert_op_after(reshard, source.owner)
         else:
             self.block.add_op(reshard)

@@ -45,6 +45,7 @@ from distir.sharding.choice import (
     ArgumentKey,
     AxisChooser,
     FunctionChoice,
+    MicroBatchChooser,
     OpChoice,
     OpLayouts,
     Placement,
@@ -54,7 +55,7 @@ from distir.sharding.choice import (
 )
 from distir.sharding.decompose import decompose
 from distir.sharding.layout import check_layout
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import (
     Dim,
     infer,
@@ -183,7 +184,30 @@ class ShardingPlan:
 
     def add_axis(self, axis: str) -> None:
         """Chooses for one more axis and records the outcome for every op."""
-        chooser, choice = self.solve(axis, free_parameters=False)
+        if axis == TIME_AXIS:
+            self._record(axis, self._micro_batches(axis))
+        else:
+            self._record(axis, self.solve(axis, free_parameters=False)[1])
+
+    def _micro_batches(self, axis: str) -> FunctionChoice:
+        """What splitting the batch over time does; the first axis of a mesh."""
+        if self.ops:
+            raise DistIRError(
+                f"mesh @{self.mesh.name}: the axis over time, {axis!r}, must be its first"
+            )
+        chooser = MicroBatchChooser(
+            functions(self.module),
+            self.entry.sym_name.data,
+            self.mesh,
+            axis,
+            updated_arguments(self.entry),
+        )
+        keys = [p for p, _ in self._entry_keys(axis, False)]
+        return chooser.solve(self.entry.sym_name.data, keys)
+
+    def _record(self, axis: str, choice: FunctionChoice) -> None:
+        """Adds what an axis does to the layouts of every op."""
+        known = functions(self.module)
         before, arguments = self.ops, self.arguments
         self.ops, self.arguments = {}, {}
         variants: dict[FunctionChoice, FuncOp] = {}
@@ -198,7 +222,7 @@ class ShardingPlan:
                 chosen = op_choice.callee
                 if chosen is not None:
                     if chosen not in variants:
-                        callee = chooser.functions[chosen.name]
+                        callee = known[chosen.name]
                         variants[chosen] = self._variant(callee, taken)
                         pending.append((chosen, callee, variants[chosen]))
                     name = variants[chosen].sym_name.data

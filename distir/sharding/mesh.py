@@ -14,6 +14,12 @@ from xdsl.traits import SymbolTable
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 
+TIME_AXIS = "k"
+"""
+The axis over time: its coordinates are micro-batches, which a device works on one after
+the other. A program has it until `pipeline` folds it.
+"""
+
 
 @dataclass(frozen=True)
 class Mesh:

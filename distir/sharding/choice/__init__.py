@@ -23,6 +23,7 @@ from distir.sharding.choice.choices import (
     Source,
 )
 from distir.sharding.choice.chooser import AxisChooser
+from distir.sharding.choice.micro_batches import MicroBatchChooser
 from distir.sharding.choice.placement import (
     FREE,
     WHOLE,
@@ -37,6 +38,7 @@ __all__ = [
     "ArgumentKey",
     "AxisChooser",
     "FunctionChoice",
+    "MicroBatchChooser",
     "OpChoice",
     "OpLayouts",
     "Placement",

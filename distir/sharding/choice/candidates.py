@@ -22,7 +22,7 @@ from distir.sharding.choice.prices import (
     reduce_price,
 )
 from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, dim_shards, factor_shards, rank_of, shape_of
 
 
@@ -73,6 +73,7 @@ class OpCandidates:
             mesh.size(s.axis)
             for shards in self.base.assignment.values()
             for s in shards
+            if s.axis != TIME_AXIS
         )
         self.flops = rule.flops / split
         self._candidates: dict[tuple[int | None, int | None], Candidate | None] = {}

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.dist import Layout
 from distir.dialects.onnx_values import bytes_per_element
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import shape_of
 
 PRICE_PER_BYTE_SENT = 4.0
@@ -18,12 +18,15 @@ GATHER_PENALTY = 1.25
 
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
-    """Bytes of a value on one device under a layout."""
+    """
+    Bytes of a value on one device under a layout. Those of all micro-batches count: a
+    device touches and communicates them all.
+    """
     type_ = value.type
     if not isinstance(type_, TensorType):
         return 0.0
     elements = prod(shape_of(type_)) if all(n >= 0 for n in shape_of(type_)) else 0
-    parts = prod(mesh.size(axis) for axis in layout.split_axes)
+    parts = prod(mesh.size(axis) for axis in layout.split_axes if axis != TIME_AXIS)
     return elements * bytes_per_element(type_.element_type) / parts
 
 

@@ -1,0 +1,134 @@
+"""What splitting the batch over time does to each op (DESIGN section 4, point f)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import ConstrainOp
+from distir.errors import DistIRError
+from distir.sharding.choice.candidates import Candidate, OpCandidates
+from distir.sharding.choice.choices import FunctionChoice, OpChoice
+from distir.sharding.choice.placement import WHOLE, Placement
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import rule_for
+
+
+class MicroBatchChooser:
+    """
+    The placements that follow on the axis over time, from the arguments forwards.
+
+    Nothing is weighed: a device cannot trade work for communication with itself at
+    another time. An op keeps the split of its operands where its rule allows; partial
+    values pass where the rule is linear in them; any other operand is brought together
+    first, which ends the part of the program that runs per micro-batch.
+
+    - `functions`: those of the program by name; `entry`: which one is entered;
+    - `updates`: results of the entry that replace an argument in the next step, by
+      index; they are placed like it.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, FuncOp],
+        entry: str,
+        mesh: Mesh,
+        axis: str,
+        updates: Mapping[int, int],
+    ):
+        self.functions = functions
+        self.entry = entry
+        self.mesh = mesh
+        self.axis = axis
+        self.updates = updates
+        self._infos: dict[Operation, OpCandidates] = {}
+        self._solved: dict[tuple[str, tuple[Placement, ...]], FunctionChoice] = {}
+
+    def solve(self, name: str, arguments: Sequence[Placement]) -> FunctionChoice:
+        """What happens in a function whose arguments are placed like that."""
+        key = (name, tuple(arguments))
+        if key not in self._solved:
+            self._solved[key] = self._function(name, key[1])
+        return self._solved[key]
+
+    def _function(self, name: str, arguments: tuple[Placement, ...]) -> FunctionChoice:
+        block = self.functions[name].body.block
+        placed: dict[SSAValue, Placement] = dict(
+            zip(block.args, arguments, strict=True)
+        )
+        choices: list[OpChoice] = []
+        for op in list(block.ops):
+            have = [placed[v] for v in op.operands]
+            if isinstance(op, ReturnOp):
+                results = self._returned(name, have, arguments)
+                return FunctionChoice(name, 0.0, arguments, results, choices)
+            choice = self._op(op, have)
+            placed.update(zip(op.results, choice.results, strict=True))
+            choices.append(choice)
+        raise DistIRError(f"function @{name} does not end in func.return")
+
+    def _returned(
+        self, name: str, have: Sequence[Placement], arguments: Sequence[Placement]
+    ) -> tuple[Placement, ...]:
+        if name != self.entry:
+            return tuple(have)
+        return tuple(
+            arguments[self.updates[i]]
+            if i in self.updates
+            else (WHOLE if p.kind == "partial" else p)
+            for i, p in enumerate(have)
+        )
+
+    def _op(self, op: Operation, have: list[Placement]) -> OpChoice:
+        if isinstance(op, CallOp):
+            keys = [WHOLE if p.kind == "partial" else p for p in have]
+            callee = self.solve(op.callee.string_value(), keys)
+            return OpChoice(op, callee.arguments, callee.results, callee=callee)
+        if isinstance(op, ConstrainOp) and not op.fixes(self.axis):
+            return OpChoice(op, (have[0],), (have[0],))
+        partial = self._partial(op, have)
+        if partial is not None:
+            return partial
+        candidate = self._split(op, have)
+        if candidate is None:
+            whole = self._info(op).candidate(None, None)
+            assert whole is not None
+            return OpChoice(op, whole.operands, whole.results)
+        return OpChoice(
+            op, candidate.operands, candidate.results, candidate.factor, candidate.run
+        )
+
+    def _partial(self, op: Operation, have: Sequence[Placement]) -> OpChoice | None:
+        """Letting partial values pass, where the rule is linear in exactly these."""
+        over = frozenset(i for i, p in enumerate(have) if p.kind == "partial")
+        monoids = {have[i].monoid for i in over}
+        if len(monoids) != 1 or any(p.kind == "split" for p in have):
+            return None
+        (monoid,) = monoids
+        for linear in self._info(op).rule.linear:
+            if linear.operands == over and monoid in linear.monoids:
+                partial = Placement("partial", monoid=monoid)
+                return OpChoice(op, tuple(have), (partial,) * len(op.results))
+        return None
+
+    def _split(self, op: Operation, have: Sequence[Placement]) -> Candidate | None:
+        """The split that all operands agree on that are split."""
+        info = self._info(op)
+        split = [i for i, p in enumerate(have) if p.kind == "split"]
+        for i in split:
+            key = info.factor_of(False, i, have[i])
+            candidate = None if key is None else info.candidate(*key)
+            if candidate is None or candidate.decompose:
+                continue
+            if all(candidate.operands[j] == have[j] for j in split):
+                return candidate
+        return None
+
+    def _info(self, op: Operation) -> OpCandidates:
+        found = self._infos.get(op)
+        if found is None:
+            found = OpCandidates(op, rule_for(op), None, self.mesh, self.axis)
+            self._infos[op] = found
+        return found
