@@ -49,8 +49,9 @@ def interleaved_one_forward_one_backward(
 ) -> Schedule:
     """
     1F1B with v stages per rank (Narayanan et al. 2021, section 2.2.2). Bubble over work
-    (P - 1) / (v K) if K is a multiple of P; rank r keeps 2 (P - 1 - r) + (v - 1) P + 1
-    micro-batches of single stages.
+    (P - 1) / (v K) for K >= P, a multiple of P or not. For multiples from 2 P on, rank r
+    keeps 2 (P - 1 - r) + (v - 1) P + 1 micro-batches of single stages; others keep more, as
+    rounds are longer (`round_sizes`).
     """
     first_round = (chunks - 1) * round_sizes(ranks, micro_batches)[0]
     warm_up = [first_round + 2 * (ranks - 1 - rank) for rank in range(ranks)]

@@ -66,9 +66,10 @@ def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
     """Stages and micro-batches count from 0 without gaps."""
     present = set(numbers)
     first_missing = next(n for n in count() if n not in present)
-    if max(present) > first_missing or min(present) < 0:
+    odd = min(present) if min(present) < 0 else max(present)
+    if odd < 0 or odd > first_missing:
         raise DistIRError(
-            f"schedule: it names {what} {max(present)}, but no {what} {first_missing}: "
+            f"schedule: it names {what} {odd}, but no {what} {first_missing}: "
             "number them from 0 without gaps, or add the missing actions"
         )
 

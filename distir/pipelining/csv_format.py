@@ -41,9 +41,8 @@ def read_csv(text: str) -> Schedule:
 def _read_row(row: str, rank: int) -> list[Action]:
     actions: list[Action] = []
     for column, cell in enumerate(row.split(","), 1):
-        overlapped = _OVERLAP.fullmatch(cell.strip())
-        for part in (overlapped[1] if overlapped else cell).split(";"):
-            text = part.strip().strip('"')
+        pair = _OVERLAP.fullmatch(cell.strip())
+        for text in map(str.strip, pair[1].split(";") if pair else [cell]):
             if not text or _DERIVED.fullmatch(text):
                 continue
             match = _ACTION.fullmatch(text)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
+from distir.errors import DistIRError
 from distir.pipelining.actions import Action, Phase, Schedule
 from distir.pipelining.check import check_complete
 from distir.pipelining.dependencies import StageEdges, dependencies, executable_order
@@ -37,13 +39,17 @@ class Timeline:
 
     @property
     def bubble_over_ideal(self) -> float:
-        """Idle time of the busiest rank over its work: (p - 1) / m for 1F1B."""
-        return self.makespan / max(self.busy) - 1
+        """
+        Idle time of the busiest rank over its work: (p - 1) / m for 1F1B; 0 without work.
+        """
+        work = max(self.busy)
+        return self.makespan / work - 1 if work else 0.0
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of all ranks' time in which they are idle."""
-        return 1 - sum(self.busy) / (self.schedule.ranks * self.makespan)
+        """The share of all ranks' time in which they are idle; 0 if there is no time."""
+        time = self.schedule.ranks * self.makespan
+        return 1 - sum(self.busy) / time if time else 0.0
 
 
 def phase_durations(
@@ -68,7 +74,7 @@ def simulate_schedule(
     """
     Runs the schedule: an action starts when its rank is free and its dependencies have
     ended, those on other ranks `communication` earlier; sends do not occupy a rank. Raises
-    DistIRError for lists that `check_schedule` rejects.
+    DistIRError for lists that `check_schedule` rejects and for negative durations.
     """
     check_complete(schedule)
     needs = dependencies(schedule, edges)
@@ -82,6 +88,11 @@ def simulate_schedule(
             + (communication if schedule.stage_rank(need.stage) != rank else 0.0)
             for need in needs[action]
         )
+        duration = durations(action)
+        if not 0 <= duration < inf:
+            raise DistIRError(
+                f"schedule: {action} takes {duration}: give it a time of 0 or more"
+            )
         start[action] = max(free[rank], *arrivals, 0.0)
-        end[action] = free[rank] = start[action] + durations(action)
+        end[action] = free[rank] = start[action] + duration
     return Timeline(schedule, start, end)
