@@ -1,0 +1,40 @@
+"""
+Pipeline schedules. A schedule is a list of actions per rank: `1F0` is stage 1's forward of
+micro-batch 0, `B` a backward, `I` and `W` its parts for the input and for the weights.
+`build_schedule` makes the known ones (GPipe, 1F1B, interleaved 1F1B, ZB-H1, interleaved
+zero bubble, ZBV, DualPipeV, and forward-only), `read_csv` and `write_csv` exchange them
+with PyTorch, `check_schedule` rejects those that forget an action or would deadlock,
+`global_order` merges the ranks' lists to one order, `simulate_schedule` says how long a
+schedule takes and how much of that is idle, and `in_flight_per_stage` of how many
+micro-batches it keeps activations. Nothing here knows of programs, meshes or xDSL: plain
+data, for the pipeline pass and for users.
+"""
+
+from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.check import check_schedule
+from distir.pipelining.csv_format import read_csv, write_csv
+from distir.pipelining.dependencies import StageEdges, dependencies
+from distir.pipelining.in_flight import in_flight_per_rank, in_flight_per_stage
+from distir.pipelining.order import global_order
+from distir.pipelining.registry import SCHEDULES, ScheduleKind, build_schedule
+from distir.pipelining.simulation import Timeline, phase_durations, simulate_schedule
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Phase",
+    "Schedule",
+    "ScheduleKind",
+    "StageEdges",
+    "Timeline",
+    "build_schedule",
+    "check_schedule",
+    "dependencies",
+    "global_order",
+    "in_flight_per_rank",
+    "in_flight_per_stage",
+    "phase_durations",
+    "read_csv",
+    "simulate_schedule",
+    "write_csv",
+]

@@ -1,0 +1,110 @@
+"""Whether lists of actions make a schedule: nothing missing, nothing twice, no deadlock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+
+from distir.errors import DistIRError
+from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.dependencies import StageEdges, executable_order
+
+
+def check_schedule(schedule: Schedule, edges: StageEdges | None = None) -> None:
+    """
+    Raises DistIRError unless every stage is on one rank, has each micro-batch's forward
+    and backward once, and all ranks reach the end of their lists when each action waits
+    for what it needs (`dependencies`). `edges` says which stages send to which.
+    """
+    check_complete(schedule)
+    executable_order(schedule, edges)
+
+
+def check_complete(schedule: Schedule) -> None:
+    """
+    Raises DistIRError unless every rank has actions, every stage is on one rank, and each
+    stage and micro-batch has one forward and, but for inference, one backward: `B`, or `I`
+    and `W`.
+    """
+    _check_ranks(schedule)
+    _check_no_gaps("stage", (a.stage for row in schedule.actions for a in row))
+    _check_no_gaps(
+        "micro-batch", (a.micro_batch for row in schedule.actions for a in row)
+    )
+    every = {action for row in schedule.actions for action in row}
+    for stage in range(schedule.stages):
+        for micro_batch in range(schedule.micro_batches):
+            _check_micro_batch(schedule, every, stage, micro_batch)
+
+
+def _check_ranks(schedule: Schedule) -> None:
+    if not schedule.actions:
+        raise DistIRError("schedule: it has no ranks: give each rank a list of actions")
+    ranks: dict[int, int] = {}
+    seen: set[Action] = set()
+    for rank, row in enumerate(schedule.actions):
+        if not row:
+            raise DistIRError(
+                f"schedule: rank {rank} has no actions: give it a stage, or leave it out"
+            )
+        for action in row:
+            other = ranks.setdefault(action.stage, rank)
+            if other != rank:
+                raise DistIRError(
+                    f"schedule: {action} on rank {rank}, but stage {action.stage} is on "
+                    f"rank {other}: a stage's weights are on one rank, so put all of its "
+                    "actions there"
+                )
+            if action in seen:
+                raise DistIRError(
+                    f"schedule: rank {rank} has {action} twice: keep one of them"
+                )
+            seen.add(action)
+
+
+def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
+    """Stages and micro-batches count from 0 without gaps."""
+    present = set(numbers)
+    first_missing = next(n for n in count() if n not in present)
+    odd = min(present) if min(present) < 0 else max(present)
+    if odd < 0 or odd > first_missing:
+        raise DistIRError(
+            f"schedule: it names {what} {odd}, but no {what} {first_missing}: "
+            "number them from 0 without gaps, or add the missing actions"
+        )
+
+
+def _check_micro_batch(
+    schedule: Schedule, every: set[Action], stage: int, micro_batch: int
+) -> None:
+    """The actions of one stage on one micro-batch: `F`, or `F B`, or `F I W`."""
+    forward, whole, gradient, weights = (
+        Action(stage, phase, micro_batch) for phase in Phase
+    )
+    rank = schedule.stage_rank(stage)
+
+    def fail(problem: str, remedy: str) -> None:
+        raise DistIRError(
+            f"schedule: stage {stage} has {problem} micro-batch {micro_batch}: {remedy}"
+        )
+
+    if forward not in every:
+        fail("no forward of", f"add {forward} to rank {rank}")
+    if whole in every and (gradient in every or weights in every):
+        split = gradient if gradient in every else weights
+        fail(
+            f"both {whole} and {split} for", "keep the whole backward or the split one"
+        )
+    if whole in every or schedule.forward_only:
+        return
+    if gradient not in every and weights not in every:
+        fail(
+            "no backward of",
+            f"add {whole}, or {gradient} and {weights}, to rank {rank}",
+        )
+    if weights not in every:
+        fail(f"{gradient}, but no gradients of weights for", f"add {weights} after it")
+    if gradient not in every:
+        fail(
+            f"{weights}, but no gradient of its input for", f"add {gradient} before it"
+        )

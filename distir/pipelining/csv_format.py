@@ -1,0 +1,58 @@
+"""
+The CSV form of PyTorch's pipelining schedules: a row per rank, a cell per action, such as
+`0F0,0F1,0B0`, and an empty cell where the rank is idle.
+
+PyTorch's long form also has cells for communication (`0SEND_F1`), for the parameters of
+FSDP (`0UNSHARD`) and for the reduction of gradients: they are skipped, since DistIR derives
+all of these. An overlapped pair, `(0F4;3B2)OVERLAP_F_B`, is read as its actions in turn.
+"""
+
+from __future__ import annotations
+
+import re
+
+from distir.errors import DistIRError
+from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.check import check_schedule
+
+_ACTION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
+_OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
+_DERIVED = re.compile(
+    r"[0-9]+((SEND|RECV)_[FB][0-9]+|(UNSHARD|RESHARD|REDUCE_GRAD)[0-9]*)"
+)
+
+
+def write_csv(schedule: Schedule) -> str:
+    """The schedule as text, without idle cells."""
+    return "".join(",".join(map(str, row)) + "\n" for row in schedule.actions)
+
+
+def read_csv(text: str) -> Schedule:
+    """
+    The schedule in a text. Raises DistIRError, with row and column from 1 on, for a cell
+    that is no action, and for what `check_schedule` rejects.
+    """
+    rows = text.rstrip().splitlines()
+    schedule = Schedule.of([_read_row(row, number) for number, row in enumerate(rows)])
+    check_schedule(schedule)
+    return schedule
+
+
+def _read_row(row: str, rank: int) -> list[Action]:
+    actions: list[Action] = []
+    for column, cell in enumerate(row.split(","), 1):
+        pair = _OVERLAP.fullmatch(cell.strip())
+        for text in map(str.strip, pair[1].split(";") if pair else [cell]):
+            if not text or _DERIVED.fullmatch(text):
+                continue
+            match = _ACTION.fullmatch(text)
+            if match is None:
+                raise DistIRError(
+                    f"schedule: row {rank + 1} (rank {rank}), column {column}: "
+                    f"{text[:40]!r} is no action: write the stage, one of F (forward), B "
+                    "(backward), I (its part for the input) and W (for the weights), and "
+                    "the micro-batch, like 2F0"
+                )
+            stage, phase, micro_batch = match.groups()
+            actions.append(Action(int(stage), Phase(phase), int(micro_batch)))
+    return actions

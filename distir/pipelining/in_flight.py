@@ -1,0 +1,36 @@
+"""Of how many micro-batches a schedule keeps activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from distir.pipelining.actions import Action, Phase, Schedule
+
+
+def in_flight_per_stage(schedule: Schedule) -> list[int]:
+    """
+    The most micro-batches that each stage has begun and not ended at a time. They end with
+    `B` or `W`, or for inference with the forward.
+    """
+    rows = [schedule.actions[schedule.stage_rank(s)] for s in range(schedule.stages)]
+    return [
+        _peak((a for a in row if a.stage == stage), schedule.forward_only)
+        for stage, row in enumerate(rows)
+    ]
+
+
+def in_flight_per_rank(schedule: Schedule) -> list[int]:
+    """
+    The most pairs of a stage and a micro-batch that each rank has begun and not ended at a
+    time: with v stages on a rank, each counts for one v-th of the rank's layers.
+    """
+    return [_peak(row, schedule.forward_only) for row in schedule.actions]
+
+
+def _peak(actions: Iterable[Action], forward_only: bool) -> int:
+    held = peak = 0
+    for action in actions:
+        held += action.phase is Phase.FORWARD
+        peak = max(peak, held)
+        held -= forward_only or action.phase.ends_backward
+    return peak

@@ -1,0 +1,81 @@
+"""The schedules by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from distir.errors import DistIRError
+from distir.pipelining.actions import Schedule
+from distir.pipelining.alternating import (
+    forward_only,
+    gpipe,
+    interleaved_one_forward_one_backward,
+    one_forward_one_backward,
+    zero_bubble,
+)
+from distir.pipelining.v_shaped import dualpipev, zbv
+
+
+@dataclass(frozen=True)
+class ScheduleKind:
+    """
+    `generate(ranks, micro_batches, chunks)` makes a schedule with `chunks` stages on each
+    rank, which may be from `least_chunks` to `most_chunks` (None: any number).
+    """
+
+    generate: Callable[[int, int, int], Schedule]
+    least_chunks: int = 1
+    most_chunks: int | None = 1
+
+
+SCHEDULES: dict[str, ScheduleKind] = {
+    "gpipe": ScheduleKind(gpipe),
+    "1f1b": ScheduleKind(one_forward_one_backward),
+    "interleaved-1f1b": ScheduleKind(interleaved_one_forward_one_backward, 2, None),
+    "zb-h1": ScheduleKind(zero_bubble),
+    "interleaved-zero-bubble": ScheduleKind(zero_bubble, 2, None),
+    "zbv": ScheduleKind(zbv, 2, 2),
+    "dualpipev": ScheduleKind(dualpipev, 2, 2),
+    "forward": ScheduleKind(forward_only, 1, None),
+}
+"""Every schedule takes any number of ranks and micro-batches from 1 on."""
+
+
+def build_schedule(
+    name: str, ranks: int, micro_batches: int, chunks: int | None = None
+) -> Schedule:
+    """
+    The schedule of this name for P ranks, K micro-batches and v chunks (stages per rank;
+    left out: the fewest that the schedule can have). Raises DistIRError for an unknown name
+    and for numbers that the schedule cannot have.
+    """
+    kind = SCHEDULES.get(name)
+    if kind is None:
+        raise DistIRError(
+            f"schedule: there is none called {name!r}: choose from {', '.join(SCHEDULES)}"
+        )
+    for what, number in (("ranks", ranks), ("micro-batches", micro_batches)):
+        if number < 1:
+            raise DistIRError(
+                f"schedule {name}: {number} {what}: it takes 1 or more of them"
+            )
+    chunks = kind.least_chunks if chunks is None else chunks
+    if chunks < kind.least_chunks or (
+        kind.most_chunks is not None and chunks > kind.most_chunks
+    ):
+        allowed = (
+            f"{kind.least_chunks} or more chunks"
+            if kind.most_chunks is None
+            else f"{kind.least_chunks} chunk" + "s" * (kind.least_chunks > 1)
+        )
+        fitting = ", ".join(
+            other
+            for other, k in SCHEDULES.items()
+            if k.least_chunks <= chunks <= (k.most_chunks or chunks)
+        )
+        raise DistIRError(
+            f"schedule {name}: it has {allowed} (stages on each rank), not {chunks}: give "
+            f"it as many, or choose a schedule that takes {chunks}: {fitting or 'none'}"
+        )
+    return kind.generate(ranks, micro_batches, chunks)

@@ -1,0 +1,98 @@
+"""How long a schedule takes, from durations alone: no program, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from distir.errors import DistIRError
+from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.check import check_complete
+from distir.pipelining.dependencies import StageEdges, dependencies, executable_order
+
+Durations = Callable[[Action], float]
+"""The time that an action takes, in any unit."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each action of a schedule starts and ends."""
+
+    schedule: Schedule
+    start: Mapping[Action, float]
+    end: Mapping[Action, float]
+
+    @cached_property
+    def makespan(self) -> float:
+        """The time until the last action ends."""
+        return max(self.end.values())
+
+    @cached_property
+    def busy(self) -> tuple[float, ...]:
+        """The time that each rank works."""
+        return tuple(
+            sum(self.end[action] - self.start[action] for action in row)
+            for row in self.schedule.actions
+        )
+
+    @property
+    def bubble_over_ideal(self) -> float:
+        """
+        Idle time of the busiest rank over its work: (p - 1) / m for 1F1B; 0 without work.
+        """
+        work = max(self.busy)
+        return self.makespan / work - 1 if work else 0.0
+
+    @property
+    def bubble_fraction(self) -> float:
+        """The share of all ranks' time in which they are idle; 0 if there is no time."""
+        time = self.schedule.ranks * self.makespan
+        return 1 - sum(self.busy) / time if time else 0.0
+
+
+def phase_durations(
+    forward: float = 1, backward_input: float = 1, backward_weight: float = 1
+) -> Durations:
+    """The same durations for all stages; a whole backward takes the sum of its parts."""
+    durations = {
+        Phase.FORWARD: forward,
+        Phase.BACKWARD: backward_input + backward_weight,
+        Phase.BACKWARD_INPUT: backward_input,
+        Phase.BACKWARD_WEIGHT: backward_weight,
+    }
+    return lambda action: durations[action.phase]
+
+
+def simulate_schedule(
+    schedule: Schedule,
+    durations: Durations,
+    communication: float = 0.0,
+    edges: StageEdges | None = None,
+) -> Timeline:
+    """
+    Runs the schedule: an action starts when its rank is free and its dependencies have
+    ended, those on other ranks `communication` earlier; sends do not occupy a rank. Raises
+    DistIRError for lists that `check_schedule` rejects and for negative durations.
+    """
+    check_complete(schedule)
+    needs = dependencies(schedule, edges)
+    free = [0.0] * schedule.ranks
+    start: dict[Action, float] = {}
+    end: dict[Action, float] = {}
+    for action in executable_order(schedule, edges):
+        rank = schedule.stage_rank(action.stage)
+        arrivals = (
+            end[need]
+            + (communication if schedule.stage_rank(need.stage) != rank else 0.0)
+            for need in needs[action]
+        )
+        duration = durations(action)
+        if not 0 <= duration < inf:
+            raise DistIRError(
+                f"schedule: {action} takes {duration}: give it a time of 0 or more"
+            )
+        start[action] = max(free[rank], *arrivals, 0.0)
+        end[action] = free[rank] = start[action] + duration
+    return Timeline(schedule, start, end)

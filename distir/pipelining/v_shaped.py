@@ -1,0 +1,111 @@
+"""
+The schedules whose stages lie on the ranks in the shape of a V: with P ranks, rank r has
+stage r and stage 2 P - 1 - r, so that the loss is on the rank that the input comes from.
+
+Both are made for at least as many micro-batches as fill the pipeline, and those that are
+not there are left out: no action of a micro-batch waits for another micro-batch's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from distir.pipelining.actions import Action, Phase, Schedule
+
+
+def zbv(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+    """
+    ZB-V (Qi et al. 2024, section 6). With F, I and W equally long the P - 1 idle steps of
+    the start are all that remain of the bubble, and each rank keeps 2 P micro-batches of
+    single stages: as much as the first rank of 1F1B.
+    """
+    filled = max(micro_batches, 2 * ranks - 1)
+
+    def rank_actions(rank: int) -> _RankActions:
+        after = ranks - rank
+        actions = _RankActions((rank, 2 * ranks - 1 - rank))
+        actions.repeat(2 * after - 1, "F0")
+        actions.repeat(rank, "F1 F0")
+        actions.repeat(after, "F1 I1 W1")
+        actions.repeat(filled - 2 * ranks + rank + 1, "F0 I0 W0 F1 I1 W1")
+        actions.repeat(after - 1, "I0 W0 F1 I1 W1")
+        actions.repeat(rank, "I0 I1")
+        actions.repeat(after, "I0 W0")
+        actions.repeat(rank, "W1")
+        actions.repeat(rank, "W0")
+        return actions
+
+    return _schedule(rank_actions, ranks, micro_batches)
+
+
+def dualpipev(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+    """
+    DualPipeV (DeepSeek-AI 2024, DualPipe; cut in half). Like ZB-V, but most backwards are
+    whole, and each forms a pair with a forward of the other stage on the rank. The two may
+    overlap in time; here the forward comes first.
+    """
+    filled = max(micro_batches, 2 * ranks)
+
+    def rank_actions(rank: int) -> _RankActions:
+        after = ranks - 1 - rank
+        actions = _RankActions((rank, 2 * ranks - 1 - rank))
+        actions.repeat(2 * after, "F0")
+        actions.repeat(rank + 1, "F0 F1")
+        actions.repeat(after, "I1 W F1")
+        actions.repeat(filled - 2 * ranks + rank + 1, "F0 B1 F1 B0")
+        actions.repeat(after, "B1 F1 B0")
+        actions.repeat((rank + 1) // 2, "B1 B0")
+        actions.repeat((rank + 1) % 2, "B1 I0")
+        actions.repeat((rank + 1) // 2, "I1 I0")
+        actions.repeat(after, "W I0")
+        actions.repeat(rank + 1, "W")
+        return actions
+
+    return _schedule(rank_actions, ranks, micro_batches)
+
+
+def _schedule(
+    rank_actions: Callable[[int], _RankActions], ranks: int, micro_batches: int
+) -> Schedule:
+    return Schedule.of(
+        [
+            [a for a in rank_actions(rank).actions if a.micro_batch < micro_batches]
+            for rank in range(ranks)
+        ]
+    )
+
+
+class _RankActions:
+    """
+    The actions of a rank, written as repeated steps. A step is a phase and the number of
+    the rank's stage, and takes that stage's next micro-batch; `W` alone takes the weight
+    gradients that wait longest, of either stage.
+    """
+
+    def __init__(self, stages: tuple[int, int]) -> None:
+        self.actions: list[Action] = []
+        self._stages = stages
+        self._next: Counter[str] = Counter()
+        self._waiting: list[Action] = []
+
+    def repeat(self, times: int, steps: str) -> None:
+        """Adds the steps, in order, `times` times."""
+        for step in steps.split() * times:
+            self._add(step)
+
+    def _add(self, step: str) -> None:
+        phase = Phase(step[0])
+        if phase is Phase.BACKWARD_WEIGHT:
+            stages = [self._stages[int(step[1])]] if step[1:] else self._stages
+            action = next(w for w in self._waiting if w.stage in stages)
+            self._waiting.remove(action)
+            self.actions.append(action)
+            return
+        stage = self._stages[int(step[1])]
+        counter = f"{stage}" + ("F" if phase is Phase.FORWARD else "B")
+        batch = self._next[counter]
+        self._next[counter] += 1
+        self.actions.append(Action(stage, phase, batch))
+        if phase is Phase.BACKWARD_INPUT:
+            self._waiting.append(Action(stage, Phase.BACKWARD_WEIGHT, batch))
