@@ -21,11 +21,6 @@ class Phase(Enum):
     BACKWARD_WEIGHT = "W"
 
     @property
-    def sends_gradients(self) -> bool:
-        """Whether the phase gives the gradient of the stage's input."""
-        return self in (Phase.BACKWARD, Phase.BACKWARD_INPUT)
-
-    @property
     def ends_backward(self) -> bool:
         """Whether nothing that the forward kept is needed after the phase."""
         return self in (Phase.BACKWARD, Phase.BACKWARD_WEIGHT)

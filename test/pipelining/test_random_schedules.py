@@ -95,14 +95,21 @@ def test_valid_and_through_csv(schedule: Schedule) -> None:
     assert read_csv(write_csv(schedule)) == schedule
 
 
-@given(schedules())
-def test_global_order(schedule: Schedule) -> None:
-    order = global_order(schedule)
+@given(schedules(), st.data())
+def test_global_order(schedule: Schedule, data: st.DataObject) -> None:
+    """Of a chain, and of any graph of stages whose edges lead to later ones."""
+    pairs = [(a, b) for b in range(schedule.stages) for a in range(b)]
+    edges = (
+        data.draw(st.none() | st.lists(st.sampled_from(pairs), unique=True))
+        if pairs
+        else None
+    )
+    order = global_order(schedule, edges)
     position = {action: n for n, action in enumerate(order)}
     assert len(position) == len(order) == sum(map(len, schedule.actions))
     for row in schedule.actions:
         assert [a for a in order if a in set(row)] == list(row)
-    for action, needs in dependencies(schedule).items():
+    for action, needs in dependencies(schedule, edges).items():
         assert all(position[need] < position[action] for need in needs)
 
 
