@@ -47,6 +47,7 @@ OPERAND_LAYOUTS = "dist.operand_layouts"
 RESULT_LAYOUTS = "dist.result_layouts"
 RESHARD_EARLY = "dist.reshard_early"
 WEIGHTS = "dist.weights"
+ASYNCHRONOUS = "dist.asynchronous"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")

@@ -18,6 +18,7 @@ _PASSES: dict[str, str] = {
     "distribute": "DistributePass",
     "lower-reshard": "LowerReshardPass",
     "partition": "PartitionPass",
+    "pipeline": "PipelinePass",
     "propagate-sharding": "PropagateShardingPass",
     "sequence-parallel": "SequenceParallelPass",
     "tensor-parallel": "TensorParallelPass",

@@ -112,3 +112,32 @@ def local_ops(
     )
     form = _LOCAL_FORMS.get(op.name)
     return [context.same_op()] if form is None else form(context)
+
+
+def local_ops_along(
+    op: Operation,
+    operands: Sequence[SSAValue],
+    result_types: Sequence[Attribute],
+    mesh: Mesh,
+    axis: str,
+) -> Sequence[Operation]:
+    """
+    The ops that compute a distributed op's results when only one of the mesh's axes is
+    taken apart, the outermost of every split: from operands that are local along that
+    axis, results of these types. A `collective.coordinate` among them stands for the
+    place along the axis.
+    """
+    rule = rule_for(op)
+    whole = Layout(mesh.name)
+    inference = infer(rule, [layout_of(v) or whole for v in op.operands], mesh)
+    assignment = {
+        factor: own
+        for factor, shards in inference.assignment.items()
+        if (own := tuple(s for s in shards if s.axis == axis))
+    }
+    line = Mesh(mesh.name, ((axis, mesh.size(axis)),), tuple(range(mesh.size(axis))))
+    context = LocalContext(
+        op, operands, result_types, line, {axis: 0}, rule, assignment
+    )
+    form = _LOCAL_FORMS.get(op.name)
+    return [context.same_op()] if form is None else form(context)

@@ -1,0 +1,204 @@
+"""`pipeline`: stages, micro-batches and a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.device import MeshOp
+from distir.errors import DistIRError
+from distir.passes.inline_calls import inline_call
+from distir.passes.pipelines.emit import Emitter
+from distir.passes.pipelines.fold import Fold
+from distir.passes.pipelines.functions import Group
+from distir.passes.pipelines.stages import Placer, forward_stages
+from distir.passes.pipelines.structure import Kind, Structure, over_time
+from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
+from distir.program import erase_unreachable, functions
+from distir.sharding.mesh import Mesh
+
+NAMES = {
+    Phase.FORWARD: "forward",
+    Phase.BACKWARD: "backward",
+    Phase.BACKWARD_INPUT: "backward_input",
+    Phase.BACKWARD_WEIGHT: "backward_weight",
+}
+
+
+def _stage_meshes(
+    module: ModuleOp, mesh: Mesh, ranks: int, cluster: str
+) -> tuple[list[Mesh], MeshOp]:
+    """A mesh for each pipeline rank over the devices that are its, in place of the old."""
+    (old,) = (op for op in module.body.block.ops if isinstance(op, MeshOp))
+    axes = [(axis, size) for axis, size in mesh.axes[1:] if size > 1]
+    size = 1
+    for _, n in axes:
+        size *= n
+    made: list[Mesh] = []
+    for rank in range(ranks):
+        name = mesh.name if ranks == 1 else f"stage{rank}"
+        devices = range(rank * size, (rank + 1) * size)
+        new = MeshOp(name, cluster, axes, devices)
+        Rewriter.insert_op(new, InsertPoint.before(old))
+        made.append(Mesh.of(new))
+    return made, old
+
+
+@dataclass(frozen=True)
+class PipelinePass(ModulePass):
+    """
+    Folds the axis over time ...
+    """
+
+    name = "pipeline"
+
+    p: int = 1
+    schedule: str = ""
+    chunks: int | None = None
+    stages: tuple[str, ...] = ()
+    blocking: bool = False
+    order: str = ""
+
+    def _schedule(self, micro_batches: int, trains: bool) -> Schedule:
+        if self.order:
+            try:
+                text = Path(self.order).read_text("utf-8")
+            except OSError as error:
+                raise DistIRError(
+                    f"pipeline: cannot read the schedule {self.order}: {error.strerror}"
+                ) from error
+            schedule = read_csv(text)
+            check_schedule(schedule)
+            return schedule
+        name = self.schedule or ("1f1b" if trains else "forward")
+        return build_schedule(name, self.p, micro_batches, self.chunks)
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        structure = Structure(op)
+        schedule = self._schedule(structure.micro_batches, bool(structure.backward))
+        self._check(schedule, structure)
+        splits = any(
+            a.phase is Phase.BACKWARD_INPUT for row in schedule.actions for a in row
+        )
+        if splits and _inline(op, structure.backward):
+            structure = Structure(op)
+        forward = forward_stages(structure, schedule.stages, self.stages)
+        placer = Placer(structure, forward)
+        _postpone(structure, placer)
+        meshes, old = _stage_meshes(op, structure.mesh, schedule.ranks, "cluster")
+        fold = Fold(op, structure.mesh, meshes)
+        emitter = Emitter(
+            structure,
+            fold,
+            _groups(structure, placer, schedule),
+            placer.stages,
+            [meshes[schedule.stage_rank(s)] for s in range(schedule.stages)],
+            asynchronous=not self.blocking,
+        )
+        function = emitter.run(schedule)
+        Rewriter.insert_op(function, InsertPoint.before(structure.function))
+        structure.function.detach()
+        old.detach()
+        erase_unreachable(op)
+
+    def _check(self, schedule: Schedule, structure: Structure) -> None:
+        if schedule.ranks != self.p:
+            raise DistIRError(
+                f"pipeline: the schedule has {schedule.ranks} ranks, but p is {self.p}"
+            )
+        if schedule.micro_batches != structure.micro_batches:
+            raise DistIRError(
+                f"pipeline: the schedule has {schedule.micro_batches} micro-batches, but "
+                f"the program is split into {structure.micro_batches}"
+            )
+        if schedule.forward_only and structure.backward:
+            raise DistIRError(
+                "pipeline: the schedule has no backward, but the program is a training "
+                "step; choose one that has, such as 1f1b"
+            )
+        if not schedule.forward_only and not structure.backward:
+            raise DistIRError(
+                "pipeline: the schedule has backwards, but the program only computes "
+                "forwards; choose the schedule `forward`"
+            )
+
+
+def _inline(module: ModuleOp, ops: Sequence[Operation]) -> bool:
+    """Puts what backward calls compute in their place, so that it can be taken apart."""
+    known = functions(module)
+    calls = [op for op in ops if isinstance(op, CallOp)]
+    for call in calls:
+        inline_call(call, known[call.callee.string_value()])
+    return bool(calls)
+
+
+def _postpone(structure: Structure, placer: Placer) -> None:
+    """
+    Ops on gradients alone that are linear may as well come after the micro-batches, on
+    their sum: once instead of for each. So do those of one operand, and those that would
+    send gradients between stages for each micro-batch (tied weights).
+    """
+    kinds = structure.kinds
+    for op in reversed(structure.backward):
+        users = {u.operation for r in op.results for u in r.uses}
+        if any(kinds.get(u, Kind.AFTER) is not Kind.AFTER for u in users):
+            continue
+        times = [over_time(v).kind for v in op.operands]
+        if "split" in times or "partial" not in times:
+            continue
+        if any(over_time(r).kind != "partial" for r in op.results):
+            continue
+        stages = {
+            placer.stages[v.owner]
+            for v, time in zip(op.operands, times, strict=True)
+            if time == "partial" and isinstance(v.owner, Operation)
+        }
+        if times.count("partial") == 1 or len(stages) > 1:
+            kinds[op] = Kind.AFTER
+            del placer.stages[op]
+    structure.backward = [op for op in structure.backward if kinds[op] is Kind.EACH]
+
+
+def _groups(
+    structure: Structure, placer: Placer, schedule: Schedule
+) -> dict[tuple[int, Phase], Group]:
+    """The ops of every stage and phase that the schedule has."""
+    groups: dict[tuple[int, Phase], Group] = {}
+    phases = {(a.stage, a.phase) for row in schedule.actions for a in row}
+    for stage, phase in sorted(phases, key=lambda p: (p[0], p[1].value)):
+        source = structure.forward if phase is Phase.FORWARD else structure.backward
+        ops = [op for op in source if placer.stages[op] == stage]
+        if phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT):
+            first = _needed_by_others(ops, structure)
+            wanted = phase is Phase.BACKWARD_INPUT
+            ops = [op for op in ops if (op in first) is wanted]
+        if ops:
+            name = NAMES[phase]
+            if schedule.stages > 1:
+                name = f"stage{stage}_{name}"
+            groups[stage, phase] = Group.of(name, stage, ops, structure)
+    return groups
+
+
+def _needed_by_others(
+    ops: Sequence[Operation], structure: Structure
+) -> set[Operation]:
+    """
+    Of a stage's backward ops those that the gradients for other stages need; all of them
+    on a stage that gives none.
+    """
+    found = set(structure.backward) - set(ops)
+    own: set[Operation] = set()
+    for op in reversed(ops):
+        if any(u.operation in found for r in op.results for u in r.uses):
+            found.add(op)
+            own.add(op)
+    return own or set(ops)

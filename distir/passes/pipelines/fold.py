@@ -1,0 +1,253 @@
+"""What values, ops and functions are for one micro-batch on one stage's mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr, TensorType, i64
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.collective import CoordinateOp
+from distir.dialects.dist import (
+    Layout,
+    LayoutAttr,
+    ReshardOp,
+    Shard,
+    layout_of,
+    with_layout,
+)
+from distir.errors import DistIRError
+from distir.passes.pipelines.structure import over_time, without_time
+from distir.program import describe, functions, unique_name
+from distir.sharding.layout import canonical
+from distir.sharding.local import local_ops_along
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.rule import infer, rule_for
+
+
+@dataclass
+class Fold:
+    """
+    Folds the axis over time of a mesh away.
+
+    - `mesh`: the program's mesh, its first axis over time;
+    - `stages`: the meshes without that axis that stages run on.
+
+    Functions are folded once per mesh that they are called on. In a folded function, an
+    op that asks for its place along the axis over time asks an argument, the number of
+    the micro-batch, which comes last.
+    """
+
+    module: ModuleOp
+    mesh: Mesh
+    stages: Sequence[Mesh]
+    _known: dict[tuple[str, str], tuple[str, bool]] = field(
+        default_factory=dict[tuple[str, str], tuple[str, bool]]
+    )
+    _original: Mapping[str, FuncOp] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._original = functions(self.module)
+        self._spaces = {mesh.name: mesh for mesh in self.stages}
+
+    def type(self, type_: Attribute, mesh: str) -> Attribute:
+        """The type of one micro-batch of a value, on a stage's mesh."""
+        layout = layout_of(type_)
+        if layout is None or not isinstance(type_, TensorType):
+            return type_
+        count = self.mesh.size(TIME_AXIS)
+        shape = [
+            size // count if any(s.axis == TIME_AXIS for s in shards) else size
+            for size, shards in zip(
+                type_.get_shape(), layout.full_dims(type_.get_num_dims()), strict=True
+            )
+        ]
+        folded = replace(without_time(layout), mesh=mesh)
+        return TensorType(type_.element_type, shape, LayoutAttr(folded))
+
+    def whole_type(self, type_: Attribute, mesh: str) -> Attribute:
+        """
+        The type of all micro-batches of a value together, each of them split over the
+        devices as `type` says: in runs, where the batch is what is split.
+        """
+        layout = layout_of(type_)
+        if layout is None or not isinstance(type_, TensorType):
+            return type_
+        dims: list[tuple[Shard, ...]] = []
+        shape = type_.get_shape()
+        for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True):
+            left, runs = size, list[Shard]()
+            over = [s for s in shards if s.axis == TIME_AXIS]
+            if over:
+                left //= self.mesh.size(TIME_AXIS)
+            for shard in shards:
+                if shard.axis == TIME_AXIS:
+                    continue
+                left //= self.mesh.size(shard.axis)
+                run = left if over and shard.run is None else shard.run
+                runs.append(Shard(shard.axis, run))
+            dims.append(tuple(runs))
+        whole = replace(without_time(layout), mesh=mesh, dims=tuple(dims))
+        layout = canonical(shape, whole, self._spaces[mesh])
+        return with_layout(type_, layout)
+
+    def op(
+        self,
+        op: Operation,
+        operands: Sequence[SSAValue],
+        mesh: str,
+        number: SSAValue | None,
+    ) -> list[Operation]:
+        """
+        What an op is for one micro-batch, on folded operands: new ops, the last of which
+        gives its results. `number` is that of the micro-batch, an i64 scalar; without
+        it an op that needs it raises `NeedsNumber`.
+        """
+        results = [self.type(r.type, mesh) for r in op.results]
+        if isinstance(op, CallOp):
+            name, numbered = self.function(op.callee.string_value(), mesh)
+            if numbered and number is None:
+                raise NeedsNumber
+            extra = [number] if numbered and number is not None else []
+            call = CallOp(name, [*operands, *extra], results)
+            call.attributes.update(op.attributes)
+            return [call]
+        touched = any(
+            over_time(v).kind == "split" for v in (*op.operands, *op.results)
+        )
+        if not touched or isinstance(op, ReshardOp):
+            new = type(op).create(
+                operands=list(operands),
+                result_types=results,
+                properties=op.properties.copy(),
+                attributes=op.attributes.copy(),
+            )
+            return [new]
+        return self._local(op, operands, results, mesh, number)
+
+    def _local(
+        self,
+        op: Operation,
+        operands: Sequence[SSAValue],
+        results: Sequence[Attribute],
+        mesh: str,
+        number: SSAValue | None,
+    ) -> list[Operation]:
+        """The op's local form along time, with layouts on the stage's mesh."""
+        new: list[Operation] = []
+        values: dict[SSAValue, SSAValue] = {}
+        for part in local_ops_along(op, operands, results, self.mesh, TIME_AXIS):
+            if isinstance(part, CoordinateOp):
+                if number is None:
+                    raise NeedsNumber
+                values[part.result] = number
+                continue
+            given = [values.get(v, v) for v in part.operands]
+            types = self._inferred(part, given, mesh)
+            made = type(part).create(
+                operands=given,
+                result_types=types,
+                properties=part.properties.copy(),
+                attributes=part.attributes.copy(),
+            )
+            new.append(made)
+            values.update(zip(part.results, made.results, strict=True))
+        for value, expected in zip(new[-1].results, results, strict=True):
+            if value.type != expected:
+                raise DistIRError(
+                    f"pipeline: {describe(op)} gives {expected} for one micro-batch, but "
+                    f"its local form gives {value.type}"
+                )
+        return new
+
+    def _inferred(
+        self, op: Operation, operands: Sequence[SSAValue], mesh: str
+    ) -> list[Attribute]:
+        """The result types of an op of a local form, with layouts from its operands."""
+        whole = Layout(mesh)
+        layouts = [layout_of(v) or whole for v in operands]
+        found = infer(rule_for(op), layouts, self._spaces[mesh]).results
+        return [
+            with_layout(r.type, layout) if isinstance(r.type, TensorType) else r.type
+            for r, layout in zip(op.results, found, strict=True)
+        ]
+
+    def function(self, name: str, mesh: str) -> tuple[str, bool]:
+        """
+        The name of a function folded for a mesh, and whether it takes the number of the
+        micro-batch.
+        """
+        key = (name, mesh)
+        if key not in self._known:
+            try:
+                self._known[key] = (self._function(name, mesh, numbered=False), False)
+            except NeedsNumber:
+                self._known[key] = (self._function(name, mesh, numbered=True), True)
+        return self._known[key]
+
+    def _function(self, name: str, mesh: str, *, numbered: bool) -> str:
+        source = self._original[name]
+        block = Block()
+        values: dict[SSAValue, SSAValue] = {}
+        for arg in source.body.block.args:
+            new = block.insert_arg(self.type(arg.type, mesh), len(block.args))
+            new.name_hint = arg.name_hint
+            values[arg] = new
+        number = self.number_argument(block, mesh) if numbered else None
+        for op in source.body.block.ops:
+            operands = [values[v] for v in op.operands]
+            if isinstance(op, ReturnOp):
+                block.add_op(ReturnOp(*operands))
+                break
+            if isinstance(op, ReshardOp) and over_time(op.source) != over_time(
+                op.result
+            ):
+                raise DistIRError(
+                    f"pipeline: {describe(op)} in @{name} brings micro-batches together, "
+                    f"but @{name} runs for each of them; an op there looks at the whole "
+                    f"batch (batch normalisation, say), which micro-batches cannot do"
+                )
+            made = self.op(op, operands, mesh, number)
+            block.add_ops(made)
+            for old, new in zip(op.results, made[-1].results, strict=True):
+                new.name_hint = old.name_hint
+                values[old] = new
+        folded = unique_name(
+            self.module, f"{name}_{mesh}" if len(self.stages) > 1 else f"{name}_each"
+        )
+        last = block.last_op
+        assert last is not None
+        function = FuncOp(
+            folded,
+            FunctionType.from_lists(
+                [a.type for a in block.args], [v.type for v in last.operands]
+            ),
+            Region(block),
+            StringAttr("private"),
+        )
+        if not numbered and source.arg_attrs is not None:
+            function.arg_attrs = source.arg_attrs
+        function.res_attrs = source.res_attrs
+        for key, value in source.attributes.items():
+            function.attributes[key] = value
+        Rewriter.insert_op(function, InsertPoint.before(source))
+        return folded
+
+    def number_argument(self, block: Block, mesh: str) -> SSAValue:
+        """Adds the number of the micro-batch to the arguments of a block."""
+        arg = block.insert_arg(number_type(mesh), len(block.args))
+        arg.name_hint = "micro_batch"
+        return arg
+
+
+class NeedsNumber(Exception):
+    """An op depends on the number of its micro-batch, and none is there."""
+
+
+def number_type(mesh: str) -> TensorType[Attribute]:
+    """The type of the number of a micro-batch."""
+    return TensorType(i64, [], LayoutAttr(Layout(mesh)))
+
