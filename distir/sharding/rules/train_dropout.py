@@ -17,14 +17,12 @@ from distir.sharding.rules.local_builder import LocalBuilder
 def dropout(op: DropoutOp) -> Rule:
     """
     Every dimension is parallel, the counter whole. Partial sums are reduced first, so that
-    elements are rounded as in the sequential program. A part of a tensor is not split
-    again.
+    elements are rounded as in the sequential program. A part of a tensor (that of one
+    micro-batch) can be split again.
     """
-    if op.coordinates:
-        return Rule.replicated(op)
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
-    return builder.rule([dims, ()], [dims])
+    return builder.rule([dims, (), *(() for _ in op.coordinates)], [dims])
 
 
 @local_form("train.dropout")
@@ -32,8 +30,8 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
     """The op with this device's place, from which follow the elements it holds."""
     op, builder = context.op, LocalBuilder(context)
     assert isinstance(op, DropoutOp)
-    splits: list[Split] = []
-    coordinates: list[SSAValue] = []
+    splits: list[Split] = list(op.parts)
+    coordinates: list[SSAValue] = list(context.operands[2:])
     for dim, factors in enumerate(context.rule.operands[0]):
         left = shape(op.x)[dim]
         for shard in (s for f in factors for s in context.assignment.get(f, ())):
@@ -42,7 +40,7 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
             splits.append(Split(dim, parts, run))
             coordinates.append(builder.coordinate([shard.axis]))
             left //= parts
-    if not splits:
+    if len(splits) == len(op.parts):
         return [context.same_op()]
     x, counter = context.operands[:2]
     local = DropoutOp(
@@ -52,7 +50,7 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
         ratio=op.ratio.value.data,
         seed=op.seed.value.data,
         stream=op.stream.value.data,
-        global_shape=shape(op.x),
+        global_shape=op.whole_shape,
         splits=splits,
         result_type=context.result_types[0],
     )
