@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -54,12 +55,15 @@ class DataParallelPass(ModulePass):
                 "data-parallel: the program has no input with a batch dimension to split"
             )
         batch, size = shapes[batched[0]][0], mesh.size(self.axis)
-        if batch % size:
+        before = requested_layout(attributes[batched[0]]) or Layout(mesh.name)
+        parts = prod(mesh.size(shard.axis) for shard in before.dim(0))
+        if batch % (parts * size):
+            over = f" in each of {parts} parts" if parts > 1 else ""
             raise DistIRError(
                 f"data-parallel: the batch of {batch} (dimension 0 of input "
                 f"{names[batched[0]]!r}) cannot be split evenly over axis "
-                f"{self.axis!r} of size {size}; choose a batch that is a multiple of "
-                f"{size}, or another -d"
+                f"{self.axis!r} of size {size}{over}; choose a batch that is a multiple "
+                f"of {parts * size}, or another -{self.axis}"
             )
         for i in batched:
             if shapes[i][0] == batch:

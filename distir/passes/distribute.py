@@ -1,4 +1,4 @@
-"""`distribute`: the D/T transform, from a sequential program to a distributed one."""
+"""`distribute`: the D/T/P transform, from a sequential program to a distributed one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -17,7 +18,9 @@ from distir.errors import DistIRError
 from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPass
 from distir.passes.annotations import request_split, requested_layout
 from distir.passes.data_parallel import DataParallelPass
+from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.partition import PartitionPass
+from distir.passes.pipeline import PipelinePass
 from distir.passes.propagate_sharding import PropagateShardingPass
 from distir.passes.sequence_parallel import SequenceParallelPass
 from distir.passes.tensor_parallel import TensorParallelPass
@@ -32,7 +35,7 @@ from distir.program import (
     updated_arguments,
 )
 from distir.sharding.layout import canonical, check_layout
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of, shape_of
 
 MESH = "mesh"
@@ -56,25 +59,28 @@ def _cluster(module: ModuleOp, name: str) -> ClusterOp | None:
     return clusters[0] if clusters else None
 
 
-def _add_mesh(
-    module: ModuleOp, axes: Sequence[tuple[str, int]], cluster: ClusterOp | None
-) -> Mesh:
-    needed = 1
-    for axis, size in axes:
+def _check_size(degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None) -> None:
+    for axis, size in degrees:
         if size < 1:
             raise DistIRError(f"distribute: the degree {axis}={size} must be positive")
-        needed *= size
+    needed = prod(size for _, size in degrees)
     if cluster is not None and needed > cluster.size:
-        degrees = " x ".join(f"{axis}={size}" for axis, size in axes)
+        shown = " x ".join(f"{axis}={size}" for axis, size in degrees)
         raise DistIRError(
-            f"distribute: {degrees} needs {needed} devices, but cluster "
+            f"distribute: {shown} needs {needed} devices, but cluster "
             f"@{cluster.sym_name.data} has {cluster.size}; lower the degrees or use a "
             f"larger cluster"
         )
-    # An axis of size 1 splits nothing; leaving it out keeps layouts readable.
-    kept = [(axis, size) for axis, size in axes if size > 1]
+
+
+def _add_mesh(
+    module: ModuleOp, axes: Sequence[tuple[str, int]], cluster: ClusterOp | None
+) -> Mesh:
+    # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
+    # over time stays: `pipeline` reads off it what runs once per micro-batch.
+    kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
     name = "cluster" if cluster is None else cluster.sym_name.data
-    mesh = MeshOp(MESH, name, kept, range(needed))
+    mesh = MeshOp(MESH, name, kept, range(prod(size for _, size in axes)))
     first = module.body.block.first_op
     if cluster is not None:
         module.body.block.insert_op_after(mesh, cluster)
@@ -141,11 +147,12 @@ def _check_sequential(module: ModuleOp) -> None:
 @dataclass(frozen=True)
 class DistributePass(ModulePass):
     """
-    Distributes a sequential program over `d` x `t` devices of a cluster: data
-    parallelism over axis "d", tensor parallelism over axis "t" (DistIR's D/T/P
-    transform). It is the composition of `activation-checkpoint`, `data-parallel`,
-    `zero`, `sequence-parallel`, `tensor-parallel`, `propagate-sharding`, `partition`
-    and `verify-distribution` on a mesh over the first d x t devices of the cluster.
+    Distributes a sequential program over `d` x `t` x `p` devices of a cluster: data
+    parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks
+    that work on `k` micro-batches (DistIR's D/T/P transform). It is the composition of
+    `activation-checkpoint`, `data-parallel`, `zero`, `sequence-parallel`,
+    `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard` and
+    `verify-distribution` on the first d x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
@@ -153,17 +160,30 @@ class DistributePass(ModulePass):
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
+    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
+      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """
 
     name = "distribute"
 
     d: int = 1
     t: int = 1
+    p: int = 1
+    k: int = 1
     cluster: str = ""
     shard: tuple[str, ...] = ()
     zero: int = 0
     checkpoint: str = "none"
     sequence_parallel: bool = False
+    schedule: str = ""
+    chunks: int | None = None
+    stages: tuple[str, ...] = ()
+    schedule_file: str = ""
+    blocking_sends: bool = False
+
+    @property
+    def _is_pipelined(self) -> bool:
+        return self.p > 1 or self.k > 1
 
     def _check_options(self, module: ModuleOp) -> None:
         if self.zero not in range(4):
@@ -180,6 +200,22 @@ class DistributePass(ModulePass):
                 "distribute: sequence parallelism splits sequences over the "
                 "tensor-parallel devices, but t is 1; choose a larger -t"
             )
+        asked = [
+            option
+            for option, given in (
+                ("schedule", self.schedule or self.schedule_file),
+                ("chunks", self.chunks is not None),
+                ("stages", self.stages),
+            )
+            if given
+        ]
+        if asked and not self._is_pipelined:
+            raise DistIRError(
+                f"distribute: {' and '.join(asked)} is of a pipeline, but p and k are 1; "
+                f"choose a larger -p"
+            )
+        if self.k < 1:
+            raise DistIRError(f"distribute: k={self.k} micro-batches; choose 1 or more")
         if self.zero and self.d == 1:
             raise DistIRError(
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
@@ -202,8 +238,13 @@ class DistributePass(ModulePass):
             raise DistIRError(
                 "distribute makes its own mesh; remove the device.mesh of the module"
             )
-        mesh = _add_mesh(op, [("d", self.d), ("t", self.t)], _cluster(op, self.cluster))
+        cluster = _cluster(op, self.cluster)
+        _check_size([("d", self.d), ("t", self.t), ("p", self.p)], cluster)
+        time = [(TIME_AXIS, self.k)] if self._is_pipelined else []
+        mesh = _add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
         ActivationCheckpointPass(self.checkpoint).apply(ctx, op)
+        if self._is_pipelined:
+            DataParallelPass(TIME_AXIS).apply(ctx, op)
         if self.d > 1:
             DataParallelPass("d").apply(ctx, op)
         if self.zero:
@@ -214,5 +255,18 @@ class DistributePass(ModulePass):
         if self.t > 1:
             TensorParallelPass("t").apply(ctx, op)
         PropagateShardingPass().apply(ctx, op)
-        PartitionPass().apply(ctx, op)
+        PartitionPass(lower=False).apply(ctx, op)
+        if self._is_pipelined:
+            self._pipeline().apply(ctx, op)
+        LowerReshardPass().apply(ctx, op)
         VerifyDistributionPass().apply(ctx, op)
+
+    def _pipeline(self) -> PipelinePass:
+        return PipelinePass(
+            p=self.p,
+            schedule=self.schedule,
+            chunks=self.chunks,
+            stages=self.stages,
+            schedule_file=self.schedule_file,
+            blocking_sends=self.blocking_sends,
+        )

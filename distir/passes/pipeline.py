@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from xdsl.context import Context
@@ -34,19 +35,17 @@ NAMES = {
 
 
 def _stage_meshes(
-    module: ModuleOp, mesh: Mesh, ranks: int, cluster: str
+    module: ModuleOp, mesh: Mesh, ranks: int
 ) -> tuple[list[Mesh], MeshOp]:
     """A mesh for each pipeline rank over the devices that are its, in place of the old."""
     (old,) = (op for op in module.body.block.ops if isinstance(op, MeshOp))
     axes = [(axis, size) for axis, size in mesh.axes[1:] if size > 1]
-    size = 1
-    for _, n in axes:
-        size *= n
+    size = prod(n for _, n in axes)
     made: list[Mesh] = []
     for rank in range(ranks):
         name = mesh.name if ranks == 1 else f"stage{rank}"
         devices = range(rank * size, (rank + 1) * size)
-        new = MeshOp(name, cluster, axes, devices)
+        new = MeshOp(name, old.cluster.string_value(), axes, devices)
         Rewriter.insert_op(new, InsertPoint.before(old))
         made.append(Mesh.of(new))
     return made, old
@@ -55,7 +54,30 @@ def _stage_meshes(
 @dataclass(frozen=True)
 class PipelinePass(ModulePass):
     """
-    Folds the axis over time ...
+    Turns a program that is distributed over time into a pipeline (DistIR section 2.1).
+
+    The program's mesh has a first axis "k", the axis over time: its coordinates are
+    micro-batches. A value split over it belongs to a micro-batch; one that is partial over
+    it is a term of a sum over micro-batches. So the sharding rules say what runs once per
+    micro-batch, what is added up (gradients) and what is joined in the end (outputs).
+    With p = 1 this is gradient accumulation.
+
+    The ops of a micro-batch are dealt out to stages, backward ops to the stage of their
+    forward; each stage and phase becomes a function on that stage's mesh, and the entry
+    function calls them in the order of the schedule, with sends straight from a stage to
+    every stage that needs a value. Run it after `partition{lower=false}`, and
+    `lower-reshard` after it.
+
+    - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its own.
+    - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
+      `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference
+      (`distir.pipelining`); `chunks`: stages per rank, the fewest that it can have by
+      default. `schedule_file`: a schedule as PyTorch's CSV, instead.
+    - `stages`: where stages begin. By default the work is balanced; `uniform` deals out
+      equal numbers of outlined layers; otherwise the scope that each stage but the first
+      begins with, such as `transformer.h.4`.
+    - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
+      devices compute meanwhile and wait where a value is used.
     """
 
     name = "pipeline"
@@ -64,20 +86,18 @@ class PipelinePass(ModulePass):
     schedule: str = ""
     chunks: int | None = None
     stages: tuple[str, ...] = ()
-    blocking: bool = False
-    order: str = ""
+    schedule_file: str = ""
+    blocking_sends: bool = False
 
     def _schedule(self, micro_batches: int, trains: bool) -> Schedule:
-        if self.order:
+        if self.schedule_file:
             try:
-                text = Path(self.order).read_text("utf-8")
+                text = Path(self.schedule_file).read_text("utf-8")
             except OSError as error:
                 raise DistIRError(
-                    f"pipeline: cannot read the schedule {self.order}: {error.strerror}"
+                    f"pipeline: cannot read the schedule {self.schedule_file}: {error.strerror}"
                 ) from error
-            schedule = read_csv(text)
-            check_schedule(schedule)
-            return schedule
+            return read_csv(text)
         name = self.schedule or ("1f1b" if trains else "forward")
         return build_schedule(name, self.p, micro_batches, self.chunks)
 
@@ -93,7 +113,7 @@ class PipelinePass(ModulePass):
         forward = forward_stages(structure, schedule.stages, self.stages)
         placer = Placer(structure, forward)
         _postpone(structure, placer)
-        meshes, old = _stage_meshes(op, structure.mesh, schedule.ranks, "cluster")
+        meshes, old = _stage_meshes(op, structure.mesh, schedule.ranks)
         fold = Fold(op, structure.mesh, meshes)
         emitter = Emitter(
             structure,
@@ -101,7 +121,7 @@ class PipelinePass(ModulePass):
             _groups(structure, placer, schedule),
             placer.stages,
             [meshes[schedule.stage_rank(s)] for s in range(schedule.stages)],
-            asynchronous=not self.blocking,
+            asynchronous=not self.blocking_sends,
         )
         function = emitter.run(schedule)
         Rewriter.insert_op(function, InsertPoint.before(structure.function))
@@ -110,6 +130,7 @@ class PipelinePass(ModulePass):
         erase_unreachable(op)
 
     def _check(self, schedule: Schedule, structure: Structure) -> None:
+        check_schedule(schedule)
         if schedule.ranks != self.p:
             raise DistIRError(
                 f"pipeline: the schedule has {schedule.ranks} ranks, but p is {self.p}"
@@ -188,9 +209,7 @@ def _groups(
     return groups
 
 
-def _needed_by_others(
-    ops: Sequence[Operation], structure: Structure
-) -> set[Operation]:
+def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
     Of a stage's backward ops those that the gradients for other stages need; all of them
     on a stage that gives none.

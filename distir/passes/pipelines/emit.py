@@ -316,7 +316,11 @@ class Emitter:
             # All micro-batches are together already.
             target = self.fold.whole_type(op.result.type, mesh)
             source = self._value(op.source, None, mesh)
-            new = source if source.type == target else self._add(ReshardOp(source, target))
+            new = (
+                source
+                if source.type == target
+                else self._add(ReshardOp(source, target))
+            )
             self._store(op.result, None, mesh, new)
             return
         operands = [self._value(v, None, mesh) for v in op.operands]
@@ -376,5 +380,3 @@ def _users(value: SSAValue, structure: Structure) -> list[Operation]:
             for result in use.operation.results:
                 found += _users(result, structure)
     return found
-
-

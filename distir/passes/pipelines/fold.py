@@ -115,9 +115,7 @@ class Fold:
             call = CallOp(name, [*operands, *extra], results)
             call.attributes.update(op.attributes)
             return [call]
-        touched = any(
-            over_time(v).kind == "split" for v in (*op.operands, *op.results)
-        )
+        touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
         if not touched or isinstance(op, ReshardOp):
             new = type(op).create(
                 operands=list(operands),
@@ -250,4 +248,3 @@ class NeedsNumber(Exception):
 def number_type(mesh: str) -> TensorType[Attribute]:
     """The type of the number of a micro-batch."""
     return TensorType(i64, [], LayoutAttr(Layout(mesh)))
-

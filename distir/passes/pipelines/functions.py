@@ -258,5 +258,3 @@ class FunctionBuilder:
         self.block.add_op(add)
         add.results[0].name_hint = new.name_hint
         self.values[value] = add.results[0]
-
-

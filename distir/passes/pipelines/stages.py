@@ -139,7 +139,9 @@ def _balanced(structure: Structure, count: int) -> list[int]:
     """
     ops, work = structure.forward, Work(structure)
     weights = [work.of(op) for op in ops]
-    layers = [i for i, op in enumerate(ops) if rule_for(op).flops or isinstance(op, CallOp)]
+    layers = [
+        i for i, op in enumerate(ops) if rule_for(op).flops or isinstance(op, CallOp)
+    ]
     if len(layers) < count:
         raise _too_many(count, len(layers), "layers")
     crossing = [PRICE_PER_BYTE_SENT * b for b in _crossing(ops, work)]

@@ -33,6 +33,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tensor-parallel degree (default 1)",
     )
     parser.add_argument(
+        "-p", type=positive_integer, default=1, help="pipeline ranks (default 1)"
+    )
+    parser.add_argument(
+        "-k",
+        type=positive_integer,
+        default=1,
+        help="micro-batches that a batch is split into (default 1); with one pipeline "
+        "rank they accumulate gradients",
+    )
+    parser.add_argument(
+        "--schedule",
+        default="",
+        metavar="NAME",
+        help="gpipe, 1f1b (default of a training step), interleaved-1f1b, zb-h1, "
+        "interleaved-zero-bubble, zbv, dualpipev, or forward (default of inference)",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=positive_integer,
+        metavar="N",
+        help="pipeline stages per rank (default: the fewest that the schedule can have)",
+    )
+    parser.add_argument(
+        "--schedule-file",
+        default="",
+        metavar="FILE.csv",
+        help="a schedule in the CSV format of PyTorch's pipelining, a line per rank",
+    )
+    parser.add_argument(
+        "--stages",
+        action="append",
+        default=[],
+        metavar="SCOPE",
+        help="the scope that the next pipeline stage begins with, once for each stage but "
+        "the first; or `uniform`, equal numbers of layers (default: equal work)",
+    )
+    parser.add_argument(
+        "--blocking-sends",
+        action="store_true",
+        help="devices wait for each other in a send instead of computing meanwhile",
+    )
+    parser.add_argument(
         "--shard",
         action="append",
         default=[],
@@ -101,11 +143,18 @@ def run(arguments: argparse.Namespace) -> int:
             DistributePass(
                 d=arguments.d,
                 t=arguments.t,
+                p=arguments.p,
+                k=arguments.k,
                 cluster=cluster.sym_name.data,
                 shard=tuple(arguments.shard),
                 zero=arguments.zero,
                 checkpoint=arguments.checkpoint,
                 sequence_parallel=arguments.sequence_parallel,
+                schedule=arguments.schedule,
+                chunks=arguments.chunks,
+                stages=tuple(arguments.stages),
+                schedule_file=arguments.schedule_file,
+                blocking_sends=arguments.blocking_sends,
             ),
         )
     for text in read_notes(module):
