@@ -1,9 +1,11 @@
 """
-Executing plans on clocks: DistIR's synchronous semantics.
+Executing plans on clocks: DistIR's synchronous semantics, and sends beside it.
 
 Ops run in program order. A device does one thing at a time; a computation occupies each
 of its devices on its own, a collective or send makes its devices wait for each other and
-occupies all of them. Memory: results are allocated before operands are freed; a value is
+occupies all of them. Asynchronous sends leave the devices free: from one device to another
+they follow each other, from when the sender comes to them; the receiver waits where it
+uses the value. Memory: results are allocated before operands are freed; a value is
 freed after its last use, across calls too. What updates an argument of the program may
 take over its memory (see `Planner`).
 """
@@ -34,24 +36,31 @@ class Observer(Protocol):
 
 
 class Buffer:
-    """Memory on some devices, and how many values hold it."""
+    """
+    Memory on some devices, and how many values hold it. `arrival` says when the value is
+    there, per device of the program; None once nobody has to wait for it.
+    """
 
-    __slots__ = ("holders", "positions", "size")
+    __slots__ = ("arrival", "holders", "positions", "size")
 
     def __init__(self, positions: Positions, size: int):
         self.positions = positions
         self.size = size
         self.holders = 1
+        self.arrival: npt.NDArray[np.float64] | None = None
 
 
 class Machine:
     """
     The state of all devices while a program runs. Arrays have one entry per device:
-    `clock`, `compute`, `communication` and `idle` in seconds, `live`, `peak` and `sent` in bytes.
+    `clock`, `compute`, `communication` and `idle` in seconds, `live`, `peak` and `sent` in
+    bytes. `channels` has the clocks of the sends beside them, one for each pair of devices,
+    by the pairs that send together; what they do does not count as `communication`.
     """
 
     def __init__(self, devices: int, observer: Observer | None = None):
         self.clock = np.zeros(devices)
+        self.channels: dict[bytes, npt.NDArray[np.float64]] = {}
         self.compute = np.zeros(devices)
         self.communication = np.zeros(devices)
         self.idle = np.zeros(devices)
@@ -62,6 +71,12 @@ class Machine:
         self._observer = observer
         self._constants: dict[Step, Buffer] = {}
         self._path: list[Step] = []
+
+    @property
+    def end(self) -> float:
+        """When the last device, and the last send, is done."""
+        sends = [float(clock.max()) for clock in self.channels.values()]
+        return max(float(self.clock.max()), *sends, 0.0)
 
     def allocate(self, allocation: Allocation) -> Buffer:
         """New memory for a value."""
@@ -91,12 +106,20 @@ class Machine:
         for slot in plan.unused:
             self.release(frame[slot])
         for step in plan.steps:
+            for slot in step.operands:
+                if frame[slot].arrival is not None:
+                    self._await(frame[slot])
             if step.callee is not None:
                 self._call(step, step.callee, frame)
             else:
                 self.ops += 1
-                self._occupy(step)
-                self._store(step, frame)
+                if step.is_asynchronous:
+                    arrival = self._send_aside(step)
+                    self._store(step, frame)
+                    frame[step.results[0].slot].arrival = arrival
+                else:
+                    self._occupy(step)
+                    self._store(step, frame)
                 for slot in step.dying:
                     self.release(frame[slot])
         results = [frame[slot] for slot in plan.returns]
@@ -123,6 +146,32 @@ class Machine:
         for slot in step.dying:
             if slot in results:
                 self.release(frame[slot])
+
+    def _await(self, buffer: Buffer) -> None:
+        """The devices of a value that is on its way wait for it."""
+        assert buffer.arrival is not None
+        waits = np.maximum(buffer.arrival - self.clock, 0.0)
+        self.idle += waits
+        self.clock += waits
+        buffer.arrival = None
+
+    def _send_aside(self, step: Step) -> npt.NDArray[np.float64]:
+        """Sends while the devices go on; gives when the value arrives where."""
+        arrival = np.zeros_like(self.clock)
+        for transfer in step.transfers:
+            senders, receivers = transfer.positions.T
+            pairs = transfer.positions.tobytes()
+            start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
+            end = self.channels[pairs] = start + transfer.seconds
+            arrival[receivers] = end
+            self.sent[transfer.positions] += transfer.sent
+            if self._observer is not None:
+                shape = transfer.positions.shape
+                starts = np.broadcast_to(start[:, None], shape).ravel()
+                seconds = np.broadcast_to((end - start)[:, None], shape).ravel()
+                positions = transfer.positions.ravel()
+                self._observer(step, self._path, positions, starts, seconds)
+        return arrival
 
     def _occupy(self, step: Step) -> None:
         for transfer in step.transfers:

@@ -15,7 +15,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects import collective
-from distir.dialects.dist import Layout, ReshardOp, layout_of
+from distir.dialects.dist import ASYNCHRONOUS, Layout, ReshardOp, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.placement import Placement, Positions
@@ -39,7 +39,8 @@ class Allocation(NamedTuple):
 class Step:
     """
     One op. Either it computes on `positions` for `seconds` (a number, or one per
-    device), or it communicates by `transfers`, or it calls `callee`.
+    device), or it communicates by `transfers` (while its devices compute, if it
+    `is_asynchronous`), or it calls `callee`.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
@@ -53,6 +54,7 @@ class Step:
     seconds: Seconds = 0.0
     workspace: int = 0
     transfers: tuple[Transfer, ...] = ()
+    is_asynchronous: bool = False
     callee: Plan | None = None
     results: tuple[Allocation, ...] = ()
     view_of: int | None = None
@@ -163,7 +165,14 @@ class Planner:
         _refuse_other_forms(op)
         transfers = transfers_of(op, self.placement)
         if transfers is not None:
-            return Step(op, operands, slice(0, 0), transfers=transfers, results=results)
+            return Step(
+                op,
+                operands,
+                slice(0, 0),
+                transfers=transfers,
+                is_asynchronous=ASYNCHRONOUS in op.attributes,
+                results=results,
+            )
         return self._compute(op, operands, results)
 
     def _compute(

@@ -24,7 +24,8 @@ class Simulation:
       step time; 0 without such an input, or when the step takes no time;
     - `peak_memory_bytes`, `memory_bytes`: needed, and there on the device;
     - `communication_bytes`: what each device sends;
-    - `compute_s`, `communication_s`, `idle_s`: add up to the step time;
+    - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
+      that goes on while a device computes is not in them;
     - `ops`: ops that ran, each call of a function counted, once for all devices.
     """
 

@@ -69,7 +69,7 @@ def _result(
     entry: FuncOp,
     placement: Placement,
 ) -> Simulation:
-    step_time = float(machine.clock.max())
+    step_time = machine.end
     batch = _batch(entry)
     idle = machine.idle + (step_time - machine.clock)
     return Simulation(

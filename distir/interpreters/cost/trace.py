@@ -52,7 +52,7 @@ class TraceWriter:
             "name": f"{step.op.name} {scope}".strip(),
             "cat": "communication" if step.transfers else "compute",
             "ph": "X",
-            "tid": 0,
+            "tid": int(step.is_asynchronous),
             "args": {"scope": scope, "calls": " > ".join(calls)},
         }
         devices = self._devices[positions].tolist()

@@ -75,7 +75,9 @@ def forward_stages(
             "pipeline: nothing in the program depends on the batch; there is nothing to "
             "pipeline"
         )
-    if list(request) == [UNIFORM]:
+    if count == 1 and not request:
+        starts: list[int] = []
+    elif list(request) == [UNIFORM]:
         starts = _uniform(ops, count)
     elif request:
         starts = _requested(ops, count, request)
