@@ -69,6 +69,8 @@ class Emitter:
         self._sums: dict[SSAValue, SSAValue] = {}
         self._numbers: dict[tuple[int, str], SSAValue] = {}
         self._owners: dict[SSAValue, int] = {}
+        # Types of sent values by the id of the type before, which is kept for that.
+        self._sent: dict[tuple[int, str], tuple[Attribute, Attribute]] = {}
         self._consumers = self._find_consumers()
 
     def run(self, schedule: Schedule) -> FuncOp:
@@ -184,7 +186,11 @@ class Emitter:
         assert layout is not None and isinstance(value.type, TensorType)
         if layout.mesh == mesh:
             return value
-        target = with_layout(value.type, replace(layout, mesh=mesh))
+        key = (id(value.type), mesh)
+        if key not in self._sent:
+            moved = with_layout(value.type, replace(layout, mesh=mesh))
+            self._sent[key] = (value.type, moved)
+        target = self._sent[key][1]
         send = SendOp(value, target)
         if self.asynchronous:
             send.attributes[ASYNCHRONOUS] = UnitAttr()

@@ -47,6 +47,9 @@ class Fold:
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
     )
+    _types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
+        default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
+    )
     _original: Mapping[str, FuncOp] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,13 @@ class Fold:
 
     def type(self, type_: Attribute, mesh: str) -> Attribute:
         """The type of one micro-batch of a value, on a stage's mesh."""
+        key = (id(type_), mesh)
+        if key not in self._types:
+            # The old type is kept so that its id stays its own.
+            self._types[key] = (type_, self._folded(type_, mesh))
+        return self._types[key][1]
+
+    def _folded(self, type_: Attribute, mesh: str) -> Attribute:
         layout = layout_of(type_)
         if layout is None or not isinstance(type_, TensorType):
             return type_
