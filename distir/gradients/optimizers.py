@@ -22,7 +22,6 @@ from distir.dialects.train_ops.optimizers import STEP, AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
-from distir.program import argument_names
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
@@ -58,7 +57,7 @@ def add_updates(
 ) -> list[Result]:
     """Adds the update of each parameter; gives the step's further results."""
     names: dict[SSAValue, str] = dict(
-        zip(step.block.args, argument_names(step.function), strict=True)
+        zip(step.block.args, step.names, strict=True)
     )
     if options.name == "none":
         return [

@@ -31,12 +31,14 @@ class TrainingStep:
         self.function: FuncOp = entry_function(module)
         self.block = self.function.body.block
         self.attributes = argument_attributes(self.function)
+        self.names = argument_names(self.function)
+        self._taken = set(self.names)
 
     def argument(
         self, type_: Attribute, role: str, name: str, position: int | None = None
     ) -> SSAValue:
-        """Adds an argument, last by default."""
-        if name in argument_names(self.function):
+        """Adds an argument, last by default. `finish` puts it in the function's type."""
+        if name in self._taken:
             raise DistIRError(
                 f"differentiate: the program already has an argument {name!r}"
             )
@@ -46,18 +48,13 @@ class TrainingStep:
         self.attributes.insert(
             position, {ROLE: StringAttr(role), NAME: StringAttr(name)}
         )
-        self._sync()
+        self.names.insert(position, name)
+        self._taken.add(name)
         return arg
 
-    def _sync(self) -> None:
-        outputs = self.function.function_type.outputs.data
-        self.function.properties["function_type"] = FunctionType.from_lists(
-            [a.type for a in self.block.args], outputs
-        )
-        set_argument_attributes(self.function, self.attributes)
-
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
-        """Replaces what the function returns."""
+        """Replaces what the function returns, and says what its arguments are."""
+        set_argument_attributes(self.function, self.attributes)
         self.block.erase_op(return_op(self.function))
         values = [value for value, _ in results]
         self.block.add_op(ReturnOp(*values))
