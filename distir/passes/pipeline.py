@@ -20,8 +20,9 @@ from distir.passes.inline_calls import inline_call
 from distir.passes.pipelines.emit import Emitter
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import Group
+from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.stages import Placer, forward_stages
-from distir.passes.pipelines.structure import Kind, Structure, over_time
+from distir.passes.pipelines.structure import Kind, Structure
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
 from distir.program import erase_unreachable, functions
 from distir.sharding.mesh import Mesh

@@ -25,11 +25,11 @@ from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.passes.pipelines.fold import Fold, number_type
 from distir.passes.pipelines.functions import FunctionBuilder, Group, StageFunction
-from distir.passes.pipelines.structure import Kind, Structure, over_time, without_time
+from distir.passes.pipelines.over_time import over_time
+from distir.passes.pipelines.structure import Kind, Structure
 from distir.pipelining import Action, Phase, Schedule, global_order
 from distir.program import unique_name
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rule_for
 
 Groups = Mapping[tuple[int, Phase], Group]
 
@@ -202,7 +202,9 @@ class Emitter:
         operands = [self._value(v, None, mesh) for v in op.operands]
         made = self.fold.op(op, operands, mesh, None)
         self.block.add_ops(made)
-        results = dict(zip(op.results, made[-1].results, strict=True))
+        results: dict[SSAValue, SSAValue] = dict(
+            zip(op.results, made[-1].results, strict=True)
+        )
         for old, new in results.items():
             new.name_hint = old.name_hint
             self._store(old, None, mesh, new)

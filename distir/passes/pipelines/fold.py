@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr, TensorType, i64
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -15,14 +15,12 @@ from distir.dialects.dist import (
     Layout,
     LayoutAttr,
     ReshardOp,
-    Shard,
     layout_of,
     with_layout,
 )
 from distir.errors import DistIRError
-from distir.passes.pipelines.structure import over_time, without_time
+from distir.passes.pipelines.over_time import micro_batch_type, over_time, whole_type
 from distir.program import describe, functions, unique_name
-from distir.sharding.layout import canonical
 from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
@@ -61,48 +59,12 @@ class Fold:
         key = (id(type_), mesh)
         if key not in self._types:
             # The old type is kept so that its id stays its own.
-            self._types[key] = (type_, self._folded(type_, mesh))
+            self._types[key] = (type_, micro_batch_type(type_, self.mesh, mesh))
         return self._types[key][1]
 
-    def _folded(self, type_: Attribute, mesh: str) -> Attribute:
-        layout = layout_of(type_)
-        if layout is None or not isinstance(type_, TensorType):
-            return type_
-        count = self.mesh.size(TIME_AXIS)
-        shape = [
-            size // count if any(s.axis == TIME_AXIS for s in shards) else size
-            for size, shards in zip(
-                type_.get_shape(), layout.full_dims(type_.get_num_dims()), strict=True
-            )
-        ]
-        folded = replace(without_time(layout), mesh=mesh)
-        return TensorType(type_.element_type, shape, LayoutAttr(folded))
-
     def whole_type(self, type_: Attribute, mesh: str) -> Attribute:
-        """
-        The type of all micro-batches of a value together, each of them split over the
-        devices as `type` says: in runs, where the batch is what is split.
-        """
-        layout = layout_of(type_)
-        if layout is None or not isinstance(type_, TensorType):
-            return type_
-        dims: list[tuple[Shard, ...]] = []
-        shape = type_.get_shape()
-        for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True):
-            left, runs = size, list[Shard]()
-            over = [s for s in shards if s.axis == TIME_AXIS]
-            if over:
-                left //= self.mesh.size(TIME_AXIS)
-            for shard in shards:
-                if shard.axis == TIME_AXIS:
-                    continue
-                left //= self.mesh.size(shard.axis)
-                run = left if over and shard.run is None else shard.run
-                runs.append(Shard(shard.axis, run))
-            dims.append(tuple(runs))
-        whole = replace(without_time(layout), mesh=mesh, dims=tuple(dims))
-        layout = canonical(shape, whole, self._spaces[mesh])
-        return with_layout(type_, layout)
+        """The type of all micro-batches of a value together, on a stage's mesh."""
+        return whole_type(type_, self.mesh, mesh)
 
     def op(
         self,

@@ -15,14 +15,13 @@ from distir.dialects.dist import (
     Layout,
     LayoutAttr,
     ReshardOp,
-    layout_of,
     with_layout,
 )
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.passes.pipelines.fold import Fold, NeedsNumber
-from distir.passes.pipelines.structure import Kind, Structure, over_time
-from distir.sharding.layout import fits
+from distir.passes.pipelines.over_time import over_time
+from distir.passes.pipelines.structure import Kind, Structure
 from distir.sharding.rule import shape_of
 
 ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
@@ -95,17 +94,6 @@ def is_repeated(op: Operation) -> bool:
     before, after = shape_of(source.operands[0].type), shape_of(op.result.type)
     place = dim - (len(after) - len(before))
     return place < 0 or before[place] == 1
-
-
-def gathers(value: SSAValue) -> bool:
-    """
-    Whether a value of kind `BEFORE` is brought together from a parameter's parts. That is
-    done for each use, so that the whole lives no longer than its use (ZeRO stage 3).
-    """
-    owner = value.owner
-    return isinstance(owner, Operation) and (
-        isinstance(owner, ReshardOp) or any(gathers(v) for v in owner.operands)
-    )
 
 
 class FunctionBuilder:
@@ -182,7 +170,7 @@ class FunctionBuilder:
             return False
         match self.structure.kinds[owner]:
             case Kind.BEFORE:
-                return owner.name == "onnx.Constant" or gathers(value)
+                return owner.name == "onnx.Constant" or value in self.structure.gathered
             case Kind.DIVIDE:
                 return is_repeated(owner)
             case _:
@@ -190,7 +178,7 @@ class FunctionBuilder:
 
     def _find_inputs(self, value: SSAValue, own: set[Operation]) -> None:
         owner = value.owner
-        if isinstance(owner, Operation) and owner in own or value in self.values:
+        if (isinstance(owner, Operation) and owner in own) or value in self.values:
             return
         if self._is_inside(value):
             assert isinstance(owner, Operation)
