@@ -56,9 +56,7 @@ def add_updates(
     options: OptimizerOptions,
 ) -> list[Result]:
     """Adds the update of each parameter; gives the step's further results."""
-    names: dict[SSAValue, str] = dict(
-        zip(step.block.args, step.names, strict=True)
-    )
+    names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.name == "none":
         return [
             (gradient, {NAME: StringAttr(f"{names[parameter]}.gradient")})

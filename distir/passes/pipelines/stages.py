@@ -152,11 +152,11 @@ class Placer:
         others: list[frozenset[int] | None] = []
         for value in op.operands:
             owner = value.owner
-            placed = isinstance(owner, Operation) and owner in self.stages
-            if placed and owner not in self._forward:
-                gradients.append(self.stages[owner])
-            else:
+            stage = self.stages.get(owner) if isinstance(owner, Operation) else None
+            if stage is None or owner in self._forward:
                 others.append(self.available(value))
+            else:
+                gradients.append(stage)
         highest = min(gradients, default=self.last)
         common = _common(others)
         if common is None:
