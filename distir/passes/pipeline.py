@@ -24,7 +24,7 @@ from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.stages import Placer, forward_stages
 from distir.passes.pipelines.structure import Kind, Structure
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
-from distir.program import erase_unreachable, functions
+from distir.program import functions
 from distir.sharding.mesh import Mesh
 
 NAMES = {
@@ -128,7 +128,6 @@ class PipelinePass(ModulePass):
         Rewriter.insert_op(function, InsertPoint.before(structure.function))
         structure.function.detach()
         old.detach()
-        erase_unreachable(op)
 
     def _check(self, schedule: Schedule, structure: Structure) -> None:
         check_schedule(schedule)

@@ -9,7 +9,6 @@ import numpy as np
 from xdsl.dialects.builtin import FunctionType, TensorType, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
     ASYNCHRONOUS,
@@ -313,7 +312,7 @@ class Emitter:
                 self.structure, self.fold, group, self._mesh(group.stage), added
             )
             function, self._functions[key] = builder.build(name)
-            Rewriter.insert_op(function, InsertPoint.before(self.structure.function))
+            self.fold.add(function)
         return self._functions[key]
 
     # After the micro-batches

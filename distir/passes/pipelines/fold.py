@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.dialects.builtin import (
     FunctionType,
@@ -27,7 +27,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.passes.pipelines.over_time import micro_batch_type, over_time, whole_type
-from distir.program import describe, functions, unique_name
+from distir.program import describe, entry_function, functions, unique_name
 from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
@@ -41,7 +41,8 @@ class Fold:
     - `mesh`: the program's mesh, its first axis over time;
     - `stages`: the meshes without that axis that stages run on.
 
-    Functions are folded once per mesh that they are called on. In a folded function, an
+    Functions of the module make place for folded ones, one per mesh that they are called
+    on; those that nothing calls are gone. In a folded function, an
     op that asks for its place along the axis over time asks an argument, the number of
     the micro-batch, which comes last.
     """
@@ -68,7 +69,11 @@ class Fold:
     _original: Mapping[str, FuncOp] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._entry = entry_function(self.module)
         self._original = functions(self.module)
+        for function in self._original.values():
+            if function is not self._entry:
+                function.detach()
         self._spaces = {mesh.name: mesh for mesh in self.stages}
 
     def type(self, type_: Attribute, mesh: str) -> Attribute:
@@ -257,9 +262,9 @@ class Fold:
         """Adds a function with that body to the module."""
         last = block.last_op
         assert last is not None
-        suffix = mesh if len(self.stages) > 1 else "each"
+        plain = f"{name}_{mesh}" if len(self.stages) > 1 else name
         function = FuncOp(
-            unique_name(self.module, f"{name}_{suffix}"),
+            unique_name(self.module, plain),
             FunctionType.from_lists(
                 [a.type for a in block.args], [v.type for v in last.operands]
             ),
@@ -267,8 +272,12 @@ class Fold:
             StringAttr("private"),
         )
         self._origin[function.sym_name.data] = name
-        Rewriter.insert_op(function, InsertPoint.before(self._original[name]))
+        self.add(function)
         return function
+
+    def add(self, function: FuncOp) -> None:
+        """Adds a function to the module, before the entry function."""
+        Rewriter.insert_op(function, InsertPoint.before(self._entry))
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
         """Adds the number of the micro-batch to the arguments of a block."""
