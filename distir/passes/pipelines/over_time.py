@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of, with_layout
 from distir.errors import DistIRError
@@ -85,3 +86,15 @@ def check_time_first(value: SSAValue, what: str) -> None:
                 f"{TIME_AXIS!r}, the axis over time; split it over {TIME_AXIS!r} first "
                 f"(run `data-parallel{{axis={TIME_AXIS}}}` before the other passes)"
             )
+
+
+def ancestors(values: Iterable[SSAValue]) -> set[Operation]:
+    """The ops that the values depend on."""
+    found: set[Operation] = set()
+    pending = list(values)
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and owner not in found:
+            found.add(owner)
+            pending.extend(owner.operands)
+    return found

@@ -21,6 +21,7 @@ from distir.dialects.dist import (
 from distir.errors import DistIRError
 from distir.passes.pipelines.hoist import gathers_micro_batches, hoist_inputs
 from distir.passes.pipelines.over_time import (
+    ancestors,
     check_time_first,
     over_time,
     without_time,
@@ -114,7 +115,7 @@ class Structure:
             for i, value in enumerate(return_op(self.function).operands)
             if i not in updates and not names[i].endswith(".gradient")
         ]
-        return _ancestors(outputs)
+        return ancestors(outputs)
 
 
 def _classified(ops: Iterable[Operation]) -> dict[Operation, Kind]:
@@ -191,17 +192,6 @@ def _gathered(
         elif isinstance(op, ReshardOp) or any(v in found for v in op.operands):
             found.update(op.results)
     return frozenset(found)
-
-
-def _ancestors(values: Iterable[SSAValue]) -> set[Operation]:
-    found: set[Operation] = set()
-    pending = list(values)
-    while pending:
-        owner = pending.pop().owner
-        if isinstance(owner, Operation) and owner not in found:
-            found.add(owner)
-            pending.extend(owner.operands)
-    return found
 
 
 def _separate_time(ops: Iterable[Operation]) -> None:
