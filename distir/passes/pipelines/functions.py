@@ -46,9 +46,9 @@ class Group:
     collected: list[SSAValue] = field(default_factory=list[SSAValue])
 
     @property
-    def results(self) -> list[SSAValue]:
-        """The values that the function of the group returns."""
-        return list(dict.fromkeys((*self.passed, *self.accumulated, *self.collected)))
+    def kept(self) -> list[SSAValue]:
+        """The values that the function of the group returns for each micro-batch."""
+        return list(dict.fromkeys((*self.passed, *self.collected)))
 
     @staticmethod
     def of(name: str, stage: int, ops: Sequence[Operation], kinds: Structure) -> Group:
@@ -71,7 +71,8 @@ class Group:
 class StageFunction:
     """
     A function for a group. It takes `inputs`, what it adds to (`added`) and, if it is
-    `numbered`, the number of the micro-batch; it returns the group's results.
+    `numbered`, the number of the micro-batch; it returns what the group keeps for each
+    micro-batch, then what it accumulates.
     """
 
     name: str
@@ -144,8 +145,9 @@ class FunctionBuilder:
             self._op(op)
             for result in op.results:
                 if result in sums:
-                    self._add(result, sums[result])
-        results = [self.values[v] for v in self.group.results]
+                    sums[result] = self._sum(result, sums[result])
+        results = [self.values[v] for v in self.group.kept]
+        results += [sums.get(v, self.values[v]) for v in self.group.accumulated]
         self.block.add_op(ReturnOp(*results))
         return FuncOp(
             name,
@@ -235,8 +237,8 @@ class FunctionBuilder:
             value = part.result
         self.values[op.results[0]] = value
 
-    def _add(self, value: SSAValue, so_far: SSAValue) -> None:
-        """Adds this micro-batch's part to what is there."""
+    def _sum(self, value: SSAValue, so_far: SSAValue) -> SSAValue:
+        """What is there and this micro-batch's part."""
         new = self.values[value]
         name = ACCUMULATE[over_time(value).monoid]
         add = operator(name).build_op([so_far, new], [new.type])
@@ -245,4 +247,4 @@ class FunctionBuilder:
             add.attributes[SCOPE] = owner.attributes[SCOPE]
         self.block.add_op(add)
         add.results[0].name_hint = new.name_hint
-        self.values[value] = add.results[0]
+        return add.results[0]

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from xdsl.dialects.func import CallOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.errors import DistIRError
 from distir.passes.pipelines.balance import balanced_starts, layer_positions
+from distir.passes.pipelines.homes import stages_reached
 from distir.passes.pipelines.structure import Kind, Structure
 from distir.program import scope_of
 
@@ -103,6 +104,7 @@ class Placer:
         self.structure = structure
         self.stages: dict[Operation, int] = dict(forward)
         self._forward = set(structure.forward)
+        self._needed = stages_reached(structure, structure.forward, forward)
         self._available: dict[SSAValue, frozenset[int] | None] = {}
         self.last = max(forward.values())
         for op in structure.backward:
@@ -115,37 +117,16 @@ class Placer:
         return self._available[value]
 
     def _find(self, value: SSAValue) -> frozenset[int] | None:
-        found = {
-            self.stages[use.operation]
-            for use in value.uses
-            if use.operation in self.stages and use.operation in self._forward
-        }
+        found = self._needed.get(value, set[int]())
         owner = value.owner
-        if isinstance(owner, Operation):
-            kind = self.structure.kinds[owner]
-            if kind is Kind.EACH:
-                found.add(self.stages[owner])
-            elif kind is Kind.BEFORE:
-                # It is computed again wherever its operands are.
-                common = _common(self.available(v) for v in owner.operands)
-                return common if not found or common is None else common | found
-        elif isinstance(value, BlockArgument):
-            for use in value.uses:
-                kind = self.structure.kinds.get(use.operation)
-                if kind in (Kind.BEFORE, Kind.DIVIDE):
-                    for result in use.operation.results:
-                        found |= self._used_forward(result)
+        kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
+        if isinstance(owner, Operation) and kind is Kind.EACH:
+            found = found | {self.stages[owner]}
+        elif isinstance(owner, Operation) and kind is Kind.BEFORE:
+            # It is computed again wherever its operands are.
+            common = _common(self.available(v) for v in owner.operands)
+            return common if not found or common is None else common | found
         return frozenset(found) or None
-
-    def _used_forward(self, value: SSAValue) -> set[int]:
-        found: set[int] = set()
-        for use in value.uses:
-            if use.operation in self._forward:
-                found.add(self.stages[use.operation])
-            elif self.structure.kinds.get(use.operation) is Kind.BEFORE:
-                for result in use.operation.results:
-                    found |= self._used_forward(result)
-        return found
 
     def _backward(self, op: Operation) -> int:
         gradients: list[int] = []
