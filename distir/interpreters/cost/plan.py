@@ -38,8 +38,8 @@ class Allocation(NamedTuple):
 @dataclass(eq=False)
 class Step:
     """
-    One op. Either it computes on `positions` for `seconds` (a number, or one per
-    device), or it communicates by `transfers`, or it calls `callee`.
+    One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
+    one per device), or it communicates by `transfers`, or it calls `callee`.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
@@ -51,6 +51,7 @@ class Step:
     operands: tuple[int, ...]
     positions: Positions
     seconds: Seconds = 0.0
+    flops: float = 0.0
     workspace: int = 0
     transfers: tuple[Transfer, ...] = ()
     callee: Plan | None = None
@@ -203,6 +204,7 @@ class Planner:
             operands,
             placement.positions(name),
             seconds,
+            flops,
             max(cost.workspace for cost in by_kind.values()),
             results=results,
             view_of=operands[0] if is_view else None,
