@@ -110,8 +110,12 @@ def erase_dead(block: Block) -> None:
             block.erase_op(op)
 
 
-def drop_unused_results(module: ModuleOp) -> None:
-    """Removes results of private functions that no call uses."""
+def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
+    """
+    Removes results of private functions that no call uses. Gives, for each function that
+    lost some, the indices of those that it kept.
+    """
+    dropped: dict[str, list[int]] = {}
     calls: dict[str, list[CallOp]] = {}
     for op in module.walk():
         if isinstance(op, CallOp):
@@ -127,6 +131,7 @@ def drop_unused_results(module: ModuleOp) -> None:
         ]
         if len(used) == len(returned.operands):
             continue
+        dropped[name] = used
         outputs = [returned.operands[i] for i in used]
         Rewriter.replace_op(returned, ReturnOp(*outputs))
         function.properties["function_type"] = FunctionType.from_lists(
@@ -141,6 +146,7 @@ def drop_unused_results(module: ModuleOp) -> None:
                 new.name_hint = site.results[old].name_hint
                 kept[old] = new
             Rewriter.replace_op(site, call, kept)
+    return dropped
 
 
 def unique_name(module: ModuleOp, name: str) -> str:
