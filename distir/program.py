@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import (
@@ -193,7 +193,7 @@ def set_argument_attributes(
         function.arg_attrs = None
 
 
-def text_attribute(attributes: dict[str, Attribute], name: str) -> str | None:
+def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """The string under that name, or None."""
     attr = attributes.get(name)
     return attr.data if isinstance(attr, StringAttr) else None

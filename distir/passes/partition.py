@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import (
     LAYOUT,
     OPERAND_LAYOUTS,
+    REDUCE_LATE,
     RESHARD_EARLY,
     RESULT_LAYOUTS,
     SCOPE,
@@ -38,6 +39,9 @@ from distir.program import (
 )
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.reshard import reshard_bytes
+
+_REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
+"""Attributes that mean nothing once they are fulfilled."""
 
 
 def _layouts(op: Operation, name: str, count: int) -> list[Layout]:
@@ -109,9 +113,7 @@ class _Partitioner:
             self.versions[op.result] = {given[0]: operands[0]}
             return
         attributes = {
-            name: attr
-            for name, attr in op.attributes.items()
-            if name not in (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY)
+            name: attr for name, attr in op.attributes.items() if name not in _REQUESTS
         }
         new = type(op).create(
             operands=operands,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 LOSSES = ("cross_entropy", "mse", "none")
 DROPOUT_MASKS = ("drawn", "stored")
+GRADIENT_DTYPES = ("parameter", "f32")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _NUMBERS = {
     "learning-rate": "step size (default 0.001)",
@@ -55,6 +56,11 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         choices=DROPOUT_MASKS,
         help="drawn again by the backward (default), or stored by the forward",
     )
+    group.add_argument(
+        "--gradient-dtype",
+        choices=GRADIENT_DTYPES,
+        help="that of the parameter (default), or f32 for 16-bit parameters too",
+    )
     for name, help_ in _NUMBERS.items():
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
@@ -74,6 +80,7 @@ def differentiate_pass(
         "loss",
         "optimizer",
         "dropout_masks",
+        "gradient_dtype",
         *(name.replace("-", "_") for name in _NUMBERS),
     ]
     given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
