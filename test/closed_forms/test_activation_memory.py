@@ -10,6 +10,7 @@ layer keeps for its backward and by nothing else. Masks of dropout are stored
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from closed_forms.towers import (
@@ -36,7 +37,7 @@ MODELS = {
     "530B": Sizes(h=20480, a=128, b=1, s=2048),
     "1T": Sizes(h=25600, a=160, b=1, s=2048),
 }
-COLUMNS: dict[str, dict[str, int | str | bool]] = {
+COLUMNS: dict[str, dict[str, Any]] = {
     "none": {},
     "tp": {"t": 8},
     "tp_sp": {"t": 8, "sequence_parallel": True},
