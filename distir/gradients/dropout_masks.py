@@ -24,4 +24,5 @@ def with_masks(module: ModuleOp) -> None:
             attributes=op.attributes.copy(),
         )
         new.y.name_hint = op.y.name_hint
+        new.results[1].name_hint = "mask"
         Rewriter.replace_op(op, new, [new.y])
