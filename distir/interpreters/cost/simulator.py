@@ -80,6 +80,7 @@ def _result(
         peak_memory_bytes=machine.peak.tolist(),
         memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
         communication_bytes=[round(b) for b in machine.sent.tolist()],
+        flops=machine.flops.tolist(),
         compute_s=machine.compute.tolist(),
         communication_s=machine.communication.tolist(),
         idle_s=idle.tolist(),
