@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FunctionType
+from xdsl.dialects.builtin import FunctionType, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Operation, Region, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import FunctionBuilder, Group, StageFunction
@@ -73,12 +73,14 @@ class Emitter:
         return found
 
     def _add_arguments(self) -> None:
-        block = self.values.block
-        for arg in self.structure.function.body.block.args:
-            mesh = self._mesh(self.homes.arguments[arg])
-            type_ = self.fold.whole_type(arg.type, mesh)
-            new = block.insert_arg(type_, len(block.args))
-            self.values.store(arg, None, mesh, new)
+        args = self.structure.function.body.block.args
+        homes = [self._mesh(self.homes.arguments[arg]) for arg in args]
+        types = [
+            self.fold.whole_type(a.type, m) for a, m in zip(args, homes, strict=True)
+        ]
+        block = self.values.block = Block(arg_types=types)
+        for old, new, mesh in zip(args, block.args, homes, strict=True):
+            self.values.store(old, None, mesh, new)
 
     def _action(self, action: Action) -> None:
         """Calls the function of a stage and phase for one micro-batch."""
@@ -93,7 +95,12 @@ class Emitter:
             operands.append(values.number(number, mesh))
         results = [*group.kept, *group.accumulated]
         types = [self.fold.type(v.type, mesh) for v in results]
-        call = CallOp(function.name, operands, types)
+        # As `CallOp(...)`, which takes its time with hundreds of operands.
+        call = CallOp.create(
+            operands=operands,
+            result_types=types,
+            properties={"callee": SymbolRefAttr(function.name)},
+        )
         values.block.add_op(call)
         for old, new in zip(group.kept, call.results, strict=False):
             values.store(old, number, mesh, new)

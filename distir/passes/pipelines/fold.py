@@ -66,6 +66,9 @@ class Fold:
     _types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
         default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
     )
+    _whole_types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
+        default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
+    )
     _original: Mapping[str, FuncOp] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,7 +88,10 @@ class Fold:
 
     def whole_type(self, type_: Attribute, mesh: str) -> Attribute:
         """The type of all micro-batches of a value together, on a stage's mesh."""
-        return whole_type(type_, self.mesh, mesh)
+        key = (id(type_), mesh)
+        if key not in self._whole_types:
+            self._whole_types[key] = (type_, whole_type(type_, self.mesh, mesh))
+        return self._whole_types[key][1]
 
     def op(
         self,
