@@ -18,10 +18,11 @@ from distir.errors import DistIRError
 from distir.passes.pipelines.emit import Emitter
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import Group
+from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.split_calls import CallSplitter
 from distir.passes.pipelines.stages import Placer, forward_stages
-from distir.passes.pipelines.structure import Kind, Structure
+from distir.passes.pipelines.structure import Structure
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
 from distir.sharding.mesh import Mesh
 

@@ -11,7 +11,8 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import FunctionBuilder, Group, StageFunction
 from distir.passes.pipelines.homes import Homes
-from distir.passes.pipelines.structure import Kind, Structure
+from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.structure import Structure
 from distir.passes.pipelines.values import Values
 from distir.pipelining import Action, Phase, Schedule, global_order
 from distir.program import return_op, unique_name

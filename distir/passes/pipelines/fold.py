@@ -245,14 +245,8 @@ class Fold:
             if isinstance(op, ReturnOp):
                 block.add_op(ReturnOp(*operands))
                 break
-            if isinstance(op, ReshardOp) and over_time(op.source) != over_time(
-                op.result
-            ):
-                raise DistIRError(
-                    f"pipeline: {describe(op)} in @{name} brings micro-batches together, "
-                    f"but @{name} runs for each of them; an op there looks at the whole "
-                    f"batch (batch normalisation, say), which micro-batches cannot do"
-                )
+            if isinstance(op, ReshardOp):
+                self._check_reshard(op, name)
             made = self.op(op, operands, mesh, number)
             block.add_ops(made)
             for old, new in zip(op.results, made[-1].results, strict=True):
@@ -263,6 +257,19 @@ class Fold:
             function.arg_attrs = source.arg_attrs
         function.res_attrs = source.res_attrs
         return function
+
+    def _check_reshard(self, op: ReshardOp, name: str) -> None:
+        """A function runs for each micro-batch: it cannot bring them together."""
+        single = self.mesh.size(TIME_AXIS) == 1
+        if single or over_time(op.source) == over_time(op.result):
+            return
+        owner = op.source.owner
+        source = owner if isinstance(owner, Operation) else op
+        raise DistIRError(
+            f"pipeline: @{name} works on micro-batches, but {describe(source)} in it "
+            f"makes something of the whole batch, as batch normalisation does; use one "
+            f"micro-batch (k=1), or a model without it"
+        )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
         """Adds a function with that body to the module."""

@@ -20,8 +20,9 @@ from distir.dialects.dist import (
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.passes.pipelines.fold import Fold, NeedsNumber
+from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
-from distir.passes.pipelines.structure import Kind, Structure
+from distir.passes.pipelines.structure import Structure
 from distir.sharding.rule import shape_of
 
 ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
-from distir.passes.pipelines.structure import Kind, Structure
+from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.structure import Structure
 
 
 def stages_reached(

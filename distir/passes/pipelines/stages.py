@@ -11,7 +11,8 @@ from xdsl.ir import Operation, SSAValue
 from distir.errors import DistIRError
 from distir.passes.pipelines.balance import balanced_starts, layer_positions
 from distir.passes.pipelines.homes import stages_reached
-from distir.passes.pipelines.structure import Kind, Structure
+from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.structure import Structure
 from distir.program import scope_of
 
 UNIFORM = "uniform"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import Enum
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
@@ -20,10 +19,10 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.passes.pipelines.hoist import gathers_micro_batches, hoist_inputs
+from distir.passes.pipelines.kinds import Kind, classified
 from distir.passes.pipelines.over_time import (
     ancestors,
     check_time_first,
-    over_time,
     without_time,
 )
 from distir.program import (
@@ -37,21 +36,6 @@ from distir.program import (
 )
 from distir.sharding.choice import placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-
-
-class Kind(Enum):
-    """
-    - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, on what does not depend on the batch or on whole inputs, for ops of
-      kind `EACH`;
-    - `AFTER`: once, on what the micro-batches add up or make up;
-    - `DIVIDE`: takes the part of a whole value that belongs to a micro-batch.
-    """
-
-    EACH = "each"
-    BEFORE = "before"
-    AFTER = "after"
-    DIVIDE = "divide"
 
 
 def program_mesh(module: ModuleOp) -> Mesh:
@@ -86,8 +70,9 @@ class Structure:
         self.ops = self.function.body.block.ops
         self._check_layouts()
         _separate_time(self.ops)
-        hoist_inputs(self.function, self.mesh)
-        self.kinds = _classified(self.ops)
+        if self.micro_batches > 1:
+            hoist_inputs(self.function, self.mesh)
+        self.kinds = classified(self.function, self.micro_batches)
         self.gathered = _gathered(self.ops, self.kinds)
         each = [op for op in self.ops if self.kinds.get(op) is Kind.EACH]
         needed = self._needed_forward()
@@ -116,66 +101,6 @@ class Structure:
             if i not in updates and not names[i].endswith(".gradient")
         ]
         return ancestors(outputs)
-
-
-def _classified(ops: Iterable[Operation]) -> dict[Operation, Kind]:
-    kinds: dict[Operation, Kind] = {}
-    late: set[SSAValue] = set()
-    for op in ops:
-        if isinstance(op, ReturnOp):
-            continue
-        before = {over_time(v).kind for v in op.operands}
-        after = {over_time(v).kind for v in op.results}
-        depends = [v for v in op.operands if v in late]
-        if gathers_micro_batches(op) and not depends:
-            # Whole inputs are there from the beginning.
-            given = isinstance(op.operands[0], BlockArgument)
-            kinds[op] = Kind.BEFORE if given else Kind.AFTER
-        elif depends and "split" not in before | after:
-            kinds[op] = Kind.AFTER
-        elif depends:
-            raise _needs_whole_batch(op, depends[0])
-        elif isinstance(op, ReshardOp) and before == {"whole"} != after:
-            kinds[op] = Kind.DIVIDE
-        elif before | after <= {"whole"}:
-            kinds[op] = Kind.BEFORE
-        elif isinstance(op, ReshardOp) and before != after:
-            raise _needs_whole_batch(op, op.source)
-        else:
-            kinds[op] = Kind.EACH
-        if kinds[op] is Kind.AFTER:
-            late.update(op.results)
-    needed: set[SSAValue] = set()
-    for op, kind in reversed(kinds.items()):
-        if kind in (Kind.EACH, Kind.DIVIDE) or any(r in needed for r in op.results):
-            needed.update(op.operands)
-        elif kind is Kind.BEFORE:
-            kinds[op] = Kind.AFTER
-    return kinds
-
-
-def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
-    return DistIRError(
-        f"pipeline: {describe(op)} works on micro-batches, but needs what "
-        f"{describe(_origin(op, value))} makes of the whole batch, as batch normalisation "
-        f"does; use one micro-batch (k=1), or a model without it"
-    )
-
-
-def _origin(user: Operation, value: SSAValue) -> Operation:
-    """The op that makes something of the whole batch that an op needs indirectly."""
-    pending = [(user, value)]
-    seen: set[SSAValue] = set()
-    while pending:
-        user, value = pending.pop()
-        owner = value.owner
-        if value in seen or not isinstance(owner, Operation):
-            continue
-        seen.add(value)
-        if any(over_time(v).kind == "split" for v in owner.operands):
-            return user if isinstance(owner, ReshardOp) else owner
-        pending += [(owner, v) for v in owner.operands]
-    return user
 
 
 def _gathered(

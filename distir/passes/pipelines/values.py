@@ -25,8 +25,9 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.passes.pipelines.fold import Fold
+from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
-from distir.passes.pipelines.structure import Kind, Structure
+from distir.passes.pipelines.structure import Structure
 from distir.program import describe
 
 
