@@ -27,6 +27,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.passes.pipelines.over_time import micro_batch_type, over_time, whole_type
+from distir.passes.pipelines.part import part_ops
 from distir.program import describe, entry_function, functions, unique_name
 from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -114,6 +115,12 @@ class Fold:
             call = CallOp(name, [*operands, *extra], results)
             call.attributes.update(op.attributes)
             return [call]
+        if isinstance(op, ReshardOp) and self._divides(op):
+            if number is None:
+                raise NeedsNumber
+            placement, count = over_time(op.result), self.mesh.size(TIME_AXIS)
+            space = self._spaces[mesh]
+            return part_ops(operands[0], results[0], placement, count, number, space)
         touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
         if not touched or isinstance(op, ReshardOp):
             new = type(op).create(
@@ -245,8 +252,6 @@ class Fold:
             if isinstance(op, ReturnOp):
                 block.add_op(ReturnOp(*operands))
                 break
-            if isinstance(op, ReshardOp):
-                self._check_reshard(op, name)
             made = self.op(op, operands, mesh, number)
             block.add_ops(made)
             for old, new in zip(op.results, made[-1].results, strict=True):
@@ -258,17 +263,22 @@ class Fold:
         function.res_attrs = source.res_attrs
         return function
 
-    def _check_reshard(self, op: ReshardOp, name: str) -> None:
-        """A function runs for each micro-batch: it cannot bring them together."""
-        single = self.mesh.size(TIME_AXIS) == 1
-        if single or over_time(op.source) == over_time(op.result):
-            return
+    def _divides(self, op: ReshardOp) -> bool:
+        """
+        Whether a reshard takes a micro-batch's part. Raises DistIRError for one that
+        brings micro-batches together: what runs for each of them cannot do that.
+        """
+        before, after = over_time(op.source), over_time(op.result)
+        if self.mesh.size(TIME_AXIS) == 1 or before == after:
+            return False
+        if before.kind == "whole" and after.kind == "split":
+            return True
         owner = op.source.owner
         source = owner if isinstance(owner, Operation) else op
         raise DistIRError(
-            f"pipeline: @{name} works on micro-batches, but {describe(source)} in it "
-            f"makes something of the whole batch, as batch normalisation does; use one "
-            f"micro-batch (k=1), or a model without it"
+            f"pipeline: {describe(source)} makes something of the whole batch, as batch "
+            f"normalisation does, but the function that it is in works on micro-batches; "
+            f"use one micro-batch (k=1), or a model without it"
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
