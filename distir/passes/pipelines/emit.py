@@ -25,11 +25,10 @@ from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.passes.pipelines.fold import Fold, number_type
 from distir.passes.pipelines.functions import FunctionBuilder, Group, StageFunction
-from distir.passes.pipelines.structure import Kind, Structure, over_time, without_time
+from distir.passes.pipelines.structure import Kind, Structure, over_time
 from distir.pipelining import Action, Phase, Schedule, global_order
 from distir.program import unique_name
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rule_for
 
 Groups = Mapping[tuple[int, Phase], Group]
 

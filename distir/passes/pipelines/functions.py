@@ -15,14 +15,12 @@ from distir.dialects.dist import (
     Layout,
     LayoutAttr,
     ReshardOp,
-    layout_of,
     with_layout,
 )
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.passes.pipelines.fold import Fold, NeedsNumber
 from distir.passes.pipelines.structure import Kind, Structure, over_time
-from distir.sharding.layout import fits
 from distir.sharding.rule import shape_of
 
 ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
@@ -190,7 +188,7 @@ class FunctionBuilder:
 
     def _find_inputs(self, value: SSAValue, own: set[Operation]) -> None:
         owner = value.owner
-        if isinstance(owner, Operation) and owner in own or value in self.values:
+        if (isinstance(owner, Operation) and owner in own) or value in self.values:
             return
         if self._is_inside(value):
             assert isinstance(owner, Operation)

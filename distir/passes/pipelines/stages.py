@@ -125,7 +125,7 @@ def _requested(
                 f"pipeline: no op of the forward pass is in scope {scope!r}; the scopes "
                 f"are {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
             )
-        if starts and inside[0] <= starts[-1] or inside[0] == 0:
+        if (starts and inside[0] <= starts[-1]) or inside[0] == 0:
             raise DistIRError(
                 f"pipeline: the list of stages goes backwards: {scope!r} begins no later "
                 f"than the stage before it; list scopes in the order of the program"

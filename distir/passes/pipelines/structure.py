@@ -92,7 +92,7 @@ class Structure:
             after = [over_time(v).kind for v in op.results]
             depends = [v for v in op.operands if v in late]
             gathers = isinstance(op, ReshardOp) and before[0] != "whole" == after[0]
-            if gathers or depends and "split" not in (*before, *after):
+            if gathers or (depends and "split" not in (*before, *after)):
                 kinds[op] = Kind.AFTER
                 late.update(op.results)
             elif isinstance(op, ReshardOp) and before[0] == "whole" != after[0]:
