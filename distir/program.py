@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import (
@@ -110,8 +110,12 @@ def erase_dead(block: Block) -> None:
             block.erase_op(op)
 
 
-def drop_unused_results(module: ModuleOp) -> None:
-    """Removes results of private functions that no call uses."""
+def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
+    """
+    Removes results of private functions that no call uses. Gives, for each function that
+    lost some, the indices of those that it kept.
+    """
+    dropped: dict[str, list[int]] = {}
     calls: dict[str, list[CallOp]] = {}
     for op in module.walk():
         if isinstance(op, CallOp):
@@ -127,6 +131,7 @@ def drop_unused_results(module: ModuleOp) -> None:
         ]
         if len(used) == len(returned.operands):
             continue
+        dropped[name] = used
         outputs = [returned.operands[i] for i in used]
         Rewriter.replace_op(returned, ReturnOp(*outputs))
         function.properties["function_type"] = FunctionType.from_lists(
@@ -141,6 +146,7 @@ def drop_unused_results(module: ModuleOp) -> None:
                 new.name_hint = site.results[old].name_hint
                 kept[old] = new
             Rewriter.replace_op(site, call, kept)
+    return dropped
 
 
 def unique_name(module: ModuleOp, name: str) -> str:
@@ -187,7 +193,7 @@ def set_argument_attributes(
         function.arg_attrs = None
 
 
-def text_attribute(attributes: dict[str, Attribute], name: str) -> str | None:
+def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
     """The string under that name, or None."""
     attr = attributes.get(name)
     return attr.data if isinstance(attr, StringAttr) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from sharding_harness import Array, Case
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation
 
 from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
@@ -23,7 +23,7 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
-from distir.dialects.train_ops.dropout import DropoutOp, Split
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
@@ -118,6 +118,16 @@ _rng = np.random.default_rng(15)
 for _dtype in (np.float16, np.float32, np.float64):
     _options = {"ratio": 0.25, "seed": 7, "stream": 2**32 - 1}
     case(DropoutOp, real(4, 6, 12, dtype=_dtype), scalar(5, np.int64), **_options)
+    case(
+        *(DropoutOp, real(4, 6, 12, dtype=_dtype), scalar(5, np.int64)),
+        mask_type=TensorType(i1, [4, 6, 12]),
+        label="mask",
+        **_options,
+    )
+    case(
+        *(DropoutGradOp, real(4, 6, dtype=_dtype), real(4, 6) > 0),
+        ratio=0.25,
+    )
 case(DropoutOp, real(12, 6), scalar(2**40 + 3, np.int64), ratio=0.5, label="far")
 case(DropoutOp, real(12), scalar(0, np.int64), ratio=0.0)
 case(DropoutOp, scalar(1.5), scalar(1, np.int64), ratio=0.5, label="scalar")

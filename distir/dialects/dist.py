@@ -12,7 +12,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on any op: `scope`, the dotted path of the source module it came from, and, in an
   annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`;
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
-  they are computed instead of where they are used.
+  they are computed instead of where they are used, `dist.reduce_late` that partial sums
+  that reach the op are reduced behind it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ SCOPE = "scope"
 OPERAND_LAYOUTS = "dist.operand_layouts"
 RESULT_LAYOUTS = "dist.result_layouts"
 RESHARD_EARLY = "dist.reshard_early"
+REDUCE_LATE = "dist.reduce_late"
 WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
@@ -22,15 +21,14 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
-    TensorType,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import draws_random_numbers
-from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.rule import (
     GradientBuilder,
     gradients_of,
@@ -92,8 +90,9 @@ class _Saved:
 class ReverseMode:
     """Differentiates the functions of one module; each pair is made once."""
 
-    def __init__(self, module: ModuleOp):
+    def __init__(self, module: ModuleOp, types: GradientTypes):
         self.module = module
+        self.types = types
         self.functions = functions(module)
         self.pairs: dict[Key, Pair] = {}
 
@@ -174,6 +173,7 @@ class ReverseMode:
             for value, gradient in zip(op.operands, found, strict=True):
                 if gradient is None or value not in active:
                     continue
+                gradient = self.types.cast(gradient, value, build)
                 before = gradients.get(value)
                 if before is not None:
                     gradient = build.onnx("Add", before, gradient)
@@ -190,7 +190,9 @@ class ReverseMode:
             op.operands[i] if kind == "argument" else op.results[i]
             for kind, i in pair.saved
         ]
-        operands += [gradients[i] or _zeros(op.results[i], build) for i in pair.results]
+        operands += [
+            gradients[i] or self.types.zeros(op.results[i], build) for i in pair.results
+        ]
         call = CallOp(
             pair.backward.sym_name.data,
             operands,
@@ -226,7 +228,7 @@ class ReverseMode:
         self.backward(ops, active, pairs, gradients, body.add_op)
         build = GradientBuilder(body.add_op, None)
         given_back = [
-            gradients.get(block.args[i]) or _zeros(block.args[i], build)
+            gradients.get(block.args[i]) or self.types.zeros(block.args[i], build)
             for i in arguments
         ]
         body.add_op(ReturnOp(*given_back))
@@ -281,13 +283,6 @@ def _type(block: Block, results: Sequence[SSAValue]) -> FunctionType:
     return FunctionType.from_lists(
         [arg.type for arg in block.args], [v.type for v in results]
     )
-
-
-def _zeros(value: SSAValue, build: GradientBuilder) -> SSAValue:
-    """A zero gradient: broadcast from a scalar, so that it takes no space in the text."""
-    assert isinstance(value.type, TensorType)
-    zero = build.constant(np.zeros((), numpy_dtype(value.type.element_type)))
-    return build.onnx("Expand", zero, build.integers(value.type.get_shape()))
 
 
 def _prepared(forward: FuncOp) -> set[Operation]:

@@ -37,11 +37,16 @@ class TrainingStep:
     def argument(
         self, type_: Attribute, role: str, name: str, position: int | None = None
     ) -> SSAValue:
-        """Adds an argument, last by default. `finish` puts it in the function's type."""
+        """
+        Adds an argument, last by default. The function's own description of its arguments
+        follows in `finish` (one that is not the last changes it at once), as describing
+        them for each of many costs time.
+        """
         if name in self._taken:
             raise DistIRError(
                 f"differentiate: the program already has an argument {name!r}"
             )
+        is_last = position is None
         position = len(self.block.args) if position is None else position
         arg = self.block.insert_arg(type_, position)
         arg.name_hint = name.replace(".", "_")
@@ -50,6 +55,8 @@ class TrainingStep:
         )
         self.names.insert(position, name)
         self._taken.add(name)
+        if not is_last:
+            set_argument_attributes(self.function, self.attributes)
         return arg
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:

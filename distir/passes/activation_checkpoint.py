@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -53,22 +53,66 @@ def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
     return [(kind, int(index)) for kind, index in (t.split() for t in texts)]
 
 
+def saved_attribute(entries: Iterable[tuple[str, int]]) -> ArrayAttr[StringAttr]:
+    """The attribute that `saved_values` reads."""
+    return ArrayAttr([StringAttr(f"{kind} {index}") for kind, index in entries])
+
+
 def _call_pairs(function: FuncOp, known: dict[str, FuncOp]) -> list[_CallPair]:
     """The forward calls of a function with their backwards, in forward order."""
-    found: list[_CallPair] = []
+    found: dict[CallOp, CallOp] = {}
     for op in function.body.block.ops:
-        if not isinstance(op, CallOp):
-            continue
-        callee = known[op.callee.string_value()]
-        if FORWARD not in callee.attributes:
-            continue
-        for (kind, _), value in zip(saved_values(callee), op.operands, strict=False):
-            owner = value.owner
-            if kind == "result" and isinstance(owner, CallOp):
-                found.append(_CallPair(owner, op))
-                break
+        if isinstance(op, CallOp):
+            forward = _forward_of(op, known[op.callee.string_value()], found)
+            if forward is not None:
+                found[forward] = op
     order = {op: i for i, op in enumerate(function.body.block.ops)}
-    return sorted(found, key=lambda pair: order[pair.forward])
+    pairs = [_CallPair(forward, backward) for forward, backward in found.items()]
+    return sorted(pairs, key=lambda pair: order[pair.forward])
+
+
+def _forward_of(
+    call: CallOp, backward: FuncOp, taken: Container[CallOp]
+) -> CallOp | None:
+    """
+    The forward call that a call of a backward function belongs to: the one whose
+    arguments and results it takes. Several are possible only if they compute the same;
+    each is taken once. None if the callee is no backward function.
+    """
+    name = backward.attributes.get(FORWARD)
+    saved = list(zip(saved_values(backward), call.operands, strict=False))
+    if not isinstance(name, SymbolRefAttr) or not saved:
+        return None
+    (kind, index), value = saved[0]
+    candidates = (
+        [value.owner]
+        if kind == "result"
+        else [use.operation for use in value.uses if use.index == index]
+    )
+    for op in candidates:
+        if (
+            isinstance(op, CallOp)
+            and op.callee.string_value() == name.string_value()
+            and op.parent_block() is call.parent_block()
+            and op not in taken
+            and all(
+                value is (op.operands if kind == "argument" else op.results)[i]
+                for (kind, i), value in saved
+            )
+        ):
+            return op
+    return None
+
+
+def _renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
+    """Follows a forward that has only these of its results left."""
+    for function in functions(module).values():
+        if function.attributes.get(FORWARD) == SymbolRefAttr(name):
+            entries = [
+                (kind, i if kind == "argument" else kept.index(i))
+                for kind, i in saved_values(function)
+            ]
+            function.attributes[SAVED] = saved_attribute(entries)
 
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:
@@ -175,13 +219,20 @@ class _Variants:
             entries.insert(position, ("argument", arg.index))
             position += 1
         first = body.first_op
+        copies: dict[object, Operation] = {}
         for op in ops:
             copy = op.clone({v: known[v] for v in op.operands})
             assert first is not None
             body.insert_op_before(copy, first)
+            copies[_identity(copy)] = copy
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
+        # What an earlier run of the pass recomputes already is computed once.
+        for op in list(body.ops):
+            same = copies.get(_identity(op))
+            if same is not None and same is not op:
+                Rewriter.replace_op(op, [], same.results)
         for arg in gone.values():
             del attributes[arg.owner.args.index(arg)]  # type: ignore[union-attr]
             body.erase_arg(arg)  # type: ignore[arg-type]
@@ -194,9 +245,19 @@ class _Variants:
             unique_name(self.module, f"{backward.sym_name.data}_recompute")
         )
         new.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
-        new.attributes[SAVED] = ArrayAttr([StringAttr(f"{k} {i}") for k, i in entries])
+        new.attributes[SAVED] = saved_attribute(entries)
         Rewriter.insert_op(new, InsertPoint.after(backward))
         return forward, new
+
+
+def _identity(op: Operation) -> object:
+    """Equal for ops that compute the same from the same values."""
+    return (
+        op.name,
+        tuple(op.operands),
+        frozenset(op.properties.items()),
+        frozenset(op.attributes.items()),
+    )
 
 
 def _needed_ops(
@@ -262,4 +323,5 @@ class ActivationCheckpointPass(ModulePass):
             if drop:
                 variants.apply(pair, drop)
         erase_unreachable(op)
-        drop_unused_results(op)
+        for name, kept in drop_unused_results(op).items():
+            _renumber_saved(op, name, kept)

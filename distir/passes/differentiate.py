@@ -14,6 +14,8 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import NAME
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
+from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
 from distir.gradients.losses import LOSSES, add_loss
 from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
@@ -40,6 +42,11 @@ class DifferentiatePass(ModulePass):
       as padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
       named `<parameter>.gradient`.
+    - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
+      `stored` by the forward, a byte for each element. The masks are the same.
+    - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
+      `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
+      contribution cast where it is computed.
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
       PyTorch; `clip`: largest global norm of the gradients, 0 for none.
     """
@@ -50,6 +57,8 @@ class DifferentiatePass(ModulePass):
     output: int = 0
     ignore_index: int | None = None
     optimizer: str = "adamw"
+    dropout_masks: str = "drawn"
+    gradient_dtype: str = "parameter"
     learning_rate: float = 1e-3
     momentum: float = 0.0
     beta1: float = 0.9
@@ -69,6 +78,18 @@ class DifferentiatePass(ModulePass):
                 f"differentiate: there is no optimizer {self.optimizer!r}; choose one "
                 f"of {', '.join(OPTIMIZERS)}"
             )
+        if self.dropout_masks not in DROPOUT_MASKS:
+            raise DistIRError(
+                f"differentiate: dropout masks cannot be {self.dropout_masks!r}; choose "
+                f"one of {', '.join(DROPOUT_MASKS)}"
+            )
+        if self.gradient_dtype not in GRADIENT_DTYPES:
+            raise DistIRError(
+                f"differentiate: gradients cannot be of type {self.gradient_dtype!r}; "
+                f"choose one of {', '.join(GRADIENT_DTYPES)}"
+            )
+        if self.dropout_masks == "stored":
+            with_masks(op)
         BatchStatisticsPass().apply(ctx, op)
         step = TrainingStep(op)
         roles = argument_roles(step.function)
@@ -82,7 +103,7 @@ class DifferentiatePass(ModulePass):
                 "differentiate: the program has no argument with dist.role "
                 '"parameter", so there is nothing to train'
             )
-        reverse = ReverseMode(op)
+        reverse = ReverseMode(op, GradientTypes(wide=self.gradient_dtype == "f32"))
         active = reverse.active(step.block, parameters)
         pairs = reverse.with_forward_calls(step.block, active)
         loss = add_loss(self.loss, self.output, step, self.ignore_index)

@@ -239,7 +239,8 @@ class DistributePass(ModulePass):
                 "distribute makes its own mesh; remove the device.mesh of the module"
             )
         cluster = _cluster(op, self.cluster)
-        _check_size([("d", self.d), ("t", self.t), ("p", self.p)], cluster)
+        pipeline = [("p", self.p)] if self._is_pipelined else []
+        _check_size([("d", self.d), ("t", self.t), *pipeline], cluster)
         time = [(TIME_AXIS, self.k)] if self._is_pipelined else []
         mesh = _add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
         ActivationCheckpointPass(self.checkpoint).apply(ctx, op)

@@ -20,6 +20,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import (
     LAYOUT,
     OPERAND_LAYOUTS,
+    REDUCE_LATE,
     RESHARD_EARLY,
     RESULT_LAYOUTS,
     SCOPE,
@@ -37,12 +38,16 @@ from distir.program import (
     argument_attributes,
     argument_roles,
     describe,
+    entry_function,
     erase_unreachable,
     functions,
     set_argument_attributes,
 )
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.reshard import reshard_bytes
+
+_REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
+"""Attributes that mean nothing once they are fulfilled."""
 
 
 def _layouts(op: Operation, name: str, count: int) -> list[Layout]:
@@ -67,13 +72,14 @@ def _placed(type_: Attribute, layout: Layout) -> Attribute:
 class _Partitioner:
     """Rebuilds one function with layouts in its types."""
 
-    def __init__(self, function: FuncOp, known: Mapping[str, Mesh]):
+    def __init__(self, function: FuncOp, known: Mapping[str, Mesh], is_entry: bool):
         self.function = function
         self.known = known
         self.block = Block()
         # Every layout that a value already exists in, so that it is resharded once.
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
+        self.is_entry = is_entry
 
     def run(self) -> None:
         """Replaces the body, the type and the argument attributes."""
@@ -113,9 +119,7 @@ class _Partitioner:
             self.versions[op.result] = {given[0]: operands[0]}
             return
         attributes = {
-            name: attr
-            for name, attr in op.attributes.items()
-            if name not in (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY)
+            name: attr for name, attr in op.attributes.items() if name not in _REQUESTS
         }
         new = type(op).create(
             operands=operands,
@@ -145,17 +149,21 @@ class _Partitioner:
             self.block.insert_op_after(reshard, source.owner)
         else:
             self.block.add_op(reshard)
-        if not self._is_stored_split(value):
+        if not self._is_gathered_for_each_use(value):
             versions[layout] = reshard.result
         return reshard.result
 
-    def _is_stored_split(self, value: SSAValue) -> bool:
+    def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """
-        Whether a value is a parameter of which a device stores a part (ZeRO stage 3).
-        Each use gathers it anew, so that the whole lives no longer than its use.
+        Whether a value is a parameter of the program of which a device stores a part
+        (ZeRO stage 3). Each use in the entry function gathers it anew, so that the whole
+        does not live from the forward to the backward. A called function is the unit of
+        gathering (one layer's forward or backward, which may recompute the forward):
+        all uses in it share one gathered parameter, as each gathering costs traffic.
         """
         return (
-            isinstance(value, BlockArgument)
+            self.is_entry
+            and isinstance(value, BlockArgument)
             and self.roles[value.index] == "parameter"
             and any(layout_of(v).split_axes for v in self.versions[value].values())  # type: ignore[union-attr]
         )
@@ -179,8 +187,9 @@ def partition(module: ModuleOp) -> None:
     """Puts the annotated layouts into the types and inserts `dist.reshard`."""
     known = meshes(module)
     erase_unreachable(module)
+    entry = entry_function(module)
     for function in functions(module).values():
-        _Partitioner(function, known).run()
+        _Partitioner(function, known, function is entry).run()
 
 
 @dataclass(frozen=True)

@@ -165,12 +165,15 @@ def _postpone(structure: Structure, placer: Placer) -> None:
     """
     Ops on gradients alone that are linear may as well come after the micro-batches, on
     their sum: once instead of for each. So do those of one operand, and those that would
-    send gradients between stages for each micro-batch (tied weights).
+    send gradients between stages for each micro-batch (tied weights). A cast stays: the sum
+    is to have its element type.
     """
     kinds = structure.kinds
     for op in reversed(structure.backward):
         users = {u.operation for r in op.results for u in r.uses}
         if any(kinds.get(u, Kind.AFTER) is not Kind.AFTER for u in users):
+            continue
+        if op.name == "onnx.Cast":
             continue
         times = [over_time(v).kind for v in op.operands]
         if "split" in times or "partial" not in times:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
@@ -13,17 +14,20 @@ from xdsl.pattern_rewriter import (
     PatternRewriteWalker,
     RewritePattern,
 )
-from xdsl.rewriter import InsertPoint
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
+from distir.gradients.reverse import FORWARD
+from distir.passes.activation_checkpoint import saved_values
 from distir.passes.annotations import axis_mesh
-from distir.program import describe
+from distir.program import describe, functions, return_op
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import shape_of
+from distir.sharding.rule import rule_for, shape_of
 from distir.sharding.rules.builder import constant_operand
 
+RESIDUALS = ("parts", "whole")
 NORMALIZATIONS = ("onnx.LayerNormalization", "onnx.RMSNormalization")
 
 
@@ -91,34 +95,95 @@ class SplitSequence(RewritePattern):
                 f"which axis {self.axis!r} of size {self.mesh.size(self.axis)} does not "
                 f"divide"
             )
-        layout = Layout(self.mesh.name).with_dim(
-            len(shape) - 2, [Shard(self.axis)], len(shape)
-        )
-        constrain = ConstrainOp(source, layout, [self.axis])
-        if SCOPE in op.attributes:
-            constrain.attributes[SCOPE] = op.attributes[SCOPE]
         self.found += 1
-        return constrain
+        return _split_sequence(source, op, self.mesh, self.axis)
+
+
+def _split_sequence(
+    source: SSAValue, op: Operation, mesh: Mesh, axis: str
+) -> ConstrainOp:
+    """The request to split a value, which the op computes or uses, along its sequence."""
+    rank = len(shape_of(source.type))
+    layout = Layout(mesh.name).with_dim(rank - 2, [Shard(axis)], rank)
+    constrain = ConstrainOp(source, layout, [axis])
+    if SCOPE in op.attributes:
+        constrain.attributes[SCOPE] = op.attributes[SCOPE]
+    return constrain
+
+
+def _computed_in_parts(forward: FuncOp, axis: str) -> set[SSAValue]:
+    """
+    What follows from inputs of normalizations, up to the next contraction, and has the
+    same sequence.
+    """
+    found: set[SSAValue] = set()
+    lengths: set[int] = set()
+    for op in forward.body.block.ops:
+        if isinstance(op, ConstrainOp) and op.fixes(axis):
+            found.add(op.result)
+            lengths.add(shape_of(op.result.type)[-2])
+        elif any(v in found for v in op.operands) and not rule_for(op).flops:
+            found.update(
+                r
+                for r in op.results
+                if len(shape_of(r.type)) > 1 and shape_of(r.type)[-2] in lengths
+            )
+    return found
+
+
+def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
+    """Requests that layers keep what normalizations compute in parts for the backward."""
+    known = functions(module)
+    kept: dict[str, set[int]] = {}
+    for backward in known.values():
+        name = backward.attributes.get(FORWARD)
+        if isinstance(name, SymbolRefAttr):
+            indices = kept.setdefault(name.string_value(), set())
+            indices |= {i for kind, i in saved_values(backward) if kind == "result"}
+    for name, indices in kept.items():
+        returned = return_op(known[name])
+        parts = _computed_in_parts(known[name], axis)
+        for i in sorted(indices):
+            value = returned.operands[i]
+            if value in parts and isinstance(value.owner, Operation):
+                constrain = _split_sequence(value, value.owner, mesh, axis)
+                Rewriter.insert_op(constrain, InsertPoint.before(returned))
+                returned.operands[i] = constrain.result
 
 
 @dataclass(frozen=True)
 class SequenceParallelPass(ModulePass):
     """
     Megatron's sequence parallelism (Korthikanti et al. 2022): the input of every
-    normalization, also of one written out in elementary ops, is constrained to be split along the sequence (the dimension before
-    the last) over the tensor axis. From there the rules do the rest: the all-reduce
-    behind a row-split matrix becomes a reduce-scatter, the column-split matrix behind
-    the normalization gathers, and what lies between works on parts.
+    normalization, also of one written out in elementary ops, is constrained to be split
+    along the sequence (the dimension before the last) over the tensor axis. From there
+    the rules do the rest: the all-reduce behind a row-split matrix becomes a
+    reduce-scatter, the column-split matrix behind the normalization gathers, and what
+    lies between works on parts.
+
+    - `residuals`: what a layer keeps of that for its backward. `parts`: this device's
+      part, gathered again for the gradient of the matrix (section 4.2.2); `whole`: what
+      the forward gathered, which takes more memory and no more traffic than tensor
+      parallelism alone.
     """
 
     name = "sequence-parallel"
 
     axis: str = "t"
+    residuals: str = "parts"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        pattern = SplitSequence(axis_mesh(op, self.axis), self.axis)
+        if self.residuals not in RESIDUALS:
+            raise DistIRError(
+                f"sequence-parallel: residuals cannot be kept as {self.residuals!r}; "
+                f"choose one of {', '.join(RESIDUALS)}"
+            )
+        mesh = axis_mesh(op, self.axis)
+        pattern = SplitSequence(mesh, self.axis)
         PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(op)
         if not pattern.found:
             raise DistIRError(
                 "sequence-parallel: the program has no normalization to split"
             )
+        if self.residuals == "parts":
+            keep_parts(op, mesh, self.axis)

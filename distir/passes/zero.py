@@ -56,7 +56,7 @@ class ZeroPass(ModulePass):
     - `stage` 1: optimizer states are split over `axis`; each device updates its part of
       a parameter and the parts are gathered. 2: gradients are reduced and scattered as
       soon as they are computed, so none is kept whole. 3: parameters are stored split
-      and gathered for each use.
+      and gathered for each use, or once for all uses in a called function.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.
 
     A tensor that the axis divides in no dimension stays whole; a note says so.

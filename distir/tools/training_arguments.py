@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from distir.passes.differentiate import DifferentiatePass
 
 LOSSES = ("cross_entropy", "mse", "none")
+DROPOUT_MASKS = ("drawn", "stored")
+GRADIENT_DTYPES = ("parameter", "f32")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 _NUMBERS = {
     "learning-rate": "step size (default 0.001)",
@@ -49,6 +51,16 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         choices=OPTIMIZERS,
         help="none returns the gradients (default adamw)",
     )
+    group.add_argument(
+        "--dropout-masks",
+        choices=DROPOUT_MASKS,
+        help="drawn again by the backward (default), or stored by the forward",
+    )
+    group.add_argument(
+        "--gradient-dtype",
+        choices=GRADIENT_DTYPES,
+        help="that of the parameter (default), or f32 for 16-bit parameters too",
+    )
     for name, help_ in _NUMBERS.items():
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
@@ -64,7 +76,13 @@ def differentiate_pass(
     """
     from distir.errors import DistIRError
 
-    names = ["loss", "optimizer", *(name.replace("-", "_") for name in _NUMBERS)]
+    names = [
+        "loss",
+        "optimizer",
+        "dropout_masks",
+        "gradient_dtype",
+        *(name.replace("-", "_") for name in _NUMBERS),
+    ]
     given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
     if arguments.output_index is not None:
         given["output"] = arguments.output_index

@@ -1,4 +1,4 @@
-"""The gradient rule of dropout: the mask of the forward, drawn again."""
+"""The gradient rule of dropout: the mask of the forward, drawn again or taken."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from collections.abc import Sequence
 import pytest
 import torch
 from gradients.harness import GradientCase, check, integers, normal
+from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.lowering.template import dropout as torch_dropout
+from distir.sharding.rule import shape_of
 
 
 def _make(operands: Sequence[SSAValue]) -> Operation:
     return DropoutOp(*operands, ratio=0.25, seed=3, stream=2)
+
+
+def _make_with_mask(operands: Sequence[SSAValue]) -> Operation:
+    mask = TensorType(i1, shape_of(operands[0].type))
+    return DropoutOp(*operands, ratio=0.25, seed=3, stream=2, mask_type=mask)
 
 
 def _torch(x: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
@@ -28,9 +35,17 @@ def _torch(x: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
     return x * mask
 
 
+def _torch_with_mask(
+    x: torch.Tensor, counter: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    y = _torch(x, counter)
+    return y, y != 0
+
+
 CASES = [
-    GradientCase("train.dropout", [x, integers(9)], make=_make, torch=_torch)
+    GradientCase("train.dropout", [x, integers(9)], make=make, torch=function)
     for x in (normal(4, 6), normal(2, 3, 4))
+    for make, function in ((_make, _torch), (_make_with_mask, _torch_with_mask))
 ]
 
 

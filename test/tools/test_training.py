@@ -80,6 +80,19 @@ def test_dropout(tmp_path: Path):
     assert simulate(read_program(tmp_path / "distributed.mlir")).step_time_s > 0
 
 
+def test_masks_and_types_of_gradients(tmp_path: Path):
+    path = tmp_path / "gpt.mlir"
+    options = ("--dropout-masks", "stored", "--gradient-dtype", "f32")
+    succeed(
+        *GPT, "--dropout", "0.1", "--dtype", "bf16", "--training", *options, "-o", path
+    )
+    text = path.read_text()
+    assert "train.dropout_grad" in text and "dist.reduce_late" in text
+    for option in (options[:2], options[2:]):
+        message = failure(*GPT, *option, "-o", tmp_path / "other.mlir")
+        assert f"{option[0]} is of use with --training only" in message
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

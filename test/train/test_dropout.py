@@ -21,7 +21,7 @@ from sharding_harness import (
 )
 from training_programs import distributed, training_gpt
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType, i1
 
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
@@ -85,14 +85,18 @@ def test_both_threefrys_are_one():
 @pytest.mark.parametrize(
     "dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 )
-def test_every_split_gives_the_same_bits(dtype: Any, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("mask_type", [None, TensorType(i1, [6, 12])], ids=str)
+def test_every_split_gives_the_same_bits(
+    dtype: Any, mask_type: Any, monkeypatch: pytest.MonkeyPatch
+):
     """One and two axes, of one or two dimensions, with every run length."""
     x = np.random.default_rng(0).standard_normal((6, 12)).astype(dtype)
+    options = {"ratio": 0.3, "seed": 1, "stream": 2, "mask_type": mask_type}
     plain = sequential(
         Case(
             "train.dropout",
             (x, np.array(2**35 + 3, np.int64)),
-            make=lambda operands: DropoutOp(*operands, ratio=0.3, seed=1, stream=2),
+            make=lambda operands: DropoutOp(*operands, **options),
         )
     )
     monkeypatch.setattr(sharding_harness, "compare", np.testing.assert_array_equal)
@@ -189,6 +193,48 @@ def test_recomputation_draws_again(step: Any, policy: str):
     assert str(other) != str(module)
     for a, b in zip(run_program(other, arguments), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def stored() -> ModuleOp:
+    """The step with masks that the forward stores."""
+    options = {"optimizer": "sgd", "learning_rate": 1.0, "dropout_masks": "stored"}
+    module = training_gpt(dropout=0.25, **options)
+    text = str(module)
+    # Of the embeddings, and three of the layer; none is drawn by the backward.
+    assert text.count("train.dropout ") == text.count("train.dropout_grad ") == 4
+    return module
+
+
+def test_stored_masks_are_those_drawn_again(step: Any):
+    module, arguments, expected = step
+    other = stored()
+    for a, b in zip(run_program(other, arguments), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    found, drawn = run_here(other, arguments), run_here(module, arguments)
+    for a, b in zip(found, drawn, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d": 2},
+        {"d": 2, "t": 2},
+        {"d": 2, "t": 2, "zero": 3, "checkpoint": "full"},
+        {"t": 2, "checkpoint": "selective"},
+        {"t": 4, "sequence_parallel": True},
+    ],
+)
+def test_stored_masks_of_distributions(step: Any, options: dict[str, Any]):
+    """Bit by bit where the rest of the program is the same, as without sequences split."""
+    module, arguments, expected = step
+    found = run_program(distributed(stored(), **options), arguments)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    if "sequence_parallel" not in options:
+        drawn = run_program(distributed(module, **options), arguments)
+        for a, b in zip(found, drawn, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

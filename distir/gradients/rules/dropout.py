@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 
 
 @gradient_rule("train.dropout")
 def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The same op on the gradient: it draws the same numbers, so no mask is kept."""
-    (gradient,) = gradients
+    """By the mask if there is one; else the same op, which draws the same numbers."""
+    gradient = gradients[0]
     assert gradient is not None
+    if op.mask is not None:
+        by_mask = DropoutGradOp(gradient, op.mask, op.ratio.value.data)
+        return [build.add(by_mask).results[0], None]
     again = DropoutOp(
         gradient,
         op.counter,

@@ -57,8 +57,9 @@ class Machine:
     """
     The state of all devices while a program runs. Arrays have one entry per device:
     `clock`, `compute`, `communication` and `idle` in seconds, `live`, `peak` and `sent` in
-    bytes. `channels` has the clocks of the sends beside them, one for each pair of devices,
-    by the pairs that send together; what they do does not count as `communication`.
+    bytes, `flops` in floating-point operations. `channels` has the clocks of the sends
+    beside them, one for each pair of devices, by the pairs that send together; what they do
+    does not count as `communication`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Machine:
         self.communication = np.zeros(devices)
         self.idle = np.zeros(devices)
         self.sent = np.zeros(devices)
+        self.flops = np.zeros(devices)
         self.live = np.zeros(devices, dtype=np.int64)
         self.peak = np.zeros(devices, dtype=np.int64)
         self.ops = 0
@@ -212,6 +214,7 @@ class Machine:
                 self._observer(step, self._path, step.positions, start, step.seconds)
             self.clock[step.positions] += step.seconds
             self.compute[step.positions] += step.seconds
+            self.flops[step.positions] += step.flops
 
     def _store(self, step: Step, frame: list[Buffer]) -> None:
         if step.view_of is not None:

@@ -38,8 +38,8 @@ class Allocation(NamedTuple):
 @dataclass(eq=False)
 class Step:
     """
-    One op. Either it computes on `positions` for `seconds` (a number, or one per
-    device), or it communicates by `transfers` (while its devices compute, if it
+    One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
+    one per device), or it communicates by `transfers` (while its devices compute, if it
     `is_asynchronous`), or it calls `callee`.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
@@ -52,6 +52,7 @@ class Step:
     operands: tuple[int, ...]
     positions: Positions
     seconds: Seconds = 0.0
+    flops: float = 0.0
     workspace: int = 0
     transfers: tuple[Transfer, ...] = ()
     is_asynchronous: bool = False
@@ -227,6 +228,7 @@ class Planner:
             operands,
             placement.positions(name),
             seconds,
+            flops,
             max(cost.workspace for cost in by_kind.values()),
             results=results,
             view_of=operands[0] if is_view else None,

@@ -24,6 +24,8 @@ class Simulation:
       step time; 0 without such an input, or when the step takes no time;
     - `peak_memory_bytes`, `memory_bytes`: needed, and there on the device;
     - `communication_bytes`: what each device sends;
+    - `flops`: floating-point operations of its contractions, what it computes again
+      counted again; other ops are bound by memory and count none;
     - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
       that goes on while a device computes is not in them;
     - `ops`: ops that ran, each call of a function counted, once for all devices.
@@ -36,6 +38,7 @@ class Simulation:
     peak_memory_bytes: list[int]
     memory_bytes: list[int]
     communication_bytes: list[int]
+    flops: list[float]
     compute_s: list[float]
     communication_s: list[float]
     idle_s: list[float]
@@ -65,6 +68,7 @@ class Simulation:
             "throughput_samples_per_s": self.throughput_samples_per_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "communication_bytes": self.communication_bytes,
+            "flops": self.flops,
             "ops": self.ops,
             "cluster": self.cluster,
             "devices": self.devices,
@@ -102,21 +106,22 @@ def report(simulation: Simulation) -> str:
     lines = [
         f"step time {s.step_time_s:.6g} s, {s.throughput_samples_per_s:.6g} samples/s, "
         f"{s.ops} ops on {len(s.devices)} of the devices of @{s.cluster}",
-        "device  peak memory [B]  of [B]  sent [B]  compute [s]  communication [s]  idle [s]",
+        "device  peak memory [B]  of [B]  sent [B]  FLOPs  compute [s]  communication [s]  idle [s]",
     ]
     rows = zip(
         s.devices,
         s.peak_memory_bytes,
         s.memory_bytes,
         s.communication_bytes,
+        s.flops,
         s.compute_s,
         s.communication_s,
         s.idle_s,
         strict=True,
     )
     lines += [
-        f"{device}  {peak}  {memory}  {sent}  {compute:.6g}  {busy:.6g}  {idle:.6g}"
-        for device, peak, memory, sent, compute, busy, idle in rows
+        f"{device}  {peak}  {memory}  {sent}  {flops:.6g}  {compute:.6g}  {busy:.6g}  {idle:.6g}"
+        for device, peak, memory, sent, flops, compute, busy, idle in rows
     ]
     if not s.fits:
         lines.append(f"does not fit into the memory of devices {s.too_small}")

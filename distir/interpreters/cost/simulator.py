@@ -129,6 +129,7 @@ def _result(
         peak_memory_bytes=listed(machine.peak),
         memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
         communication_bytes=[round(b) for b in listed(machine.sent)],
+        flops=listed(machine.flops),
         compute_s=listed(machine.compute),
         communication_s=listed(machine.communication),
         idle_s=listed(idle),

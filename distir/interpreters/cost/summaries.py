@@ -27,7 +27,8 @@ class Summary:
     """
     The effect of a call on each device of its mesh.
 
-    - `clock`, `compute`, `communication`: seconds more; `sent`: bytes more; `ops`: ops run;
+    - `clock`, `compute`, `communication`: seconds more; `sent`: bytes more; `flops`:
+      floating-point operations more; `ops`: ops run;
     - `peak`, `live`: bytes above those at the call, at most and in the end;
     - `results`: for each result the memory that it is: that of an argument (its number),
       a constant, or new memory (number and bytes).
@@ -37,6 +38,7 @@ class Summary:
     compute: float
     communication: float
     sent: float
+    flops: float
     ops: int
     peak: int
     live: int
@@ -77,6 +79,7 @@ class Summaries:
         machine.compute[mesh] += summary.compute
         machine.communication[mesh] += summary.communication
         machine.sent[mesh] += summary.sent
+        machine.flops[mesh] += summary.flops
         machine.ops += summary.ops
         for buffer, count in zip(buffers, held, strict=True):
             buffer.holders -= count
@@ -132,6 +135,7 @@ class Summaries:
             float(machine.compute[mesh]),
             float(machine.communication[mesh]),
             float(machine.sent[mesh]),
+            float(machine.flops[mesh]),
             machine.ops,
             int(machine.peak[mesh]),
             int(machine.live[mesh]),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
-from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
 from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.train.arithmetic import Array, widen
 
@@ -67,13 +67,26 @@ def kept(op: DropoutOp, shape: tuple[int, ...], counter: Any, places: Any) -> Ar
 @register_reference_implementations
 @register_impls
 class Dropout(InterpreterFunctions):
-    """`train.dropout`."""
+    """`train.dropout` and its gradient by a mask."""
 
     @impl(DropoutOp)
     def dropout(
         self, interpreter: Interpreter, op: DropoutOp, args: tuple[Any, ...]
     ) -> tuple[Array, ...]:
-        x = widen(args[0])
-        keep = kept(op, x.shape, args[1], args[2:])
-        y = np.where(keep, x * x.dtype.type(op.scale), x.dtype.type(0))
-        return (y.astype(args[0].dtype),)
+        keep = kept(op, args[0].shape, args[1], args[2:])
+        y = _scaled(args[0], keep, op.scale)
+        return (y,) if op.mask is None else (y, keep)
+
+    @impl(DropoutGradOp)
+    def dropout_gradient(
+        self, interpreter: Interpreter, op: DropoutGradOp, args: tuple[Any, ...]
+    ) -> tuple[Array, ...]:
+        dy, mask = args
+        return (_scaled(dy, mask, op.scale),)
+
+
+def _scaled(values: Array, keep: Array, scale: float) -> Array:
+    """The values that are kept times `scale`, the others 0."""
+    x = widen(values)
+    y = np.where(keep, x * x.dtype.type(scale), x.dtype.type(0))
+    return y.astype(values.dtype)

@@ -1,8 +1,8 @@
-"""Emitter of dropout."""
+"""Emitters of dropout and of its gradient."""
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.dropout import DropoutOp
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
 from distir.lowering.emitter import Call, torch_emitter
 
 
@@ -20,4 +20,13 @@ def dropout(call: Call) -> str:
     if op.parts:
         splits = [(s.dim, s.parts, s.run) for s in op.parts]
         arguments += [f"shape={op.whole_shape!r}", f"splits={splits!r}"]
-    return f"{call.helper('dropout')}.dropout({', '.join(arguments)})"
+    function = "dropout" if op.mask is None else "dropout_and_mask"
+    return f"{call.helper('dropout')}.{function}({', '.join(arguments)})"
+
+
+@torch_emitter("train.dropout_grad")
+def dropout_gradient(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, DropoutGradOp)
+    dy, mask = call.operands()
+    return f"torch.where({mask}, {dy} * {op.scale!r}, 0)"

@@ -22,22 +22,42 @@ def _positions(places, local, shape, splits, coordinates):
     return found
 
 
-def dropout(x, counter, *coordinates, key, threshold, scale, shape=(), splits=()):
+def _kept(x, counter, coordinates, key, threshold, shape, splits):
     """
-    The elements of x whose random number is at least `threshold`, times `scale`, the
-    others zero. Numbers depend on key, counter and the position in the whole tensor, of
-    that shape, which `splits` (dimension, parts, run) cut into parts: this one is the part
-    at these coordinates.
+    Which elements of x are kept, as (start, end, booleans) of one chunk after another:
+    those whose random number is at least `threshold`. Numbers depend on key, counter and
+    the position in the whole tensor, of that shape, which `splits` (dimension, parts,
+    run) cut into parts: this one is the part at these coordinates.
     """
     key = random_numbers.threefry(key, *random_numbers.halves(counter))
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    flat, values = out.view(-1), x.reshape(-1)
-    for start in range(0, len(values), _CHUNK):
-        end = min(start + _CHUNK, len(values))
+    for start in range(0, x.numel(), _CHUNK):
+        end = min(start + _CHUNK, x.numel())
         where = torch.arange(start, end, device=x.device)
         if splits:
             where = _positions(where, x.shape, shape, splits, coordinates)
         word, _ = random_numbers.threefry(key, *random_numbers.halves(where))
-        chosen = values[start:end] * scale
-        flat[start:end] = torch.where(word >= threshold, chosen, 0)
+        yield start, end, word >= threshold
+
+
+def dropout(
+    x, counter, *coordinates, key, threshold, scale, shape=(), splits=(), mask=None
+):
+    """
+    The elements of x that are kept, times `scale`, the others zero. Says in `mask`, if
+    given, which are kept.
+    """
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    flat, values = out.view(-1), x.reshape(-1)
+    for start, end, kept in _kept(
+        x, counter, coordinates, key, threshold, shape, splits
+    ):
+        flat[start:end] = torch.where(kept, values[start:end] * scale, 0)
+        if mask is not None:
+            mask.view(-1)[start:end] = kept
     return out
+
+
+def dropout_and_mask(x, *arguments, **options):
+    """As `dropout`, and the mask of the elements that are kept."""
+    mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
+    return dropout(x, *arguments, mask=mask, **options), mask

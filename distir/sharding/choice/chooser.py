@@ -8,7 +8,7 @@ from functools import cached_property
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import ConstrainOp
+from distir.dialects.dist import REDUCE_LATE, ConstrainOp
 from distir.sharding.choice.candidates import OpCandidates, OpLayouts
 from distir.sharding.choice.choices import ArgumentKey, FunctionChoice
 from distir.sharding.choice.placement import Placement, placement_in
@@ -50,6 +50,7 @@ class AxisChooser:
         self.split_parameters = split_parameters
         self._infos: dict[Operation, OpCandidates] = {}
         self._hints: dict[str, dict[SSAValue, set[Placement]]] = {}
+        self._late: dict[str, set[SSAValue]] = {}
         self._solved: dict[
             tuple[str, tuple[ArgumentKey, ...]], list[FunctionChoice]
         ] = {}
@@ -160,6 +161,26 @@ class AxisChooser:
                         if p.kind == "split":
                             wishes.setdefault(value, set()).add(p)
         return [wishes.get(arg, set()) for arg in block.args]
+
+    def late(self, name: str) -> set[SSAValue]:
+        """
+        Values whose partial sums are reduced later: what `dist.reduce_late` asks for the
+        operands of an op, and what they follow from by linear ops alone.
+        """
+        if name not in self._late:
+            found = self._late[name] = set[SSAValue]()
+            for op in reversed(list(self.functions[name].body.block.ops)):
+                asked = REDUCE_LATE in op.attributes
+                if not asked and not any(r in found for r in op.results):
+                    continue
+                for linear in self.info(op).rule.linear:
+                    if len(linear.operands) == 1:
+                        (index,) = linear.operands
+                        value = op.operands[index]
+                        # Another user may need the sum at once.
+                        if value.has_one_use():
+                            found.add(value)
+        return self._late[name]
 
     def hinted_factors(
         self, info: OpCandidates, hints: Mapping[SSAValue, set[Placement]]

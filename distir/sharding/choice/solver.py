@@ -81,6 +81,8 @@ class FunctionSolver:
         self.free: list[int] = []
         """Slots of values that are dead."""
         self.width = 0
+        self.late = chooser.late(function.sym_name.data)
+        """Values whose partial sums are not reduced here."""
         self.is_entry = function.sym_name.data == chooser.entry
 
     def solve(self, arguments: Sequence[ArgumentKey]) -> list[FunctionChoice]:
@@ -394,6 +396,8 @@ class FunctionSolver:
             return 0.0
         if FREE in available:
             return inf if target.kind == "partial" else 0.0
+        if value in self.late:
+            available = frozenset(p for p in available if p.kind != "partial")
         parts = self.chooser.parts
         prices = [inf]
         for source in available:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.train_ops.dropout import DropoutOp, Split
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
@@ -22,7 +22,15 @@ def dropout(op: DropoutOp) -> Rule:
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
-    return builder.rule([dims, (), *(() for _ in op.coordinates)], [dims])
+    return builder.rule([dims, (), *(() for _ in op.coordinates)], [dims, dims])
+
+
+@train_rule("dropout_grad")
+def dropout_gradient(op: DropoutGradOp) -> Rule:
+    """Every dimension is parallel; partial sums are reduced first, as by dropout."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.dy))
+    return builder.rule([dims, dims], [dims])
 
 
 @local_form("train.dropout")
@@ -53,6 +61,7 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
         global_shape=op.whole_shape,
         splits=splits,
         result_type=context.result_types[0],
+        mask_type=None if op.mask is None else context.result_types[1],
     )
     local.attributes.update(op.attributes)
     return [*builder.ops, local]

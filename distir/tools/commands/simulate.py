@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import read_program
     from distir.tools.reporting import (
         bytes_text,
+        flops_text,
         note,
         progress,
         seconds_text,
@@ -52,15 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
             str(device),
             f"{bytes_text(peak)} of {bytes_text(memory)}",
             bytes_text(sent),
+            flops_text(flops),
             seconds_text(computing),
             seconds_text(communicating),
             seconds_text(idle),
         ]
-        for device, peak, memory, sent, computing, communicating, idle in zip(
+        for device, peak, memory, sent, flops, computing, communicating, idle in zip(
             result.devices,
             result.peak_memory_bytes,
             result.memory_bytes,
             result.communication_bytes,
+            result.flops,
             result.compute_s,
             result.communication_s,
             result.idle_s,
@@ -68,7 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
     ]
     table(
-        ["device", "peak memory", "sends", "computes", "communicates", "waits"],
+        [
+            "device",
+            "peak memory",
+            "sends",
+            "FLOPs",
+            "computes",
+            "communicates",
+            "waits",
+        ],
         rows[:_LISTED],
     )
     if len(rows) > _LISTED:

@@ -21,7 +21,7 @@ func.func @main(%x: tensor<1024x4096xf16>, %w: tensor<4096x4096xf16> {dist.role 
 // memory at 900e9 bytes a second, each after a launch of 5 us.
 // REPORT: step time 0.000303519 s, 3.37376e+06 samples/s, 2 ops on 1 of the devices of @dgx2
 // REPORT-NEXT: device
-// REPORT-NEXT: 0  58720256  32000000000  0  0.000303519  0  0
+// REPORT-NEXT: 0  58720256  32000000000  0  3.43597e+10  0.000303519  0  0
 
 // JSON: "peak_memory_bytes": [
 // JSON-NEXT: 58720256

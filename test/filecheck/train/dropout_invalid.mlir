@@ -61,3 +61,19 @@ func.func @part(%x: tensor<4xf32>, %step: tensor<i64>) {
   %y = train.dropout %x, %step at(%step) {ratio = 0.5 : f64, seed = 0 : i64, stream = 0 : i64, global_shape = array<i64: 8>, splits = [array<i64: 0, 4, 2>]} : (tensor<4xf32>, tensor<i64>, tensor<i64>) -> tensor<4xf32>
   func.return
 }
+
+// -----
+
+func.func @mask(%x: tensor<4xf32>, %step: tensor<i64>) {
+  // CHECK: train.dropout: mask has shape [5], expected [4]
+  %y, %mask = train.dropout %x, %step {ratio = 0.5 : f64, seed = 0 : i64, stream = 0 : i64} : (tensor<4xf32>, tensor<i64>) -> (tensor<4xf32>, tensor<5xi1>)
+  func.return
+}
+
+// -----
+
+func.func @mask_of_numbers(%x: tensor<4xf32>) {
+  // CHECK: train.dropout_grad: mask has elements of type f32, expected i1
+  %y = train.dropout_grad %x, %x {ratio = 0.5 : f64} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  func.return
+}

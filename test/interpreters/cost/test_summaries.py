@@ -36,6 +36,7 @@ def assert_same(module: ModuleOp) -> Simulation:
     assert short.peak_memory_bytes == flat.peak_memory_bytes
     assert short.communication_bytes == flat.communication_bytes
     assert short.step_time_s == pytest.approx(flat.step_time_s, rel=1e-12)
+    assert short.flops == pytest.approx(flat.flops, rel=1e-12)
     for name in ("compute_s", "communication_s", "idle_s"):
         assert getattr(short, name) == pytest.approx(
             getattr(flat, name), rel=1e-9, abs=1e-9 * flat.step_time_s

@@ -1,0 +1,28 @@
+"""Whether the backward draws the masks of dropout again or takes those of the forward."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp, TensorType, i1
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.gradients.rule import shape
+from distir.program import walk_functions
+
+DROPOUT_MASKS = ("drawn", "stored")
+
+
+def with_masks(module: ModuleOp) -> None:
+    """Makes every dropout of a program give its mask, which its gradient then takes."""
+    for _, op in list(walk_functions(module)):
+        if not isinstance(op, DropoutOp) or op.mask is not None:
+            continue
+        new = DropoutOp.create(
+            operands=list(op.operands),
+            result_types=[op.y.type, TensorType(i1, shape(op.x))],
+            properties=op.properties.copy(),
+            attributes=op.attributes.copy(),
+        )
+        new.y.name_hint = op.y.name_hint
+        new.results[1].name_hint = "mask"
+        Rewriter.replace_op(op, new, [new.y])

@@ -1,0 +1,76 @@
+"""The types of gradients: those of their values, or f32 for parameters of 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    TensorType,
+    UnitAttr,
+    f32,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+
+from distir.dialects.dist import REDUCE_LATE, ROLE
+from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.gradients.rule import GradientBuilder
+from distir.program import text_attribute
+
+GRADIENT_DTYPES = ("parameter", "f32")
+
+
+@dataclass(frozen=True)
+class GradientTypes:
+    """
+    A gradient has the type of its value. With `wide`, that of a parameter of 16 bits, in
+    the entry function or another, has elements of f32: every contribution to it is cast
+    where it is computed, and f32 is what is added up and reduced.
+    """
+
+    wide: bool = False
+
+    def of(self, value: SSAValue) -> Attribute:
+        """The type of the gradient of a forward value."""
+        type_ = value.type
+        if not self.wide or not isinstance(type_, TensorType):
+            return type_
+        if isinstance(type_.element_type, Float16Type | BFloat16Type) and _is_parameter(
+            value
+        ):
+            return TensorType(f32, type_.get_shape())
+        return type_
+
+    def cast(
+        self, gradient: SSAValue, value: SSAValue, build: GradientBuilder
+    ) -> SSAValue:
+        """A gradient of that value in the type of its gradients."""
+        type_ = self.of(value)
+        if gradient.type == type_:
+            return gradient
+        assert isinstance(type_, TensorType)
+        cast = build.onnx("Cast", gradient, to=onnx_element_type(type_.element_type))
+        if type_.element_type == f32 and isinstance(cast.owner, Operation):
+            cast.owner.attributes[REDUCE_LATE] = UnitAttr()
+        return cast
+
+    def zeros(self, value: SSAValue, build: GradientBuilder) -> SSAValue:
+        """A zero gradient: broadcast from a scalar, so that it takes no space in the text."""
+        type_ = self.of(value)
+        assert isinstance(type_, TensorType)
+        zero = build.constant(np.zeros((), numpy_dtype(type_.element_type)))
+        return build.onnx("Expand", zero, build.integers(type_.get_shape()))
+
+
+def _is_parameter(value: SSAValue) -> bool:
+    if not isinstance(value, BlockArgument):
+        return False
+    function = value.owner.parent_op()
+    if not isinstance(function, FuncOp) or function.arg_attrs is None:
+        return False
+    return (
+        text_attribute(function.arg_attrs.data[value.index].data, ROLE) == "parameter"
+    )

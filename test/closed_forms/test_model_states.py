@@ -1,0 +1,97 @@
+"""
+Bytes of parameters, gradients and optimizer states that a training step holds on each
+device, by simulation, against closed forms: Z1 (ZeRO, Rajbhandari et al. 2020, Figure 1)
+and Z3 (Megatron-LM's distributed optimizer).
+
+What some matrices in the middle of a chain add to the peak is what their parameters
+hold: activations and the loss are the same for both chains, and so is what is there for
+one matrix at a time (a whole gradient, a gathered parameter).
+"""
+
+from __future__ import annotations
+
+import pytest
+from closed_forms.chains import chain
+from closed_forms.towers import distributed, on_each_device, peak_memory
+
+from distir.passes.partition import _Partitioner  # pyright: ignore[reportPrivateUsage]
+
+WIDE, NARROW = 46875, 40000
+"""Four matrices of these have 7.5e9 elements, which 64 devices divide evenly."""
+
+
+def held(d: int, zero: int, **options: object) -> float:
+    """Bytes that 7.5e9 parameters hold on each of d devices."""
+    few, more = (
+        on_each_device(
+            peak_memory,
+            distributed(
+                chain([NARROW, WIDE] * pairs + [NARROW], 64, **options), d=d, zero=zero
+            ),
+        )
+        for pairs in (2, 4)
+    )
+    return more - few
+
+
+@pytest.mark.parametrize(
+    ("d", "zero", "expected"),
+    [
+        (1, 0, 120_000_000_000),
+        (64, 0, 120_000_000_000),
+        (64, 1, 31_406_250_000),
+        (64, 2, 16_640_625_000),
+        (64, 3, 1_875_000_000),
+    ],
+)
+def test_z1_model_state_bytes(d: int, zero: int, expected: int) -> None:
+    """
+    Parameters and gradients of 2 bytes, 12 of AdamW with an f32 copy: 16 P; ZeRO 1:
+    4 P + 12 P / N; 2: 2 P + 14 P / N; 3: 16 P / N. P = 7.5e9, N = 64.
+    """
+    parameters = 7_500_000_000
+    whole, split = {0: (16, 0), 1: (4, 12), 2: (2, 14), 3: (0, 16)}[zero]
+    assert expected == whole * parameters + split * parameters // d
+    assert held(d, zero) == expected
+
+
+@pytest.mark.parametrize(("d", "each"), [(1, 18), (2, 12), (8, 7.5), (64, 6.1875)])
+def test_z3_distributed_optimizer_bytes(d: int, each: float) -> None:
+    """
+    Parameters in bf16, gradients in f32, neither split, AdamW's 12 bytes split:
+    6 + 12 / d bytes a parameter.
+    """
+    assert each == 6 + 12 / d
+    zero = 1 if d > 1 else 0
+    assert held(d, zero, gradient_dtype="f32") == each * 7_500_000_000
+
+
+@pytest.mark.parametrize("matrices", [3, 6])
+def test_gathered_parameters_live_no_longer_than_their_use(
+    matrices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    ZeRO 3 on 4 devices, matrices of 64 x 64 on 8 samples. The step's peak is where the
+    last gradient is scattered: what lasts, and by then no gathered parameter. It would be
+    higher if those of the forward were kept for the backward: then it is where the first
+    gradient is scattered, beside every matrix but the first, which the backward does not
+    need, and the last, which it has used.
+    """
+    d, activation, whole = 4, 2 * 64 * 8 // 4, 2 * 64 * 64
+    module = distributed(chain([64] * (matrices + 1), 8), d=d, zero=3)
+    state = matrices * (2 + 12) * 64 * 64 // d + 8
+    constants = 3 * (2 * 8) + 2 * 2 + 8
+    loss = 2
+    lasting = state + 2 * activation + constants + loss
+    gradients = matrices * whole // d
+    expected = lasting + gradients + whole
+    assert on_each_device(peak_memory, module) == expected
+
+    def share(self: object, value: object) -> bool:
+        return False
+
+    monkeypatch.setattr(_Partitioner, "_is_gathered_for_each_use", share)
+    module = distributed(chain([64] * (matrices + 1), 8), d=d, zero=3)
+    kept = (matrices - 2) * (whole + activation)
+    first_gradient = activation + whole + whole // d
+    assert on_each_device(peak_memory, module) == lasting + kept + first_gradient

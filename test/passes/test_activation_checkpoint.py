@@ -1,0 +1,99 @@
+"""Runs of `activation-checkpoint` one after another: residuals are followed exactly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from training_programs import training_gpt
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp
+
+from distir.gradients.reverse import FORWARD
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+from distir.passes.activation_checkpoint import (
+    ActivationCheckpointPass,
+    saved_values,
+)
+from distir.program import entry_function, functions
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def step() -> tuple[ModuleOp, list[Array], list[Array]]:
+    """A step of a GPT with dropout, its arguments and results."""
+    module = training_gpt(dropout=0.25, optimizer="sgd", learning_rate=1.0)
+    arguments = random_arguments(module, 3)
+    return module, arguments, run_program(module, arguments)
+
+
+def after(module: ModuleOp, *runs: dict[str, Any]) -> ModuleOp:
+    """The program after these runs of the pass."""
+    module = module.clone()
+    for options in runs:
+        ActivationCheckpointPass(**options).apply(Context(), module)
+        module.verify()
+    return module
+
+
+def backward_ops(module: ModuleOp) -> list[Counter[str]]:
+    """How many ops of each kind each backward function has."""
+    return [
+        Counter(op.name for op in function.body.block.ops)
+        for function in functions(module).values()
+        if FORWARD in function.attributes
+    ]
+
+
+def kept(module: ModuleOp) -> int:
+    """Results of forwards that calls of backwards take."""
+    known = functions(module)
+    return sum(
+        kind == "result"
+        for op in entry_function(module).body.block.ops
+        if isinstance(op, CallOp)
+        for kind, _ in saved_values(known[op.callee.string_value()])
+    )
+
+
+FULL = {"policy": "full"}
+SELECTIVE = {"policy": "selective"}
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        (SELECTIVE, FULL),
+        (FULL, SELECTIVE),
+        (FULL, FULL),
+        (SELECTIVE, SELECTIVE, FULL),
+        ({"policy": "full", "layers": (0,)}, {"policy": "full", "layers": (1,)}),
+    ],
+    ids=str,
+)
+def test_what_recomputes_everything_in_the_end_is_full(step: Any, runs: Any):
+    module, arguments, expected = step
+    found = after(module, *runs)
+    alone = after(module, FULL)
+    assert kept(found) == kept(alone) == 0 < kept(after(module, SELECTIVE))
+    assert all(ops in backward_ops(alone) for ops in backward_ops(found))
+    for a, b in zip(run_program(found, arguments), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_layers_are_counted_alike_in_every_run(step: Any):
+    """Layer 1 keeps its number when layer 0 keeps nothing any more."""
+    module, arguments, expected = step
+    mixed = after(
+        module,
+        {"policy": "full", "layers": (0,)},
+        {"policy": "selective", "layers": (1,)},
+    )
+    assert 2 * kept(mixed) == kept(after(module, SELECTIVE)) > 0
+    for a, b in zip(run_program(mixed, arguments), expected, strict=True):
+        np.testing.assert_array_equal(a, b)
