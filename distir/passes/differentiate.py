@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import NAME
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.gradients.losses import LOSSES, add_loss
+from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
 from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
@@ -85,16 +85,20 @@ class DifferentiatePass(ModulePass):
         reverse = ReverseMode(op)
         active = reverse.active(step.block, parameters)
         pairs = reverse.with_forward_calls(step.block, active)
-        loss = add_loss(self.loss, self.output, step, self.ignore_index)
+        result = prediction_of(step, self.output)
+        loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
         if shape(loss) != ():
             raise DistIRError(
-                f"differentiate: the loss must be a scalar, but result {self.output} "
-                f"has type {loss.type}; choose a loss, or another output"
+                f"differentiate: the loss must be a scalar, but "
+                f"{described(self.output, loss)} has type {loss.type}; choose a loss, or "
+                f"another output"
             )
         active = reverse.active(step.block, parameters)
         if loss not in active:
             raise DistIRError(
-                "differentiate: the loss does not depend on any parameter"
+                f"differentiate: the loss does not depend on any parameter: "
+                f"{described(self.output, result)}, of type {result.type}, is no float "
+                f"that is computed from one; choose another output"
             )
         assert isinstance(loss.type, TensorType)
         one = GradientBuilder(step.insert, None).constant(

@@ -45,6 +45,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="which result of the program the loss is taken of (default 0)",
     )
     group.add_argument(
+        "--ignore-index",
+        type=int,
+        metavar="CLASS",
+        help="the label of positions that do not count in a cross_entropy, for example "
+        "-100 for padding (default: every label is a class)",
+    )
+    group.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
         help="none returns the gradients (default adamw)",
@@ -64,7 +71,12 @@ def differentiate_pass(
     """
     from distir.errors import DistIRError
 
-    names = ["loss", "optimizer", *(name.replace("-", "_") for name in _NUMBERS)]
+    names = [
+        "loss",
+        "ignore_index",
+        "optimizer",
+        *(name.replace("-", "_") for name in _NUMBERS),
+    ]
     given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
     if arguments.output_index is not None:
         given["output"] = arguments.output_index
