@@ -20,6 +20,7 @@ from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.passes.batch_statistics import BatchStatisticsPass
+from distir.passes.train_dropout import TrainDropoutPass
 from distir.program import argument_roles, erase_dead, erase_unreachable
 
 
@@ -30,7 +31,8 @@ class DifferentiatePass(ModulePass):
 
     The entry function becomes `(inputs, labels, parameters, states) -> (loss, new
     parameters, new states)`. A result that replaces an argument in the next step says
-    so with `dist.updates`. Functions become pairs of forward and backward, so layers
+    so with `dist.updates`. Batch normalisation and dropout in training mode are written
+    as `batch-statistics` and `train-dropout` do. Functions become pairs of forward and backward, so layers
     stay outlined (see `distir.gradients.reverse`).
 
     - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`,
@@ -42,6 +44,7 @@ class DifferentiatePass(ModulePass):
       named `<parameter>.gradient`.
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
       PyTorch; `clip`: largest global norm of the gradients, 0 for none.
+    - `dropout_seed`: of the random numbers of dropout, 32 bits.
     """
 
     name = "differentiate"
@@ -57,6 +60,7 @@ class DifferentiatePass(ModulePass):
     epsilon: float = 1e-8
     weight_decay: float | None = None
     clip: float = 0.0
+    dropout_seed: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.loss not in LOSSES:
@@ -70,6 +74,7 @@ class DifferentiatePass(ModulePass):
                 f"of {', '.join(OPTIMIZERS)}"
             )
         BatchStatisticsPass().apply(ctx, op)
+        TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         step = TrainingStep(op)
         roles = argument_roles(step.function)
         parameters = [
@@ -122,6 +127,6 @@ class DifferentiatePass(ModulePass):
             self.clip,
         )
         results += add_updates(step, found, options)
-        step.finish(results)
+        step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import non_negative_integer, non_negative_number
 
@@ -23,8 +23,8 @@ _NUMBERS = {
 }
 
 
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares `--training` and what goes with it."""
+def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
+    """Declares `--training` and what goes with it; gives the group of these options."""
     group = parser.add_argument_group("training")
     group.add_argument(
         "--training",
@@ -60,6 +60,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
         )
+    return group
 
 
 def differentiate_pass(
@@ -75,9 +76,10 @@ def differentiate_pass(
         "loss",
         "ignore_index",
         "optimizer",
+        "dropout_seed",
         *(name.replace("-", "_") for name in _NUMBERS),
     ]
-    given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
+    given = {n: v for n in names if (v := getattr(arguments, n, None)) is not None}
     if arguments.output_index is not None:
         given["output"] = arguments.output_index
     if not arguments.training:
