@@ -26,12 +26,19 @@ EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
 
 @dataclass(frozen=True)
 class Model:
-    """`inputs` and `outputs` are by the names of the module's arguments and results."""
+    """
+    `inputs` and `outputs` are by the names of the module's arguments and results; the
+    outputs are those of evaluation, also of a module in `training` mode.
+    """
 
     name: str
     module: nn.Module
     inputs: dict[str, torch.Tensor]
     outputs: dict[str, torch.Tensor]
+
+    @property
+    def training(self) -> bool:
+        return self.module.training
 
     @property
     def numpy_inputs(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -71,11 +78,14 @@ class _Block(nn.Module):
 
 
 class Resnet(nn.Module):
-    """Two residual blocks of 8 channels on images of 16 x 16, 8 classes."""
+    """
+    Two residual blocks of 8 channels on images of 16 x 16, 8 classes. The bias of the
+    first convolution has no gradient where statistics of the batch follow.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, bias: bool = True) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=bias)
         self.bn = nn.BatchNorm2d(8)
         self.pool = nn.MaxPool2d(3, stride=1, padding=1)
         self.blocks = nn.Sequential(_Block(8), _Block(8))
@@ -152,6 +162,8 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "bert": _bert,
     "llama": _llama,
     "resnet": Resnet,
+    "resnet_train": lambda: Resnet(bias=False),
+    "gpt2_train": lambda: _gpt2(4, 32),
 }
 MODELS = ("mlp", "gpt2", "bert", "llama")
 """The models of the acceptance tests; the others are variants for single cases."""
@@ -159,13 +171,13 @@ MODELS = ("mlp", "gpt2", "bert", "llama")
 
 @functools.cache
 def model(name: str) -> Model:
-    """The model with that name, in evaluation mode."""
+    """The model with that name, in evaluation mode unless it is called `*_train`."""
     torch.manual_seed(0)
     module = _BUILDERS[name]().eval()
     _perturb(module)
     if name == "mlp":
         inputs = {"input": torch.randn(BATCH, 16)}
-    elif name == "resnet":
+    elif name.startswith("resnet"):
         inputs = {"input": torch.randn(BATCH, 3, 16, 16)}
     else:
         inputs = {
@@ -175,7 +187,7 @@ def model(name: str) -> Model:
     with torch.no_grad():
         output = module(**inputs)
     outputs = {"output": output} if isinstance(output, torch.Tensor) else dict(output)
-    return Model(name, module, inputs, outputs)
+    return Model(name, module.train(name.endswith("_train")), inputs, outputs)
 
 
 @functools.cache

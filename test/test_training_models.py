@@ -49,8 +49,8 @@ TOLERANCE = 1e-4
 # Adam would take steps in the direction of that rounding.
 OPTIONS: dict[str, Any] = {"learning_rate": 1e-2, "epsilon": 1e-5}
 
-MODELS = ("mlp", "resnet", "gpt2", "bert", "llama")
-LAYERED = ("resnet", "gpt2", "bert", "llama")
+MODELS = ("mlp", "resnet", "resnet_train", "gpt2", "bert", "llama")
+LAYERED = ("resnet", "resnet_train", "gpt2", "bert", "llama")
 NORMALIZED = ("gpt2", "bert", "llama")
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -120,6 +120,8 @@ def sampled(sample: set[Case]) -> list[Any]:
 REFERENCE_SAMPLE: set[Case] = {
     ("mlp", "dynamo", "zero3-d4"),
     ("resnet", "dynamo", "d2-t2"),
+    ("resnet_train", "dynamo", "zero1-d4"),
+    ("resnet_train", "dynamo", "full"),
     ("gpt2", "dynamo", "t4"),
     ("gpt2", "dynamo", "zero1-d4"),
     ("gpt2", "dynamo", "full"),
@@ -132,6 +134,7 @@ REFERENCE_SAMPLE: set[Case] = {
 GLOO_SAMPLE: set[Case] = {
     ("mlp", "dynamo", "d4"),
     ("resnet", "dynamo", "zero3-d4"),
+    ("resnet_train", "dynamo", "d2-t2"),
     ("gpt2", "dynamo", "sp-zero1-full"),
     ("gpt2", "dynamo", "zero3-d2-t2"),
     ("bert", "dynamo", "t4"),
@@ -147,6 +150,7 @@ def training_step(name: str, exporter: str) -> ImportedModel:
         (),
         model(name).inputs,
         exporter=exporter,  # type: ignore[arg-type]
+        training=True,
     )
     FoldShapesPass().apply(Context(), found.module)
     OutlineRepeatsPass().apply(Context(), found.module)
@@ -182,8 +186,9 @@ def batch(name: str) -> Arrays:
 @dataclass(frozen=True)
 class Trained:
     """
-    PyTorch's own training: the losses, the parameters before and after it, under each of
-    their names, the number of parameters, and the names of those that the loss depends on.
+    PyTorch's own training: the losses, the parameters (and in training mode the running
+    statistics) before and after it, under each of their names, how many there are, and
+    the names of those that change.
     """
 
     losses: npt.NDArray[Any]
@@ -197,6 +202,9 @@ class Trained:
 def by_pytorch(name: str) -> Trained:
     module = copy.deepcopy(model(name).module)
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    statistics = {n: b for n, b in module.named_buffers() if ".running_" in f".{n}"}
+    if module.training:
+        parameters |= statistics  # type: ignore[arg-type]
     before = {n: p.detach().numpy().copy() for n, p in parameters.items()}
     labels = torch.tensor(batch(name)["labels"])
     optimizer = torch.optim.AdamW(
@@ -222,7 +230,7 @@ def by_pytorch(name: str) -> Trained:
         before,
         {n: p.detach().numpy() for n, p in parameters.items()},
         len({id(p) for p in parameters.values()}),
-        {n for n, p in parameters.items() if p.grad is not None},
+        {n for n, p in parameters.items() if n in statistics or p.grad is not None},
     )
 
 
@@ -233,7 +241,7 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
     given = {**training_step(name, exporter).weights, **batch(name)}
     values: list[npt.NDArray[Any]] = []
     for each, role, argument in zip(names, roles, entry.body.block.args, strict=True):
-        if role == "state":
+        if role == "state" and each not in given:
             dtype = np.int64 if each == "optimizer.step" else np.float32
             values.append(np.zeros(shape_of(argument.type), dtype))
         else:
@@ -248,7 +256,7 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
     return {"loss": np.stack(losses)} | {
         each: value
         for each, role, value in zip(names, roles, values, strict=True)
-        if role == "parameter"
+        if role == "parameter" or (role == "state" and each in given)
     }
 
 

@@ -14,9 +14,9 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 
 
-def training_mlp(**options: object) -> ModuleOp:
-    """A step of a two-layer MLP on 8 samples."""
-    module = build_mlp(layers=2, d_model=8, batch=8)
+def training_mlp(batch: int = 8, **options: object) -> ModuleOp:
+    """A step of a two-layer MLP."""
+    module = build_mlp(layers=2, d_model=8, batch=batch)
     differentiate = DifferentiatePass(**({"loss": "mse"} | options))  # type: ignore[arg-type]
     differentiate.apply(Context(), module)
     return module

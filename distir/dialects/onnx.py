@@ -256,7 +256,15 @@ def draws_random_numbers(op: Operation) -> bool:
     """Whether an op's results differ from run to run (Dropout only in training)."""
     if not isinstance(op, OnnxOp) or op.SCHEMA.name not in _RANDOM:
         return False
-    return op.SCHEMA.name != "Dropout" or op.input(2) is not None
+    if op.SCHEMA.name != "Dropout":
+        return True
+    mode = op.input(2)
+    if mode is None:
+        return False
+    constant = mode.owner
+    if not isinstance(constant, OnnxOp) or constant.name != "onnx.Constant":
+        return True
+    return bool(constant.attribute("value").any())
 
 
 def _span(low: int, high: int) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, defs, shape_inference
+from onnx import (
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    checker,
+    defs,
+    shape_inference,
+)
 
 from distir.dialects.onnx import DOMAIN_VERSIONS
 from distir.errors import DistIRError
@@ -49,7 +57,12 @@ class TypeInference:
             found = shape_inference.infer_node_outputs(
                 schema, named, inputs, data, opset_imports=_OPSETS
             )
-        except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        except (
+            shape_inference.InferenceError,
+            checker.ValidationError,
+            ValueError,
+            RuntimeError,
+        ) as error:
             raise DistIRError(
                 f"{node_name(node)} cannot take these operands: {error}; "
                 "export the model again"

@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.dist import NAME, ROLE
 from distir.errors import DistIRError
+from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
 from distir.program import (
     argument_attributes,
     entry_function,
@@ -37,16 +38,20 @@ def import_torch(
     kwargs: Mapping[str, Any] | None = None,
     *,
     exporter: Exporter = "dynamo",
+    training: bool = False,
 ) -> ImportedModel:
     """
     The inference program of a module for inputs of the shapes of `args` and `kwargs`.
-    Parameters have the names of the module's state dict. Raises DistIRError.
+    With `training` what `differentiate` makes a training step of: each part of the module
+    is in its own mode, so that those in `train()` have dropout and use the statistics of
+    the batch, and those in `eval()` do not. Parameters have the names of the module's
+    state dict. Raises DistIRError.
     """
     from distir.frontends.onnx_importer import import_onnx
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        export_onnx(module, args, path, kwargs, exporter=exporter)
+        export_onnx(module, args, path, kwargs, exporter=exporter, training=training)
         imported = import_onnx(path)
         # The file goes away; what is mapped from it has to be read.
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}
@@ -74,11 +79,12 @@ def export_onnx(
     kwargs: Mapping[str, Any] | None = None,
     *,
     exporter: Exporter = "dynamo",
+    training: bool = False,
 ) -> None:
     """
-    Writes the inference program of a module to an ONNX file as `import_onnx` reads it
-    best: static shapes, and the names of modules, parameters, inputs and outputs. Large
-    weights may go to files beside it. The module is left as it was.
+    Writes the program of a module (see `import_torch`) to an ONNX file as `import_onnx`
+    reads it best: static shapes, and the names of modules, parameters, inputs and
+    outputs. Large weights may go to files beside it. The module is left as it was.
     Raises DistIRError.
     """
     if exporter not in EXPORTERS:
@@ -86,15 +92,24 @@ def export_onnx(
             f"unknown exporter {exporter!r}; choose one of {', '.join(EXPORTERS)}"
         )
     modes = {m: m.training for m in module.modules()}
-    module.eval()
+    if not training:
+        module.eval()
+    norms = training_norms(module)
     try:
         export = _export_dynamo if exporter == "dynamo" else _export_torchscript
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            export(module, tuple(args), dict(kwargs or {}), str(path))
+            with as_it_is(module):
+                export(module, tuple(args), dict(kwargs or {}), str(path))
+        if any(part.training for part in module.modules()):
+            write_training_mode(path, norms)
     except Exception as error:
-        # The exporters raise errors of every kind, of their own and of the model's.
-        message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        # The exporters raise errors of every kind, of their own and of the model's; the
+        # first of a chain says what is wrong.
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        message = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         raise DistIRError(
             f"PyTorch's {exporter} exporter cannot export {type(module).__name__}: "
             f"{message}; try another exporter ({', '.join(EXPORTERS)}) or other inputs"
@@ -173,6 +188,7 @@ def _export_torchscript(
             output_names=output_names,
             # Folding would transpose and rename the parameters.
             do_constant_folding=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
         )
     finally:
         if patched is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, i64
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import StringAttr, TensorType, i64
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import onnx_element_type
 from distir.dialects.train_ops.checks import element_type
@@ -14,31 +14,53 @@ from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
-from distir.program import argument_roles, return_op
+from distir.program import argument_roles, describe, return_op
 
 LOSSES = ("cross_entropy", "mse", "none")
 
 
-def add_loss(
-    kind: str, output: int, step: TrainingStep, ignore_index: int | None = None
-) -> SSAValue:
-    """
-    Adds a labels argument and the loss; gives the loss. Labels `ignore_index` do not
-    count in a cross-entropy: the mean is over the others.
-    """
+def prediction_of(step: TrainingStep, output: int) -> SSAValue:
+    """The result that the loss is taken of. Raises DistIRError."""
     returned = return_op(step.function)
     if not 0 <= output < len(returned.operands):
         raise DistIRError(
             f"differentiate: the program has {len(returned.operands)} results, there is "
             f"no output {output}"
         )
-    prediction = returned.operands[output]
+    return returned.operands[output]
+
+
+def described(output: int, value: SSAValue) -> str:
+    """A result as messages name it, with the op that computes it."""
+    text = f"result {output}"
+    if isinstance(value.owner, Operation):
+        text += f" of {describe(value.owner)}"
+    return text
+
+
+def add_loss(
+    kind: str,
+    output: int,
+    prediction: SSAValue,
+    step: TrainingStep,
+    ignore_index: int | None = None,
+) -> SSAValue:
+    """
+    Adds a labels argument and the loss, in the scope "loss"; gives the loss. Labels
+    `ignore_index` do not count in a cross-entropy: the mean is over the others.
+    Raises DistIRError.
+    """
+    if ignore_index is not None and kind != "cross_entropy":
+        raise DistIRError(
+            f"differentiate: ignore_index is a class of cross_entropy, and the loss is "
+            f"{kind}; leave it out"
+        )
     if kind == "none":
         return prediction
     assert isinstance(prediction.type, TensorType)
     roles = argument_roles(step.function)
     position = max((i + 1 for i, r in enumerate(roles) if r == "input"), default=0)
-    build = GradientBuilder(step.insert, None)
+    build = GradientBuilder(step.insert, StringAttr("loss"))
     sizes = shape(prediction)
     if kind == "mse":
         target = step.argument(prediction.type, "label", "labels", position)
@@ -48,8 +70,9 @@ def add_loss(
         return build.onnx("ReduceMean", square, axes, keepdims=0)
     if len(sizes) < 2:
         raise DistIRError(
-            f"differentiate: cross_entropy needs logits [..., classes], but result "
-            f"{output} has type {prediction.type}"
+            f"differentiate: cross_entropy needs logits [..., classes], but "
+            f"{described(output, prediction)} has type {prediction.type}; choose another "
+            f"output or loss"
         )
     labels = step.argument(TensorType(i64, sizes[:-1]), "label", "labels", position)
     if ignore_index is None:

@@ -12,7 +12,7 @@ recomputation afterwards; for it the backward says what it takes (`FORWARD`, `SA
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -29,6 +29,7 @@ from distir.dialects.dist import SCOPE, ConstrainOp
 from distir.dialects.onnx import draws_random_numbers
 from distir.errors import DistIRError
 from distir.gradients.gradient_types import GradientTypes
+from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
     GradientBuilder,
     gradients_of,
@@ -36,10 +37,10 @@ from distir.gradients.rule import (
 )
 from distir.program import (
     argument_attributes,
-    argument_roles,
     describe,
     erase_dead,
     functions,
+    result_attributes,
     return_op,
     unique_name,
 )
@@ -52,6 +53,9 @@ SAVED = "train.saved"
 On a backward function: which of the forward's values its first arguments are, as
 `"argument 0"` or `"result 1"`; gradients of results follow.
 """
+
+STATISTIC = "train.statistic"
+"""On a result of a function: it is kept for later steps, and no loss depends on it."""
 
 
 @dataclass
@@ -74,17 +78,6 @@ class Pair:
 
 Key = tuple[str, tuple[int, ...]]
 """A function and the arguments that need gradients."""
-
-
-@dataclass
-class _Saved:
-    """
-    The values of a forward body that its backward uses: arguments by index, then
-    others in program order.
-    """
-
-    arguments: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
-    others: list[SSAValue] = field(default_factory=list[SSAValue])
 
 
 class ReverseMode:
@@ -110,8 +103,20 @@ class ReverseMode:
         found: dict[SSAValue, None] = {v: None for v in sources if is_differentiable(v)}
         for op in block.ops:
             if any(v in found for v in op.operands):
-                found |= {r: None for r in op.results if is_differentiable(r)}
+                found |= self._active_results(op)
         return found
+
+    def _active_results(
+        self, op: Operation, callee: FuncOp | None = None
+    ) -> dict[SSAValue, None]:
+        if callee is None and isinstance(op, CallOp):
+            callee = self.functions.get(op.callee.string_value())
+        statistics = set[int]() if callee is None else _statistics(callee)
+        return {
+            r: None
+            for i, r in enumerate(op.results)
+            if is_differentiable(r) and i not in statistics
+        }
 
     def with_forward_calls(
         self, block: Block, active: dict[SSAValue, None]
@@ -135,7 +140,8 @@ class ReverseMode:
             for old, new in zip(op.results, call.results, strict=False):
                 new.name_hint = old.name_hint
                 old.replace_all_uses_with(new)
-            active |= {r: None for r in call.results if is_differentiable(r)}
+            callee = self.functions[op.callee.string_value()]
+            active |= self._active_results(call, callee)
             block.erase_op(op)
             pairs[call] = pair
         return pairs
@@ -167,7 +173,8 @@ class ReverseMode:
                 if draws_random_numbers(op):
                     raise DistIRError(
                         f"{describe(op)} draws random numbers; the backward could not "
-                        f"repeat them. Export the model with dropout switched off"
+                        f"repeat them. Export the model with plain dropout (nn.Dropout), "
+                        f"or without"
                     )
                 found = gradients_of(op, known, build)
             for value, gradient in zip(op.operands, found, strict=True):
@@ -212,7 +219,12 @@ class ReverseMode:
         pairs = self.with_forward_calls(block, active)
         ops = [op for op in block.ops if not isinstance(op, ReturnOp)]
         returned = return_op(forward)
-        results = [i for i, v in enumerate(returned.operands) if v in active]
+        statistics = _statistics(function)
+        results = [
+            i
+            for i, v in enumerate(returned.operands)
+            if v in active and i not in statistics
+        ]
         body = Block()
         gradients: dict[SSAValue, SSAValue] = {}
         given = [body.insert_arg(returned.operands[i].type, 0) for i in results[::-1]]
@@ -233,7 +245,7 @@ class ReverseMode:
         ]
         body.add_op(ReturnOp(*given_back))
         erase_dead(body)
-        saved = _split(forward, body)
+        saved = split_residuals(forward, body)
         self._name(forward, f"{name}_forward")
         outputs = list(dict.fromkeys([*returned.operands, *saved.others]))
         # A function may return a value twice; its residuals come after all of them.
@@ -257,7 +269,7 @@ class ReverseMode:
         return Pair(forward, backward, order, results, list(arguments))
 
     def _backward_function(
-        self, forward: FuncOp, body: Block, saved: _Saved, name: str
+        self, forward: FuncOp, body: Block, saved: Saved, name: str
     ) -> FuncOp:
         last = body.last_op
         assert isinstance(last, ReturnOp)
@@ -279,77 +291,12 @@ class ReverseMode:
         self.module.body.block.add_op(function)
 
 
+def _statistics(function: FuncOp) -> set[int]:
+    """The results of a function that no gradient flows back from, by index."""
+    return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}
+
+
 def _type(block: Block, results: Sequence[SSAValue]) -> FunctionType:
     return FunctionType.from_lists(
         [arg.type for arg in block.args], [v.type for v in results]
     )
-
-
-def _prepared(forward: FuncOp) -> set[Operation]:
-    """Ops that only prepare parameters and constants (transposed, cast weights)."""
-    roles = argument_roles(forward)
-    block = forward.body.block
-    given: set[SSAValue] = {
-        arg
-        for arg, role in zip(block.args, roles, strict=True)
-        if role in ("parameter", "constant")
-    }
-    found: set[Operation] = set()
-    for op in block.ops:
-        if isinstance(op, CallOp | ReturnOp) or not all(
-            v in given for v in op.operands
-        ):
-            continue
-        given.update(op.results)
-        found.add(op)
-    return found
-
-
-def _split(forward: FuncOp, body: Block) -> _Saved:
-    """
-    Cuts the backward's uses of forward values. Constants and prepared parameters are
-    computed again; everything else becomes block arguments of the backward, in front
-    of the gradients.
-    """
-    block = forward.body.block
-    saved = _Saved()
-    needed = {v for op in body.ops for v in op.operands if _block_of(v) is block}
-    prepared = _prepared(forward)
-    for op in reversed(list(block.ops)):
-        if op in prepared and any(r in needed for r in op.results):
-            needed.update(op.operands)
-    replaced: dict[SSAValue, SSAValue] = {}
-    count = 0
-
-    def argument(value: SSAValue) -> None:
-        nonlocal count
-        replaced[value] = body.insert_arg(value.type, count)
-        replaced[value].name_hint = value.name_hint
-        count += 1
-
-    first = body.first_op
-    assert first is not None
-    for arg in block.args:
-        if arg in needed:
-            saved.arguments[arg] = arg.index
-            argument(arg)
-    for op in block.ops:
-        used = [r for r in op.results if r in needed]
-        if used and op in prepared:
-            copy = op.clone({v: replaced[v] for v in op.operands})
-            body.insert_op_before(copy, first)
-            replaced |= zip(op.results, copy.results, strict=True)
-            continue
-        for result in used:
-            saved.others.append(result)
-            argument(result)
-    for op in body.ops:
-        for i, value in enumerate(op.operands):
-            if value in replaced:
-                op.operands[i] = replaced[value]
-    return saved
-
-
-def _block_of(value: SSAValue) -> Block | None:
-    owner = value.owner
-    return owner if isinstance(owner, Block) else owner.parent_block()

@@ -18,8 +18,10 @@ from distir.program import (
     argument_attributes,
     argument_names,
     entry_function,
+    result_attributes,
     return_op,
     set_argument_attributes,
+    updated_arguments,
 )
 
 
@@ -58,6 +60,14 @@ class TrainingStep:
         if not is_last:
             set_argument_attributes(self.function, self.attributes)
         return arg
+
+    def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
+        """What the forward program updates by itself, such as running statistics."""
+        values, attributes = (
+            return_op(self.function).operands,
+            result_attributes(self.function),
+        )
+        return [(values[i], attributes[i]) for i in updated_arguments(self.function)]
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
         """Replaces what the function returns, and says what its arguments are."""

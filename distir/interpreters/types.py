@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy.typing as npt
-from onnx import helper, numpy_helper, shape_inference
+from onnx import checker, helper, numpy_helper, shape_inference
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType
 from xdsl.dialects.func import CallOp
 from xdsl.interpreter import (
@@ -73,7 +73,12 @@ def result_types(
             },
             opset_imports=_OPSETS,
         )
-    except (shape_inference.InferenceError, ValueError, RuntimeError) as error:
+    except (
+        shape_inference.InferenceError,
+        checker.ValidationError,
+        ValueError,
+        RuntimeError,
+    ) as error:
         shown = ", ".join(str(t) for t in operand_types)
         raise DistIRError(
             f"{describe(op)} cannot take operands of types ({shown}): {error}"

@@ -22,6 +22,7 @@ _PASSES: dict[str, str] = {
     "propagate-sharding": "PropagateShardingPass",
     "sequence-parallel": "SequenceParallelPass",
     "tensor-parallel": "TensorParallelPass",
+    "train-dropout": "TrainDropoutPass",
     "verify-distribution": "VerifyDistributionPass",
     "zero": "ZeroPass",
     "simulate": "SimulatePass",

@@ -16,12 +16,13 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
 from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
-from distir.gradients.losses import LOSSES, add_loss
+from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
 from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.passes.batch_statistics import BatchStatisticsPass
+from distir.passes.train_dropout import TrainDropoutPass
 from distir.program import argument_roles, erase_dead, erase_unreachable
 
 
@@ -32,7 +33,8 @@ class DifferentiatePass(ModulePass):
 
     The entry function becomes `(inputs, labels, parameters, states) -> (loss, new
     parameters, new states)`. A result that replaces an argument in the next step says
-    so with `dist.updates`. Functions become pairs of forward and backward, so layers
+    so with `dist.updates`. Batch normalisation and dropout in training mode are written
+    as `batch-statistics` and `train-dropout` do. Functions become pairs of forward and backward, so layers
     stay outlined (see `distir.gradients.reverse`).
 
     - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`,
@@ -49,6 +51,7 @@ class DifferentiatePass(ModulePass):
       contribution cast where it is computed.
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
       PyTorch; `clip`: largest global norm of the gradients, 0 for none.
+    - `dropout_seed`: of the random numbers of dropout, 32 bits.
     """
 
     name = "differentiate"
@@ -66,6 +69,7 @@ class DifferentiatePass(ModulePass):
     epsilon: float = 1e-8
     weight_decay: float | None = None
     clip: float = 0.0
+    dropout_seed: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if self.loss not in LOSSES:
@@ -88,9 +92,10 @@ class DifferentiatePass(ModulePass):
                 f"differentiate: gradients cannot be of type {self.gradient_dtype!r}; "
                 f"choose one of {', '.join(GRADIENT_DTYPES)}"
             )
+        BatchStatisticsPass().apply(ctx, op)
+        TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         if self.dropout_masks == "stored":
             with_masks(op)
-        BatchStatisticsPass().apply(ctx, op)
         step = TrainingStep(op)
         roles = argument_roles(step.function)
         parameters = [
@@ -106,16 +111,20 @@ class DifferentiatePass(ModulePass):
         reverse = ReverseMode(op, GradientTypes(wide=self.gradient_dtype == "f32"))
         active = reverse.active(step.block, parameters)
         pairs = reverse.with_forward_calls(step.block, active)
-        loss = add_loss(self.loss, self.output, step, self.ignore_index)
+        result = prediction_of(step, self.output)
+        loss = add_loss(self.loss, self.output, result, step, self.ignore_index)
         if shape(loss) != ():
             raise DistIRError(
-                f"differentiate: the loss must be a scalar, but result {self.output} "
-                f"has type {loss.type}; choose a loss, or another output"
+                f"differentiate: the loss must be a scalar, but "
+                f"{described(self.output, loss)} has type {loss.type}; choose a loss, or "
+                f"another output"
             )
         active = reverse.active(step.block, parameters)
         if loss not in active:
             raise DistIRError(
-                "differentiate: the loss does not depend on any parameter"
+                f"differentiate: the loss does not depend on any parameter: "
+                f"{described(self.output, result)}, of type {result.type}, is no float "
+                f"that is computed from one; choose another output"
             )
         assert isinstance(loss.type, TensorType)
         one = GradientBuilder(step.insert, None).constant(
@@ -139,6 +148,6 @@ class DifferentiatePass(ModulePass):
             self.clip,
         )
         results += add_updates(step, found, options)
-        step.finish(results)
+        step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)

@@ -20,6 +20,7 @@ class SimulatePass(ModulePass):
 
     - `cluster`: a built-in cluster or a file, instead of the program's own;
     - `devices`: grows that cluster;
+    - `flat`: executes every op on every device; the result is the same;
     - `trace`, `json`: files to write the timeline and the numbers to.
     """
 
@@ -27,12 +28,13 @@ class SimulatePass(ModulePass):
 
     cluster: str | None = None
     devices: int | None = None
+    flat: bool = False
     trace: str | None = None
     json: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = load_cluster(self.cluster, self.devices) if self.cluster else None
-        simulation = simulate(op, cluster)
+        simulation = simulate(op, cluster, flat=self.flat)
         if self.trace is not None:
             simulation.write_trace(self.trace)
         if self.json is not None:

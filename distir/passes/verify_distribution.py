@@ -167,7 +167,8 @@ class _Verifier:
         if len(mesh.devices) > 1 and draws_random_numbers(op):
             raise DistIRError(
                 "draws random numbers, and every device would draw others; expected a "
-                "program without random ops (export the model in evaluation mode)"
+                "program without random ops (export the model in evaluation mode, or make a "
+                "training step of it, whose dropout is the same on all devices)"
             )
         whole = Layout(mesh.name)
         operands = [layout_of(v) or whole for v in op.operands]

@@ -83,7 +83,10 @@ class ZeroPass(ModulePass):
         function = entry_function(op)
         updates = updated_arguments(function)
         roles, names = argument_roles(function), argument_names(function)
-        if not any(roles[i] == "state" for i in updates.values()):
+        types = function.function_type.inputs.data
+        if not any(
+            roles[i] == "state" and shape_of(types[i]) for i in updates.values()
+        ):
             raise DistIRError(
                 "zero: the program updates no optimizer state; differentiate it with an "
                 "optimizer that has one first"
@@ -103,7 +106,7 @@ class ZeroPass(ModulePass):
         whole: list[str] = []
         split = 0
         for i in chosen:
-            shape = shape_of(function.function_type.inputs.data[i])
+            shape = shape_of(types[i])
             if roles[i] not in stored or not shape:
                 continue
             before = requested_layout(attributes[i]) or Layout(mesh.name)
@@ -116,7 +119,7 @@ class ZeroPass(ModulePass):
         if not split:
             raise DistIRError(
                 f"zero: axis {self.axis!r} of size {mesh.size(self.axis)} divides no "
-                f"dimension of {', '.join(whole) or 'any optimizer state'}; choose "
+                f"dimension of {', '.join(whole)}; choose "
                 f"another degree of data parallelism"
             )
         set_argument_attributes(function, attributes)

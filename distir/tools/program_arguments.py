@@ -13,7 +13,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
-from distir.program import argument_names, argument_roles, entry_function
+from distir.interpreters.lookups import Uses
+from distir.program import argument_names, argument_roles, describe, entry_function
 from distir.tools.files import Arrays, program_weights
 
 _BATCHES = ("input", "label")
@@ -34,7 +35,7 @@ def given_and_random_arguments(
     types = entry_function(module).function_type.inputs
     for name, type_ in zip(names, types, strict=True):
         if name in given:
-            values[name] = _fitting(name, given[name], type_)
+            values[name] = _fitting(module, name, given[name], type_)
     return values
 
 
@@ -65,7 +66,7 @@ def training_arguments(
     batches = {n for n, role in zip(names, roles, strict=True) if role in _BATCHES}
     _check_known(module, path, given)
     values = {
-        name: _fitting(name, given[name], type_, over_steps=name in batches)
+        name: _fitting(module, name, given[name], type_, over_steps=name in batches)
         for name, type_ in zip(names, types, strict=True)
         if name in given
     }
@@ -77,11 +78,16 @@ def training_arguments(
 
 
 def _fitting(
-    name: str, array: npt.NDArray[Any], type_: Any, over_steps: bool = False
+    module: ModuleOp,
+    name: str,
+    array: npt.NDArray[Any],
+    type_: Any,
+    over_steps: bool = False,
 ) -> npt.NDArray[Any]:
     """
     The array, cast within its kind of number to the argument's type; with `over_steps`
-    it may have one more dimension in front.
+    it may have one more dimension in front. Raises DistIRError, also for indices of
+    entries that a table does not have.
     """
     if not isinstance(type_, TensorType):
         raise DistIRError(f"argument {name!r} is a {type_}, which no array can be")
@@ -91,11 +97,18 @@ def _fitting(
         dtype.kind == "V" and array.dtype.kind == "f"
     )
     has_steps = over_steps and array.ndim == len(shape) + 1 and len(array) > 0
+    function, uses = entry_function(module), Uses(module)
+    value = function.body.block.args[argument_names(function).index(name)]
     if (array.shape[1:] if has_steps else array.shape) != shape or not same_kind:
+        reader = uses.reader(value)
+        where = "" if reader is None else f", which {describe(reader)} reads"
         raise DistIRError(
             f"input {name!r} is {array.dtype}{list(array.shape)}, but the program takes "
-            f"{dtype}{list(shape)}"
+            f"{dtype}{list(shape)}{where}"
         )
+    if dtype.kind in "iu":
+        for lookup in uses.lookups(value, exactly=True):
+            lookup.check(name, array)
     return array.astype(dtype)
 
 

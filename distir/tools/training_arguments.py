@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import non_negative_integer, non_negative_number
 
@@ -25,8 +25,8 @@ _NUMBERS = {
 }
 
 
-def add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares `--training` and what goes with it."""
+def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
+    """Declares `--training` and what goes with it; gives the group of these options."""
     group = parser.add_argument_group("training")
     group.add_argument(
         "--training",
@@ -47,6 +47,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="which result of the program the loss is taken of (default 0)",
     )
     group.add_argument(
+        "--ignore-index",
+        type=int,
+        metavar="CLASS",
+        help="the label of positions that do not count in a cross_entropy, for example "
+        "-100 for padding (default: every label is a class)",
+    )
+    group.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
         help="none returns the gradients (default adamw)",
@@ -65,6 +72,7 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
         )
+    return group
 
 
 def differentiate_pass(
@@ -78,12 +86,14 @@ def differentiate_pass(
 
     names = [
         "loss",
+        "ignore_index",
         "optimizer",
         "dropout_masks",
+        "dropout_seed",
         "gradient_dtype",
         *(name.replace("-", "_") for name in _NUMBERS),
     ]
-    given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
+    given = {n: v for n in names if (v := getattr(arguments, n, None)) is not None}
     if arguments.output_index is not None:
         given["output"] = arguments.output_index
     if not arguments.training:

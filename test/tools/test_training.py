@@ -118,6 +118,53 @@ def test_an_imported_training_step(onnx_model: Path, tmp_path: Path):
     assert roles(path)["w.exp_avg_sq"] == "state"
 
 
+def save_dropout(path: Path, training: bool) -> Path:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node(
+            "Dropout", ["h", "ratio", "mode"], ["y"], name="/drop/Dropout"
+        ),
+    ]
+    weight = np.ones((6, 4), np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "dropout",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 4])],
+        [
+            numpy_helper.from_array(weight, "w"),
+            numpy_helper.from_array(np.array(0.5, np.float32), "ratio"),
+            numpy_helper.from_array(np.array(training), "mode"),
+        ],
+    )
+    onnx.save(helper.make_model(graph), path)
+    return path
+
+
+def test_an_imported_model_with_dropout(tmp_path: Path):
+    """In training mode it is dropped alike on all devices; else not at all."""
+    step, distributed = tmp_path / "step.mlir", tmp_path / "distributed.mlir"
+    model = save_dropout(tmp_path / "train.onnx", True)
+    options = ("--training", "--loss", "mse", "--dropout-seed", "3")
+    succeed("import", model, *options, "-o", step)
+    assert "train.dropout" in step.read_text() and "seed = 3" in step.read_text()
+    command = ("distribute", step, "--cluster", "cpu", "-d", "2", "-t", "2")
+    succeed(*command, "-o", distributed)
+    succeed("check", step, distributed)
+    model = save_dropout(tmp_path / "evaluate.onnx", False)
+    succeed("import", model, *options[:3], "-o", step)
+    assert "train.dropout" not in step.read_text()
+    assert "none in training mode" in failure("import", model, *options, "-o", step)
+
+
+def test_random_dropout_is_not_distributed(tmp_path: Path):
+    model, program = save_dropout(tmp_path / "m.onnx", True), tmp_path / "m.mlir"
+    succeed("import", model, "-o", program)
+    command = ("distribute", program, "--cluster", "cpu", "-d", "2")
+    message = failure(*command, "-o", tmp_path / "d.mlir")
+    assert "training step" in message and "(in drop)" in message
+
+
 def test_import_asks_for_the_loss(onnx_model: Path, tmp_path: Path):
     message = failure("import", onnx_model, "--training", "-o", tmp_path / "x.mlir")
     assert "--loss" in message and "mse" in message

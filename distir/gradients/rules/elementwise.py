@@ -11,7 +11,6 @@ from math import pi, sqrt
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
@@ -19,7 +18,6 @@ from distir.gradients.rule import (
     is_differentiable,
 )
 from distir.gradients.rules.arithmetic import is_wanted
-from distir.program import describe
 
 Slope = Callable[[OnnxOp, GradientBuilder], SSAValue]
 
@@ -48,11 +46,6 @@ def identity(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradie
 @gradient_rule("onnx.Dropout")
 def dropout(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """The gradient itself: outside of training, dropout does nothing."""
-    if op.input(2) is not None:
-        raise DistIRError(
-            f"{describe(op)} draws random numbers that its gradient cannot repeat; "
-            "export the model with dropout switched off"
-        )
     return [gradients[0], *[None] * (len(op.operands) - 1)]
 
 

@@ -29,7 +29,11 @@ def cross_entropy(
 
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
-    """The gradient of the loss. Raises DistIRError for forms without a gradient."""
+    """
+    The gradient of the loss. Raises DistIRError for forms without a gradient and labels
+    that do not fit the scores.
+    """
+    _check_labels(op)
     if op.input(2) is not None:
         raise DistIRError(f"{describe(op)} has no gradient rule for weights of classes")
     dloss, *others = gradients
@@ -39,6 +43,17 @@ def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
             f"from the first, or the logarithms from a LogSoftmax"
         )
     return dloss
+
+
+def _check_labels(op: OnnxOp) -> None:
+    scores, labels = op.operands[:2]
+    batch, _, *rest = shape(scores)
+    if shape(labels) != (batch, *rest):
+        expected = "x".join(str(n) for n in (batch, *rest))
+        raise DistIRError(
+            f"{describe(op)}: its labels have type {labels.type}, but scores of type "
+            f"{scores.type} need a label for each of {expected}; give labels of that shape"
+        )
 
 
 def _kept(op: OnnxOp, build: GradientBuilder) -> SSAValue | None:

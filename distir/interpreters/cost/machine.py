@@ -13,13 +13,16 @@ take over its memory (see `Planner`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from distir.interpreters.cost.placement import Positions
 from distir.interpreters.cost.plan import Allocation, Plan, Seconds, Step
+
+if TYPE_CHECKING:
+    from distir.interpreters.cost.summaries import Summaries
 
 
 class Observer(Protocol):
@@ -59,7 +62,12 @@ class Machine:
     does not count as `communication`.
     """
 
-    def __init__(self, devices: int, observer: Observer | None = None):
+    def __init__(
+        self,
+        devices: int,
+        observer: Observer | None = None,
+        summaries: Summaries | None = None,
+    ):
         self.clock = np.zeros(devices)
         self.channels: dict[bytes, npt.NDArray[np.float64]] = {}
         self.compute = np.zeros(devices)
@@ -71,7 +79,8 @@ class Machine:
         self.peak = np.zeros(devices, dtype=np.int64)
         self.ops = 0
         self._observer = observer
-        self._constants: dict[Step, Buffer] = {}
+        self._summaries = summaries
+        self.constants: dict[Step, Buffer] = {}
         self._path: list[Step] = []
 
     @property
@@ -140,9 +149,12 @@ class Machine:
         for slot in step.dying:
             if slot not in results:
                 self.release(frame[slot])
-        self._path.append(step)
-        returned = self.run(callee, arguments)
-        self._path.pop()
+        if self._summaries is not None and callee.mesh is not None:
+            returned = self._summaries.call(self, callee, arguments)
+        else:
+            self._path.append(step)
+            returned = self.run(callee, arguments)
+            self._path.pop()
         for allocation, buffer in zip(step.results, returned, strict=True):
             frame[allocation.slot] = buffer
         for slot in step.dying:
@@ -211,7 +223,7 @@ class Machine:
             frame[step.results[0].slot] = buffer
             return
         if step.is_constant:
-            buffer = self._constants[step]
+            buffer = self.constants[step]
             buffer.holders += 1
             frame[step.results[0].slot] = buffer
             return
@@ -242,7 +254,7 @@ class Machine:
         for plan in plans:
             for step in plan.steps:
                 if step.is_constant:
-                    self._constants[step] = self.allocate(step.results[0])
+                    self.constants[step] = self.allocate(step.results[0])
 
 
 _NOTHING = Buffer(slice(0, 0), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -122,11 +123,81 @@ class Placement:
         ids = np.asarray([devices], dtype=np.intp)
         return Groups(ids, self._position, self.hardware)
 
+    def pairs(self, source: str, target: str) -> list[tuple[int, int]]:
+        """The devices of two meshes at the same coordinates, where they differ."""
+        pairs = zip(self.device_ids(source), self.device_ids(target), strict=True)
+        return [(s, t) for s, t in pairs if s != t]
+
+
+class NotUniform(Exception):
+    """The devices of a mesh do not all do the same at the same time."""
+
+
+class UniformPlacement(Placement):
+    """
+    One position for each mesh, where all devices of a mesh do the same at the same time:
+    they are of one kind, belong to no other mesh, and wait only for each other or, all of
+    them, for another mesh. What is simulated for one of them is true of all, however many
+    they are. Raises NotUniform where that does not hold.
+    """
+
+    def __init__(
+        self, meshes: Mapping[str, Mesh], used: Sequence[str], hardware: Hardware
+    ):
+        super().__init__(meshes, used, hardware)
+        if sum(len(meshes[name].devices) for name in used) != len(self.devices):
+            raise NotUniform
+        for name in used:
+            if len(hardware.distinct_kinds(meshes[name].devices)) > 1:
+                raise NotUniform
+        self.index = {name: i for i, name in enumerate(used)}
+        self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def positions(self, mesh: str | None) -> Positions:
+        """The position of a mesh."""
+        if mesh is None:
+            return super().positions(mesh)
+        return slice(self.index[mesh], self.index[mesh] + 1)
+
+    def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
+        """One group that stands for all groups along mesh axes."""
+        key = (mesh, axes)
+        if key not in self._groups:
+            groups = super().groups(mesh, axes)
+            if len(set(groups.topologies)) > 1:
+                raise NotUniform
+            groups.positions = np.array([[self.index[mesh]]], dtype=np.intp)
+            groups.topologies = groups.topologies[:1]
+        return self._groups[key]
+
+    def group(self, devices: Sequence[int]) -> Groups:
+        """Groups across meshes have a root that does something else."""
+        raise NotUniform
+
+    def pair(self, source: str, target: str) -> tuple[int, int]:
+        """A pair of devices that stands for all those between which a send goes."""
+        key = (source, target)
+        if key not in self._pairs:
+            pairs = self.pairs(source, target)
+            if len({id(self.hardware.level_between(s, t)) for s, t in pairs}) > 1:
+                raise NotUniform
+            self._pairs[key] = pairs[0]
+        return self._pairs[key]
+
+    def expanded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One value per device, in the order of `devices`, from one per mesh."""
+        found = np.empty(len(self.devices), dtype=values.dtype)
+        for name, index in self.index.items():
+            found[[self._position[d] for d in self.meshes[name].devices]] = values[
+                index
+            ]
+        return found
+
 
 class Groups:
     """
     Groups of devices that communicate at the same time: `ids` and `positions` have one
-    row per group.
+    row per group, `size` is the number of devices in each.
     """
 
     def __init__(
@@ -138,16 +209,12 @@ class Groups:
         self.ids = ids
         self.positions = np.vectorize(position.__getitem__, otypes=[np.intp])(ids)
         self._hardware = hardware
+        self.size = ids.shape[1]
 
     @cached_property
     def topologies(self) -> list[Topology]:
         """The levels of links that each group crosses."""
         return [topology(row, self._hardware) for row in self.ids.tolist()]
-
-    @property
-    def size(self) -> int:
-        """Devices per group."""
-        return self.ids.shape[1]
 
     def distinct(self) -> Iterator[Topology]:
         """Each topology once."""

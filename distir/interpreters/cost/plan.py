@@ -18,7 +18,7 @@ from distir.dialects import collective
 from distir.dialects.dist import ASYNCHRONOUS, Layout, ReshardOp, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
-from distir.interpreters.cost.placement import Placement, Positions
+from distir.interpreters.cost.placement import Placement, Positions, UniformPlacement
 from distir.interpreters.cost.transfers import Transfer, transfers_of
 from distir.program import describe, functions, return_op, updated_arguments
 from distir.sharding.mesh import Mesh
@@ -68,7 +68,8 @@ class Step:
 class Plan:
     """
     A function: its steps, the number of its slots (arguments come first), arguments that
-    nothing uses, and the slots that it returns.
+    nothing uses, and the slots that it returns. `mesh` is the one position that all of it
+    happens on, one step after the other; None where there are several, or sends.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Plan:
     unused: tuple[int, ...] = ()
     returns: tuple[int, ...] = ()
     steps: list[Step] = field(default_factory=list[Step])
+    mesh: int | None = None
 
 
 class Planner:
@@ -144,7 +146,20 @@ class Planner:
             unused = [r for r in op.results if r not in last_use]
             step.dying = tuple(slots[v] for v in (*used, *unused))
             plan.steps.append(step)
+        plan.mesh = self._only_mesh(block, plan)
         return plan
+
+    def _only_mesh(self, block: Block, plan: Plan) -> int | None:
+        """The position that a function happens on, if there is one for each mesh."""
+        if not isinstance(self.placement, UniformPlacement):
+            return None
+        values = [*block.args, *(r for op in block.ops for r in op.results)]
+        names = self.placement.mesh_names(values)
+        if len(names) != 1 or any(
+            step.callee is not None and step.callee.mesh is None for step in plan.steps
+        ):
+            return None
+        return self.placement.index[names[0]]
 
     def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
         """Where a value lives and how many bytes it has."""

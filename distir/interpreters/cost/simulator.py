@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
@@ -13,17 +16,24 @@ from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.machine import Machine, Observer
-from distir.interpreters.cost.placement import Placement
-from distir.interpreters.cost.plan import Planner
+from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
+from distir.interpreters.cost.plan import Allocation, Plan, Planner
 from distir.interpreters.cost.simulation import Simulation
+from distir.interpreters.cost.summaries import Summaries
 from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
 from distir.sharding.rule import shape_of
 
 
-def simulate(module: ModuleOp, cluster: ClusterOp | None = None) -> Simulation:
+def simulate(
+    module: ModuleOp, cluster: ClusterOp | None = None, *, flat: bool = False
+) -> Simulation:
     """
     Simulates one run of a distributed program, or of a sequential one on device 0.
+
+    Where all devices of a mesh do the same at the same time, one of them is simulated for
+    all, and calls of a function are summarised (`distir.interpreters.cost.summaries`).
+    With `flat`, every op is executed on every device; the result is the same.
 
     `cluster` replaces the one that the program's meshes name; a program without meshes
     uses the only `device.cluster` of its module. Raises DistIRError for a program that
@@ -42,25 +52,58 @@ def simulate(module: ModuleOp, cluster: ClusterOp | None = None) -> Simulation:
                 f"@{hardware.name} has only {len(hardware.kinds)} devices; use a larger "
                 f"cluster, or grow it with --devices"
             )
-    placement = Placement(found, names, hardware)
     entry = entry_function(module)
-    planner = Planner(module, placement)
-    plan = planner.plan(entry)
-    arguments = [
-        planner.allocation(arg, i, entry) for i, arg in enumerate(entry.body.block.args)
-    ]
 
-    def execute(observer: Observer | None = None) -> Machine:
-        machine = Machine(len(placement.devices), observer)
-        held = [machine.allocate(allocation) for allocation in arguments]
+    def prepared(placement: Placement) -> _Run:
+        planner = Planner(module, placement)
+        plan = planner.plan(entry)
+        arguments = [
+            planner.allocation(arg, i, entry)
+            for i, arg in enumerate(entry.body.block.args)
+        ]
+        return _Run(placement, planner, plan, arguments)
+
+    def flat_run() -> _Run:
+        return prepared(Placement(found, names, hardware))
+
+    if not flat and names:
+        try:
+            run = prepared(UniformPlacement(found, names, hardware))
+        except NotUniform:
+            run = flat_run()
+    else:
+        run = flat_run()
+
+    def replay(observer: Observer) -> object:
+        return flat_run().execute(observer)
+
+    return _result(run.execute(), replay, entry, run.placement)
+
+
+@dataclass
+class _Run:
+    """A program compiled for a placement of its values."""
+
+    placement: Placement
+    planner: Planner
+    plan: Plan
+    arguments: list[Allocation]
+
+    def execute(self, observer: Observer | None = None) -> Machine:
+        """Runs it on clocks."""
+        placement, summaries = self.placement, None
+        positions = len(placement.devices)
+        if isinstance(placement, UniformPlacement):
+            positions = len(placement.index)
+            summaries = Summaries(positions)
+        machine = Machine(positions, observer, summaries)
+        held = [machine.allocate(allocation) for allocation in self.arguments]
         for buffer in held:
             buffer.holders += 1  # arguments live throughout
-        machine.hold_constants(planner.plans)
+        machine.hold_constants(self.planner.plans)
         machine.note_peak()
-        machine.run(plan, held)
+        machine.run(self.plan, held)
         return machine
-
-    return _result(execute(), execute, entry, placement)
 
 
 def _result(
@@ -72,18 +115,24 @@ def _result(
     step_time = machine.end
     batch = _batch(entry)
     idle = machine.idle + (step_time - machine.clock)
+
+    def listed(values: npt.NDArray[Any]) -> list[Any]:
+        if isinstance(placement, UniformPlacement):
+            values = placement.expanded(values)
+        return values.tolist()
+
     return Simulation(
         cluster=placement.hardware.name,
         devices=list(placement.devices),
         step_time_s=step_time,
         throughput_samples_per_s=batch / step_time if step_time else 0.0,
-        peak_memory_bytes=machine.peak.tolist(),
+        peak_memory_bytes=listed(machine.peak),
         memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
-        communication_bytes=[round(b) for b in machine.sent.tolist()],
-        flops=machine.flops.tolist(),
-        compute_s=machine.compute.tolist(),
-        communication_s=machine.communication.tolist(),
-        idle_s=idle.tolist(),
+        communication_bytes=[round(b) for b in listed(machine.sent)],
+        flops=listed(machine.flops),
+        compute_s=listed(machine.compute),
+        communication_s=listed(machine.communication),
+        idle_s=listed(idle),
         ops=machine.ops,
         replay=replay,
     )

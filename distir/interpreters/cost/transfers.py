@@ -15,7 +15,7 @@ from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost import communication
 from distir.interpreters.cost.communication import Topology
-from distir.interpreters.cost.placement import Groups, Placement
+from distir.interpreters.cost.placement import Groups, Placement, UniformPlacement
 from distir.program import describe
 
 
@@ -181,7 +181,9 @@ def _send(op: SendOp, placement: Placement) -> tuple[Transfer, ...]:
             f"{describe(op)}: meshes @{before.mesh} and @{after.mesh} must have equally "
             f"many devices"
         )
-    pairs = [(s, t) for s, t in zip(sources, targets, strict=True) if s != t]
+    if isinstance(placement, UniformPlacement):
+        return (_uniform_send(before.mesh, after.mesh, size, placement),)
+    pairs = placement.pairs(before.mesh, after.mesh)
     if not pairs:
         return ()
     # Pairs that share a device follow each other, as a device does one thing at a time.
@@ -203,3 +205,16 @@ def _send_batch(
         [communication.send_seconds(size, s, t, placement.hardware) for s, t in pairs]
     )
     return Transfer(positions, seconds, np.array([[float(size), 0.0]] * len(pairs)))
+
+
+def _uniform_send(
+    source: str, target: str, size: int, placement: UniformPlacement
+) -> Transfer:
+    """One pair that stands for all; their links must be alike."""
+    seconds = communication.send_seconds(
+        size, *placement.pair(source, target), placement.hardware
+    )
+    positions = np.array(
+        [[placement.index[source], placement.index[target]]], dtype=np.intp
+    )
+    return Transfer(positions, seconds, np.array([[float(size), 0.0]]))

@@ -357,6 +357,9 @@ def dropout(call: Call) -> list[str] | str:
     ratio = call.constant(1)
     off = not call.has(2) or (training is not None and not training.any())
     if not off and not (ratio is not None and not ratio.any()):
-        raise call.fail("dropout in training mode is random")
+        raise call.fail(
+            "dropout in training mode is random; make a training step of the program, or "
+            "export it in evaluation mode"
+        )
     lines = [call.operand(0), f"torch.ones_like({call.operand(0)}, dtype=torch.bool)"]
     return lines[: len(call.op.results)]

@@ -27,7 +27,7 @@ class Options:
 def train(program, backend, sources, options, timeout_s=600.0, init_method="env://"):
     """
     Runs this process's part of the training: on rank 0 the results that update nothing
-    (scalars: one number a step that was run) and the final parameters, by name.
+    (scalars: one number a step that was run) and the final weights, by name.
 
     Inputs and labels have the program's shape, or one dimension more in front: then step
     s gets row s - 1, starting over after the last row.
@@ -61,7 +61,7 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
             name: torch.stack(values) if values[-1].ndim == 0 else values[-1]
             for name, values in history.items()
         }
-        return whole | _final_parameters(program, held, rank)
+        return whole | _final_weights(program, held, sources, rank)
 
 
 def _arguments(program, rank):
@@ -166,9 +166,17 @@ def _save(program, options, step, previous, held, rank):
     runtime.report(f"saved {checkpoints.folder_of(options.folder, step)}")
 
 
-def _final_parameters(program, held, rank):
-    """Every parameter, whole, on rank 0."""
+def _final_weights(program, held, sources, rank):
+    """
+    Every parameter, and what else of the given weights the steps update (running
+    statistics), whole, on rank 0.
+    """
     runtime.report("gathering parameters")
-    specs = {i: s for i, s in enumerate(program.ARGUMENTS) if s.role == "parameter"}
+    specs = {
+        i: spec
+        for i, spec in enumerate(program.ARGUMENTS)
+        if spec.role == "parameter"
+        or (spec.role == "state" and any(spec.name in source for source in sources))
+    }
     own = {i: held[spec.name] for i, spec in specs.items() if spec.name in held}
     return runtime.collect(specs, own, program.MESHES, rank)

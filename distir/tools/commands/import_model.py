@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import dimension
+from distir.tools.arguments import dimension, non_negative_integer
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 
@@ -32,10 +32,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="model.mlir",
         help="the program; its weights go beside it, to model.safetensors",
     )
-    add_training_arguments(parser)
+    group = add_training_arguments(parser)
+    group.add_argument(
+        "--dropout-seed",
+        type=non_negative_integer,
+        metavar="N",
+        help="seed of the random numbers of dropout, which a model exported in training "
+        "mode has (default 0)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from distir.dialects.train_ops.dropout import DropoutOp
+    from distir.errors import DistIRError
     from distir.frontends.onnx_importer import import_onnx
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
@@ -51,6 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     if differentiate is not None:
         with progress("differentiating"):
             apply_passes(imported.module, differentiate)
+        drops = any(isinstance(op, DropoutOp) for op in imported.module.walk())
+        if arguments.dropout_seed is not None and not drops:
+            raise DistIRError(
+                f"--dropout-seed is for models with dropout, but {arguments.model} has none "
+                f"in training mode; export it in training mode, or leave the seed out"
+            )
     with progress(f"writing {arguments.output}"):
         imported.save(arguments.output)
     return 0

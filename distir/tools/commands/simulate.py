@@ -20,6 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="trace.json",
         help="write a timeline for chrome://tracing or ui.perfetto.dev",
     )
+    parser.add_argument(
+        "--flat",
+        action="store_true",
+        help="execute every op on every device, without summaries: slower, the same result",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
     with progress("simulating"):
-        result = simulate(module)
+        result = simulate(module, flat=arguments.flat)
         if arguments.json is not None:
             result.write_json(arguments.json)
         if arguments.trace is not None:

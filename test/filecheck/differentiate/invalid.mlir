@@ -4,14 +4,16 @@
 // RUN: not distir-opt %s -p "differentiate{output=2}" 2>&1 | filecheck %s --check-prefix=OUTPUT
 // RUN: not distir-opt %s -p "differentiate{output=1}" 2>&1 | filecheck %s --check-prefix=CLASSES
 // RUN: not distir-opt %s -p "differentiate{loss=mse output=1}" 2>&1 | filecheck %s --check-prefix=INDEPENDENT
+// RUN: not distir-opt %s -p "differentiate{loss=mse ignore-index=1}" 2>&1 | filecheck %s --check-prefix=IGNORE
 // RUN: not distir-opt %s -p "differentiate" 2>&1 | filecheck %s --check-prefix=RULE
 
 // LOSS: error: differentiate: there is no loss 'hinge'; choose one of cross_entropy, mse, none
 // OPTIMIZER: error: differentiate: there is no optimizer 'lion'; choose one of {{.*}}adamw
-// SCALAR: error: differentiate: the loss must be a scalar, but result 0 has type tensor<4x4xf32>; choose a loss, or another output
+// SCALAR: error: differentiate: the loss must be a scalar, but result 0 of onnx.Hardmax %y (in router.choice) has type tensor<4x4xf32>; choose a loss, or another output
 // OUTPUT: error: differentiate: the program has 2 results, there is no output 2
 // CLASSES: error: differentiate: cross_entropy needs logits [..., classes], but result 1 has type tensor<4xf32>
-// INDEPENDENT: error: differentiate: the loss does not depend on any parameter
+// INDEPENDENT: error: differentiate: the loss does not depend on any parameter: result 1, of type tensor<4xf32>
+// IGNORE: error: differentiate: ignore_index is a class of cross_entropy, and the loss is mse; leave it out
 // RULE: error: {{.*}}onnx.Hardmax{{.*}}router.choice
 // RULE-SAME: gradient
 

@@ -33,7 +33,7 @@
 
 // ADAMW:      %labels: tensor<8xi64> {dist.role = "label"
 // ADAMW-SAME: %optimizer_step: tensor<i64> {dist.role = "state", dist.name = "optimizer.step"}
-// ADAMW:      train.cross_entropy %{{.*}}, %labels {divisor = 8 : i64}
+// ADAMW:      train.cross_entropy %{{.*}}, %labels {scope = "loss", divisor = 8 : i64}
 // ADAMW:      train.adamw {{.*}}learning_rate = 5.000000e-01
 
 func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}, %w1: tensor<16x32xf32> {dist.role = "parameter", dist.name = "w1"}, %w2: tensor<32x4xf32> {dist.role = "parameter", dist.name = "w2"}) -> tensor<8x4xf32> {

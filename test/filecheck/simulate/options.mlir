@@ -1,6 +1,7 @@
 // The program passes through unchanged; the report goes to stderr.
 // RUN: distir-opt %s -p "simulate{cluster=dgx2}" 2>/dev/null | filecheck %s
 // RUN: distir-opt %s -p "simulate{cluster=dgx2 json=\"%t.json\" trace=\"%t.trace\"}" 2>&1 >/dev/null | filecheck %s --check-prefix REPORT
+// RUN: distir-opt %s -p "simulate{cluster=dgx2 flat=true}" 2>&1 >/dev/null | filecheck %s --check-prefix REPORT
 // RUN: filecheck %s --check-prefix JSON < %t.json
 // RUN: filecheck %s --check-prefix TRACE < %t.trace
 // RUN: not distir-opt %s -p simulate 2>&1 | filecheck %s --check-prefix NONE

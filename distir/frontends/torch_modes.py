@@ -1,0 +1,100 @@
+"""
+Modules in training mode, as PyTorch's exporters should write them.
+
+The exporters leave out what training mode means for two ops: the newer one writes batch
+normalisation without its mode, both write the dropout inside attention without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from distir.errors import DistIRError
+
+if TYPE_CHECKING:
+    import torch
+
+_ON = "distir.training_mode"
+
+
+def training_norms(module: torch.nn.Module) -> dict[str, float]:
+    """
+    The share that the running statistics keep in a step, for every batch normalisation
+    in training mode, by name. Raises DistIRError for one that averages over all steps.
+    """
+    from torch.nn.modules.batchnorm import (
+        _BatchNorm,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    found: dict[str, float] = {}
+    for name, part in module.named_modules():
+        if not isinstance(part, _BatchNorm) or not part.training:
+            continue
+        if not part.track_running_stats or part.momentum is None:
+            raise DistIRError(
+                f"{type(part).__name__} {name!r} has no running statistics with a fixed "
+                f"momentum, which is what can be trained; set its momentum and "
+                f"track_running_stats=True, or put it into evaluation mode"
+            )
+        found[name] = 1 - part.momentum
+    return found
+
+
+@contextlib.contextmanager
+def as_it_is(module: torch.nn.Module) -> Generator[None]:
+    """
+    Inside, running the module in training mode changes neither its running statistics
+    nor PyTorch's random numbers.
+    """
+    import torch
+
+    norms = [module.get_submodule(name) for name in training_norms(module)]
+    momenta = [norm.momentum for norm in norms]
+    counts = [norm.get_buffer("num_batches_tracked").clone() for norm in norms]
+    with torch.random.fork_rng(devices=[]):
+        try:
+            for norm in norms:
+                norm.momentum = 0.0  # pyright: ignore[reportArgumentType]
+            yield
+        finally:
+            for norm, momentum, number in zip(norms, momenta, counts, strict=True):
+                norm.momentum = momentum  # pyright: ignore[reportArgumentType]
+                norm.get_buffer("num_batches_tracked").copy_(number)
+
+
+def write_training_mode(path: str | Path, norms: dict[str, float]) -> None:
+    """
+    Writes into an exported ONNX file what the exporters leave out, `norms` being
+    `training_norms` of the module.
+    """
+    model = onnx.load(path, load_external_data=False)
+    by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}
+    for node in model.graph.node:
+        if node.op_type == "BatchNormalization" and node.input[3] in by_statistics:
+            _train_norm(node, by_statistics[node.input[3]])
+        elif node.op_type == "Dropout" and len(node.input) == 2:
+            _train_dropout(model, node)
+    onnx.save(model, path)
+
+
+def _train_norm(node: NodeProto, kept: float) -> None:
+    others = [a for a in node.attribute if a.name not in ("training_mode", "momentum")]
+    del node.attribute[:]
+    node.attribute.extend(others)
+    node.attribute.append(helper.make_attribute("training_mode", 1))
+    node.attribute.append(helper.make_attribute("momentum", kept))
+    for statistic in ("mean", "variance")[len(node.output) - 1 :]:
+        node.output.append(f"{node.output[0]}.running_{statistic}")
+
+
+def _train_dropout(model: ModelProto, node: NodeProto) -> None:
+    if all(tensor.name != _ON for tensor in model.graph.initializer):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(True), _ON))
+    node.input.append(_ON)

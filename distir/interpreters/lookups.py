@@ -1,0 +1,191 @@
+"""What the integers of a program index: found by following their uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.train_ops.losses import CrossEntropyOp
+from distir.errors import DistIRError
+from distir.program import describe, functions
+
+_TABLES: dict[str, tuple[int, int]] = {
+    # op: positions of the table and of the indices into it, along attribute `axis`
+    "onnx.Gather": (0, 1),
+    "onnx.GatherElements": (0, 1),
+    "onnx.ScatterElements": (0, 1),
+    "onnx.NegativeLogLikelihoodLoss": (0, 1),
+    "onnx.SoftmaxCrossEntropyLoss": (0, 1),
+}
+_KEEPS_ALL_VALUES = frozenset(
+    f"onnx.{name}"
+    for name in (
+        "Cast",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    )
+)
+"""Ops whose results hold exactly the values of their first operands, moved."""
+
+_KEEPS_VALUES = _KEEPS_ALL_VALUES | frozenset(
+    f"onnx.{name}" for name in ("Clip", "Gather", "Max", "Min", "Mod", "Pad", "Slice")
+)
+"""Ops whose results hold values of their first operands, moved or selected."""
+
+_SELECTS = "onnx.Where"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """
+    An op that takes integers as indices of a table with `size` entries. `checked`: it
+    is an error if one is less than `least` or not less than `size`, but for `ignored`.
+    """
+
+    op: Operation
+    size: int
+    least: int = 0
+    ignored: int | None = None
+    checked: bool = True
+
+    def check(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Raises DistIRError for an index of that argument that is none of the table."""
+        if not self.checked:
+            return
+        wrong = (array < self.least) | (array >= self.size)
+        if self.ignored is not None:
+            wrong &= array != self.ignored
+        if not wrong.any():
+            return
+        value = array[wrong].flat[0]
+        if self.least < 0:
+            raise DistIRError(
+                f"input {name!r} holds {value}, but {describe(self.op)} looks up "
+                f"{self.size} entries with it; give numbers from {self.least} to "
+                f"{self.size - 1}"
+            )
+        rest = "" if self.ignored is None else f" or {self.ignored}, which is ignored"
+        raise DistIRError(
+            f"input {name!r} holds {value}, which is none of the {self.size} classes of "
+            f"{describe(self.op)}; give labels from 0 to {self.size - 1}{rest}"
+            + ("" if rest else ", and an ignore_index if it marks padding")
+        )
+
+
+class Uses:
+    """Where the values of a program's arguments go."""
+
+    def __init__(self, module: ModuleOp):
+        self._functions = functions(module)
+        self._calls: dict[str, list[CallOp]] = {}
+        for op in module.walk():
+            if isinstance(op, CallOp):
+                self._calls.setdefault(op.callee.string_value(), []).append(op)
+
+    def lookups(self, value: SSAValue, *, exactly: bool = False) -> list[Lookup]:
+        """
+        What the value, or something that has its values, indexes; with `exactly` only
+        where all of its values arrive unchanged.
+        """
+        kept = _KEEPS_ALL_VALUES if exactly else _KEEPS_VALUES | {_SELECTS}
+        found: list[Lookup] = []
+        for op, index in self._reached(value, kept):
+            lookup = _lookup(op, index)
+            if lookup is not None:
+                found.append(lookup)
+        return found
+
+    def reader(self, value: SSAValue) -> Operation | None:
+        """The first op that computes with the value; None if nothing does."""
+        found = [
+            op
+            for op, _ in self._reached(value, frozenset())
+            if op.dialect_name() not in ("collective", "dist")
+            and not isinstance(op, CallOp | ReturnOp)
+        ]
+        return found[-1] if found else None  # The latest use is listed first.
+
+    def _reached(
+        self, value: SSAValue, kept: frozenset[str]
+    ) -> Iterator[tuple[Operation, int]]:
+        """Uses of the value and of the results of `kept` ops, by op and operand."""
+        pending, seen = [value], {value}
+        while pending:
+            current = pending.pop()
+            for use in current.uses:
+                yield use.operation, use.index
+                for target in self._same_values(use.operation, use.index, kept):
+                    if target not in seen:
+                        seen.add(target)
+                        pending.append(target)
+
+    def _same_values(
+        self, op: Operation, index: int, kept: frozenset[str]
+    ) -> Iterable[SSAValue]:
+        """What holds the values of an operand of an op, up to order and selection."""
+        if isinstance(op, CallOp):
+            callee = self._functions.get(op.callee.string_value())
+            return [] if callee is None else [callee.body.block.args[index]]
+        if isinstance(op, ReturnOp):
+            function = op.parent_op()
+            assert isinstance(function, FuncOp)
+            calls = self._calls.get(function.sym_name.data, [])
+            return [call.results[index] for call in calls]
+        if op.dialect_name() in ("collective", "dist"):
+            return op.results
+        if op.name not in kept or not isinstance(op, OnnxOp):
+            return []
+        if op.name == "onnx.Gather" and op.operand_position(index) != 0:
+            return []
+        if op.name == _SELECTS and op.operand_position(index) == 0:
+            return []
+        return op.results
+
+
+def _lookup(op: Operation, index: int) -> Lookup | None:
+    if isinstance(op, CrossEntropyOp) and index == 1:
+        return Lookup(op, shape_of(op.logits)[-1], 0, op.ignored)
+    if not isinstance(op, OnnxOp):
+        return None
+    position = op.operand_position(index)
+    if op.name == "onnx.OneHot" and position == 0:
+        depth = op.operands[1].owner
+        if isinstance(depth, OnnxOp) and depth.name == "onnx.Constant":
+            size = int(np.asarray(depth.attribute("value")).reshape(-1)[0])
+            return Lookup(op, size, checked=False)
+        return None
+    if op.name in ("onnx.GatherND", "onnx.ScatterND") and position == 1:
+        table = op.operands[0].type
+        first = op.attribute("batch_dims") if op.name == "onnx.GatherND" else 0
+        if not isinstance(table, TensorType):
+            return None
+        return Lookup(op, min(table.get_shape()[first:]), checked=False)
+    if op.name not in _TABLES or position != _TABLES[op.name][1]:
+        return None
+    table = op.operands[_TABLES[op.name][0]].type
+    if not isinstance(table, TensorType) or not table.get_num_dims():
+        return None
+    is_loss = "axis" not in op.SCHEMA.attributes
+    size = table.get_shape()[1 if is_loss else op.attribute("axis")]
+    if size < 0:
+        return None
+    if is_loss:
+        return Lookup(op, size, 0, op.attribute("ignore_index"))
+    return Lookup(op, size, -size)

@@ -1,0 +1,301 @@
+"""What an op can do given the ways in which its operands are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import ConstrainOp
+from distir.errors import DistIRError
+from distir.sharding.choice.candidates import OpCandidates
+from distir.sharding.choice.choices import ArgumentKey, OpChoice, Source
+from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
+from distir.sharding.choice.prices import gather_price, reduce_price
+from distir.sharding.choice.states import Available
+
+if TYPE_CHECKING:
+    from distir.sharding.choice.chooser import AxisChooser
+
+REQUESTED = -1
+"""Stands for a request among the operands that support a split."""
+
+
+class OpOptions:
+    """The choices for the ops of one function, with their prices."""
+
+    def __init__(self, chooser: AxisChooser, function: str):
+        self.chooser = chooser
+        self.function = function
+        self.derived: dict[SSAValue, Source] = {}
+        """Values that follow from parameters and constants alone."""
+        self.requested: set[SSAValue] = set()
+        """Those among them that come split already, not by this choice."""
+        self.late = chooser.late(function)
+        """Values whose partial sums are not reduced here."""
+
+    def add_argument(self, value: SSAValue, key: ArgumentKey) -> None:
+        """Records what an argument comes as."""
+        placement, source = key
+        if source != "activation":
+            self.derived[value] = source
+            if placement.kind == "split":
+                self.requested.add(value)
+
+    def derive(self, op: Operation) -> None:
+        """Records what an op's results are computed from."""
+        sources = {self.derived.get(v, "activation") for v in op.operands}
+        if "activation" in sources or isinstance(op, CallOp):
+            return
+        source: Source = "parameter" if "parameter" in sources else "constant"
+        for result in op.results:
+            self.derived[result] = source
+            if any(v in self.requested for v in op.operands):
+                self.requested.add(result)
+
+    def of(
+        self, op: Operation, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        """The choices for an op whose operands are there in those ways."""
+        if isinstance(op, CallOp):
+            yield from self._call(op, available)
+        elif isinstance(op, ConstrainOp):
+            yield from self._constrained(op, available[0])
+        else:
+            yield from self._compute(op, available)
+
+    def _compute(
+        self, op: Operation, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        info = self.chooser.info(op)
+        for key, support in self._supported(info, available).items():
+            candidate = info.candidate(*key)
+            if candidate is None or self._is_foreign(info, key[0]):
+                continue
+            price = candidate.work
+            for i, target in enumerate(candidate.operands):
+                price += self.move(
+                    op.operands[i],
+                    available[i],
+                    target,
+                    info.operand_bytes[i],
+                    may_slice=bool(support - {i}),
+                )
+            if price < inf:
+                yield (
+                    OpChoice(
+                        op,
+                        candidate.operands,
+                        candidate.results,
+                        candidate.factor,
+                        candidate.run,
+                        candidate.decompose,
+                    ),
+                    price,
+                )
+        yield from self._partial(info, available)
+
+    def _is_foreign(self, info: OpCandidates, factor: int | None) -> bool:
+        """
+        Whether a split is not what an axis for parameters is there for: a contraction
+        with a parameter splits along a dimension of the parameter; one of activations
+        alone (attention scores) is not turned into partial sums.
+        """
+        if factor is None or not self.chooser.split_parameters or not info.rule.flops:
+            return False
+        parameters = [
+            i
+            for i, v in enumerate(info.op.operands)
+            if self.derived.get(v) == "parameter"
+        ]
+        if parameters:
+            return not any(
+                factor in dim for i in parameters for dim in info.rule.operands[i]
+            )
+        return info.rule.factors[factor].kind == "reduction" and not any(
+            v in self.derived for v in info.op.operands
+        )
+
+    def _partial(
+        self, info: OpCandidates, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        """Letting partial values pass through, where the rule is linear in them."""
+        whole = info.candidate(None, None)
+        assert whole is not None
+        for linear in info.rule.linear:
+            monoids = [
+                {p.monoid for p in available[i] if p.kind == "partial"}
+                for i in linear.operands
+            ]
+            common = set[str].intersection(*monoids) if monoids else set[str]()
+            for monoid in sorted(common & linear.monoids):
+                partial = Placement("partial", monoid=monoid)
+                operands = tuple(
+                    partial if i in linear.operands else WHOLE
+                    for i in range(len(available))
+                )
+                price = whole.work + sum(
+                    self.move(
+                        info.op.operands[i], available[i], p, info.operand_bytes[i]
+                    )
+                    for i, p in enumerate(operands)
+                )
+                if price < inf:
+                    results = (partial,) * len(info.op.results)
+                    yield OpChoice(info.op, operands, results), price
+
+    def _supported(
+        self, info: OpCandidates, available: tuple[Available, ...]
+    ) -> dict[tuple[int | None, int | None], set[int]]:
+        """
+        The factors (with runs) worth trying and the operands that suggest each: those
+        already split that way, and, where parameters may start a split, those derived
+        from parameters. A suggestion by an activation or by a requested split lets
+        whole operands be sliced; a split chosen for a parameter here does not.
+        """
+        found: dict[tuple[int | None, int | None], set[int]] = {(None, None): set()}
+        starts: list[int] = []
+        activations = [
+            any(p.kind == "split" for p in placements)
+            and info.op.operands[i] not in self.derived
+            for i, placements in enumerate(available)
+        ]
+        for i, placements in enumerate(available):
+            if (
+                any(activations)
+                and not activations[i]
+                and not self.chooser.split_parameters
+            ):
+                # A parameter stored split over a data axis is gathered for its use.
+                continue
+            for placement in placements:
+                if placement.kind == "split":
+                    key = info.factor_of(False, i, placement)
+                    if key is not None:
+                        support = found.setdefault(key, set())
+                        value = info.op.operands[i]
+                        if value not in self.derived or value in self.requested:
+                            support.add(i)
+                elif placement.kind == "free" or (
+                    placement.kind == "whole"
+                    and self.chooser.split_parameters
+                    and self.derived.get(info.op.operands[i]) == "parameter"
+                ):
+                    starts.append(i)
+        for key in self.chooser.hinted_factors(info, self.chooser.wishes):
+            found.setdefault(key, set()).add(REQUESTED)
+        if not starts:
+            return found
+        # A split starts where a parameter meets a contraction, or before that where an
+        # undecided parameter is prepared for one (transposed, cast). Added to an
+        # activation (a bias, a table of positions) a parameter only follows: else it
+        # would split the sequence.
+        preparation = len(info.op.operands) == 1 and FREE in available[0]
+        if not preparation and not info.rule.flops:
+            return found
+        hints = self.chooser.hints(self.function)
+        wanted: set[tuple[int, int | None]] = set(
+            self.chooser.hinted_factors(info, hints)
+        )
+        for i in starts:
+            for dim in info.rule.operands[i]:
+                for factor in dim:
+                    found.setdefault((factor, None), set())
+                    for hinted, run in wanted:
+                        if hinted == factor:
+                            found.setdefault((factor, run), set())
+        return found
+
+    def move(
+        self,
+        value: SSAValue,
+        available: Available,
+        target: Placement,
+        size: float,
+        *,
+        may_slice: bool = False,
+    ) -> float:
+        """The price of having an operand placed as an op needs it; inf if never."""
+        if target in available:
+            return 0.0
+        if FREE in available:
+            return inf if target.kind == "partial" else 0.0
+        if value in self.late:
+            available = frozenset(p for p in available if p.kind != "partial")
+        parts = self.chooser.parts
+        prices = [inf]
+        for source in available:
+            match source.kind, target.kind:
+                case "whole", "split":
+                    if may_slice or value in self.derived:
+                        prices.append(0.0)
+                case "split", "whole":
+                    prices.append(gather_price(size, parts))
+                case "split", "split":
+                    prices.append(gather_price(size, parts) / parts)
+                case "partial", "whole":
+                    prices.append(reduce_price(size, parts))
+                case "partial", "split":
+                    if may_slice:
+                        prices.append(reduce_price(size, parts) / 2)
+                case _:
+                    pass
+        return min(prices)
+
+    def settled(
+        self, user: OpCandidates, index: int, available: Available
+    ) -> tuple[Placement, float]:
+        """
+        How an operand crosses a function boundary at a call or return: as it is, but
+        never partial.
+        """
+        if WHOLE in available:
+            return WHOLE, 0.0
+        if FREE in available:
+            return FREE, 0.0
+        size, parts = user.operand_bytes[index], self.chooser.parts
+        splits = (p for p in available if p.kind == "split")
+        for placement in sorted(splits, key=str):
+            fitting = user.fitting(index, placement)
+            if fitting is not None:
+                return fitting, 0.0
+        prices = {"split": gather_price, "partial": reduce_price}
+        return WHOLE, min(prices[p.kind](size, parts) for p in available)
+
+    def _call(
+        self, op: CallOp, available: tuple[Available, ...]
+    ) -> Iterable[tuple[OpChoice, float]]:
+        info = self.chooser.info(op)
+        price = 0.0
+        keys: list[ArgumentKey] = []
+        for i, placements in enumerate(available):
+            placement, cost = self.settled(info, i, placements)
+            price += cost
+            source = self.derived.get(op.operands[i], "activation")
+            keys.append((placement, source))
+        for callee in self.chooser.solve(op.callee.string_value(), keys):
+            choice = OpChoice(op, callee.arguments, callee.results, callee=callee)
+            yield choice, price + callee.cost
+
+    def _constrained(
+        self, op: ConstrainOp, available: Available
+    ) -> Iterable[tuple[OpChoice, float]]:
+        if not op.fixes(self.chooser.axis):
+            for placement in available:
+                placement = WHOLE if placement == FREE else placement
+                yield OpChoice(op, (placement,), (placement,)), 0.0
+            return
+        info = self.chooser.info(op)
+        target = placement_in(op.layout.data, self.chooser.axis)
+        if target.kind == "partial":
+            raise DistIRError(
+                f"dist.constrain cannot ask for a value that is partial over "
+                f"{self.chooser.axis!r}; constrain a reduced or split layout"
+            )
+        price = self.move(
+            op.source, available, target, info.operand_bytes[0], may_slice=True
+        )
+        yield OpChoice(op, (target,), (target,)), price

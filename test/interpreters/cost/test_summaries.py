@@ -1,0 +1,135 @@
+"""Summarised calls and one device for all of a mesh: the same result as op by op."""
+
+import pytest
+from cost_programs import cluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training_programs import training_gpt, training_mlp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.interpreters.cost import Simulation, simulate
+from distir.passes.activation_checkpoint import POLICIES
+from distir.passes.distribute import DistributePass
+
+LEVELS = ((2, 3e9, 1e-6), (4, 1e9, 2e-6), (64, 1e8, 5e-6))
+MACHINES = cluster(
+    64, levels=LEVELS, peak=1e12, bandwidth=1e11, launch=1e-6, memory=10**9
+)
+
+
+def distributed(module: ModuleOp, on: ClusterOp, **options: object) -> ModuleOp:
+    module = module.clone()
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on.clone(), first)
+    DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
+    return module
+
+
+def assert_same(module: ModuleOp) -> Simulation:
+    """Simulates it both ways; times are equal to rounding, all else exactly."""
+    short, flat = simulate(module), simulate(module, flat=True)
+    assert short.devices == flat.devices
+    assert short.ops == flat.ops
+    assert short.peak_memory_bytes == flat.peak_memory_bytes
+    assert short.communication_bytes == flat.communication_bytes
+    assert short.step_time_s == pytest.approx(flat.step_time_s, rel=1e-12)
+    assert short.flops == pytest.approx(flat.flops, rel=1e-12)
+    for name in ("compute_s", "communication_s", "idle_s"):
+        assert getattr(short, name) == pytest.approx(
+            getattr(flat, name), rel=1e-9, abs=1e-9 * flat.step_time_s
+        )
+    return short
+
+
+STRATEGIES = [
+    {},
+    {"d": 4},
+    {"t": 2},
+    {"d": 2, "t": 2, "zero": 1},
+    {"d": 4, "zero": 2, "checkpoint": "full"},
+    {"d": 2, "zero": 3, "checkpoint": "selective"},
+    {"t": 4, "sequence_parallel": True},
+    {"p": 2, "k": 4},
+    {"p": 2, "k": 2, "d": 2, "t": 2, "schedule": "gpipe"},
+    {"p": 2, "k": 4, "schedule": "zb-h1", "blocking_sends": True},
+    {"p": 1, "k": 4, "d": 1},
+]
+
+
+@pytest.mark.parametrize("options", STRATEGIES, ids=str)
+def test_a_training_step(options):
+    assert_same(distributed(training_gpt(dropout=0.1), MACHINES, **options))
+
+
+@given(
+    degrees=st.tuples(*[st.sampled_from([1, 2, 4])] * 3).filter(
+        lambda dtp: dtp[0] * dtp[1] * dtp[2] <= 16
+    ),
+    k=st.sampled_from([1, 2, 4]),
+    zero=st.integers(0, 3),
+    checkpoint=st.sampled_from(POLICIES),
+    blocking=st.booleans(),
+)
+@settings(max_examples=15, deadline=None)
+def test_random_strategies(degrees, k, zero, checkpoint, blocking):
+    d, t, p = degrees
+    if d * k > 8 or p > 2:
+        return
+    module = distributed(
+        training_mlp(),
+        MACHINES,
+        d=d,
+        t=t,
+        p=p,
+        k=k,
+        zero=zero if d > 1 else 0,
+        checkpoint=checkpoint,
+        blocking_sends=blocking,
+    )
+    assert_same(module)
+
+
+def uneven() -> ClusterOp:
+    """Four devices, the third of them slow."""
+    kinds = [
+        KindOp(
+            name,
+            devices,
+            memory=10**9,
+            memory_bandwidth=1e11,
+            peak_flops={"default": peak},
+            launch_latency=1e-6,
+        )
+        for name, devices, peak in (("fast", (0, 1, 3), 1e12), ("slow", (2,), 1e7))
+    ]
+    return ClusterOp("c", kinds, [LinkOp("link", 4, bandwidth=1e9, latency=1e-6)])
+
+
+def test_a_slow_device_is_simulated_for_itself():
+    result = assert_same(distributed(training_mlp(), uneven(), d=4))
+    assert result.compute_s[2] > 2 * result.compute_s[0]
+    assert result.idle_s[0] > 0
+    result = assert_same(distributed(training_mlp(), uneven(), p=2, k=2, d=2))
+    assert result.compute_s[2] > 2 * result.compute_s[3]
+
+
+def test_groups_on_different_links_are_simulated_one_by_one():
+    """Of three groups of two, the middle one crosses nodes of three devices."""
+    links = (
+        LinkOp("inside", 3, bandwidth=1e10, latency=1e-6),
+        LinkOp("outside", 6, bandwidth=1e8, latency=1e-5),
+    )
+    kind = KindOp(
+        "unit",
+        range(6),
+        memory=10**9,
+        memory_bandwidth=1e11,
+        peak_flops={"default": 1e12},
+        launch_latency=0.0,
+    )
+    module = training_mlp(batch=12)
+    result = assert_same(distributed(module, ClusterOp("c", [kind], links), d=3, t=2))
+    assert len(set(result.communication_s)) > 1
