@@ -58,11 +58,20 @@ class TrainingStep:
         self.names.insert(position, name)
         self._taken.add(name)
         if not is_last:
-            set_argument_attributes(self.function, self.attributes)
+            self.describe_arguments()
         return arg
+
+    def describe_arguments(self) -> None:
+        """Brings the function's own description of its arguments up to date."""
+        outputs = self.function.function_type.outputs.data
+        self.function.properties["function_type"] = FunctionType.from_lists(
+            [a.type for a in self.block.args], outputs
+        )
+        set_argument_attributes(self.function, self.attributes)
 
     def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
         """What the forward program updates by itself, such as running statistics."""
+        self.describe_arguments()
         values, attributes = (
             return_op(self.function).operands,
             result_attributes(self.function),
@@ -71,7 +80,7 @@ class TrainingStep:
 
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
         """Replaces what the function returns, and says what its arguments are."""
-        set_argument_attributes(self.function, self.attributes)
+        self.describe_arguments()
         self.block.erase_op(return_op(self.function))
         values = [value for value, _ in results]
         self.block.add_op(ReturnOp(*values))
