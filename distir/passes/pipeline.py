@@ -9,21 +9,21 @@ from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
-from distir.passes.inline_calls import inline_call
 from distir.passes.pipelines.emit import Emitter
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import Group
+from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.over_time import over_time
+from distir.passes.pipelines.split_calls import CallSplitter
 from distir.passes.pipelines.stages import Placer, forward_stages
-from distir.passes.pipelines.structure import Kind, Structure, over_time
+from distir.passes.pipelines.structure import Structure
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
-from distir.program import erase_unreachable, functions
 from distir.sharding.mesh import Mesh
 
 NAMES = {
@@ -108,7 +108,7 @@ class PipelinePass(ModulePass):
         splits = any(
             a.phase is Phase.BACKWARD_INPUT for row in schedule.actions for a in row
         )
-        if splits and _inline(op, structure.backward):
+        if splits and CallSplitter(op).split(structure.backward):
             structure = Structure(op)
         forward = forward_stages(structure, schedule.stages, self.stages)
         placer = Placer(structure, forward)
@@ -127,7 +127,6 @@ class PipelinePass(ModulePass):
         Rewriter.insert_op(function, InsertPoint.before(structure.function))
         structure.function.detach()
         old.detach()
-        erase_unreachable(op)
 
     def _check(self, schedule: Schedule, structure: Structure) -> None:
         check_schedule(schedule)
@@ -150,15 +149,6 @@ class PipelinePass(ModulePass):
                 "pipeline: the schedule has backwards, but the program only computes "
                 "forwards; choose the schedule `forward`"
             )
-
-
-def _inline(module: ModuleOp, ops: Sequence[Operation]) -> bool:
-    """Puts what backward calls compute in their place, so that it can be taken apart."""
-    known = functions(module)
-    calls = [op for op in ops if isinstance(op, CallOp)]
-    for call in calls:
-        inline_call(call, known[call.callee.string_value()])
-    return bool(calls)
 
 
 def _postpone(structure: Structure, placer: Placer) -> None:

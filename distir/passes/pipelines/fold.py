@@ -22,14 +22,13 @@ from distir.dialects.dist import (
     Layout,
     LayoutAttr,
     ReshardOp,
-    Shard,
     layout_of,
     with_layout,
 )
 from distir.errors import DistIRError
-from distir.passes.pipelines.structure import over_time, without_time
-from distir.program import describe, functions, unique_name
-from distir.sharding.layout import canonical
+from distir.passes.pipelines.over_time import micro_batch_type, over_time, whole_type
+from distir.passes.pipelines.part import part_ops
+from distir.program import describe, entry_function, functions, unique_name
 from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
@@ -43,7 +42,8 @@ class Fold:
     - `mesh`: the program's mesh, its first axis over time;
     - `stages`: the meshes without that axis that stages run on.
 
-    Functions are folded once per mesh that they are called on. In a folded function, an
+    Functions of the module make place for folded ones, one per mesh that they are called
+    on; those that nothing calls are gone. In a folded function, an
     op that asks for its place along the axis over time asks an argument, the number of
     the micro-batch, which comes last.
     """
@@ -67,58 +67,32 @@ class Fold:
     _types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
         default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
     )
+    _whole_types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
+        default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
+    )
     _original: Mapping[str, FuncOp] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._entry = entry_function(self.module)
         self._original = functions(self.module)
+        for function in self._original.values():
+            if function is not self._entry:
+                function.detach()
         self._spaces = {mesh.name: mesh for mesh in self.stages}
 
     def type(self, type_: Attribute, mesh: str) -> Attribute:
         """The type of one micro-batch of a value, on a stage's mesh."""
         key = (id(type_), mesh)
         if key not in self._types:
-            self._types[key] = (type_, self._folded(type_, mesh))
+            self._types[key] = (type_, micro_batch_type(type_, self.mesh, mesh))
         return self._types[key][1]
 
-    def _folded(self, type_: Attribute, mesh: str) -> Attribute:
-        layout = layout_of(type_)
-        if layout is None or not isinstance(type_, TensorType):
-            return type_
-        count = self.mesh.size(TIME_AXIS)
-        shape = [
-            size // count if any(s.axis == TIME_AXIS for s in shards) else size
-            for size, shards in zip(
-                type_.get_shape(), layout.full_dims(type_.get_num_dims()), strict=True
-            )
-        ]
-        folded = replace(without_time(layout), mesh=mesh)
-        return TensorType(type_.element_type, shape, LayoutAttr(folded))
-
     def whole_type(self, type_: Attribute, mesh: str) -> Attribute:
-        """
-        The type of all micro-batches of a value together, each of them split over the
-        devices as `type` says: in runs, where the batch is what is split.
-        """
-        layout = layout_of(type_)
-        if layout is None or not isinstance(type_, TensorType):
-            return type_
-        dims: list[tuple[Shard, ...]] = []
-        shape = type_.get_shape()
-        for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True):
-            left, runs = size, list[Shard]()
-            over = [s for s in shards if s.axis == TIME_AXIS]
-            if over:
-                left //= self.mesh.size(TIME_AXIS)
-            for shard in shards:
-                if shard.axis == TIME_AXIS:
-                    continue
-                left //= self.mesh.size(shard.axis)
-                run = left if over and shard.run is None else shard.run
-                runs.append(Shard(shard.axis, run))
-            dims.append(tuple(runs))
-        whole = replace(without_time(layout), mesh=mesh, dims=tuple(dims))
-        layout = canonical(shape, whole, self._spaces[mesh])
-        return with_layout(type_, layout)
+        """The type of all micro-batches of a value together, on a stage's mesh."""
+        key = (id(type_), mesh)
+        if key not in self._whole_types:
+            self._whole_types[key] = (type_, whole_type(type_, self.mesh, mesh))
+        return self._whole_types[key][1]
 
     def op(
         self,
@@ -141,6 +115,12 @@ class Fold:
             call = CallOp(name, [*operands, *extra], results)
             call.attributes.update(op.attributes)
             return [call]
+        if isinstance(op, ReshardOp) and self._divides(op):
+            if number is None:
+                raise NeedsNumber
+            placement, count = over_time(op.result), self.mesh.size(TIME_AXIS)
+            space = self._spaces[mesh]
+            return part_ops(operands[0], results[0], placement, count, number, space)
         touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
         if not touched or isinstance(op, ReshardOp):
             new = type(op).create(
@@ -272,14 +252,6 @@ class Fold:
             if isinstance(op, ReturnOp):
                 block.add_op(ReturnOp(*operands))
                 break
-            if isinstance(op, ReshardOp) and over_time(op.source) != over_time(
-                op.result
-            ):
-                raise DistIRError(
-                    f"pipeline: {describe(op)} in @{name} brings micro-batches together, "
-                    f"but @{name} runs for each of them; an op there looks at the whole "
-                    f"batch (batch normalisation, say), which micro-batches cannot do"
-                )
             made = self.op(op, operands, mesh, number)
             block.add_ops(made)
             for old, new in zip(op.results, made[-1].results, strict=True):
@@ -291,13 +263,31 @@ class Fold:
         function.res_attrs = source.res_attrs
         return function
 
+    def _divides(self, op: ReshardOp) -> bool:
+        """
+        Whether a reshard takes a micro-batch's part. Raises DistIRError for one that
+        brings micro-batches together: what runs for each of them cannot do that.
+        """
+        before, after = over_time(op.source), over_time(op.result)
+        if self.mesh.size(TIME_AXIS) == 1 or before == after:
+            return False
+        if before.kind == "whole" and after.kind == "split":
+            return True
+        owner = op.source.owner
+        source = owner if isinstance(owner, Operation) else op
+        raise DistIRError(
+            f"pipeline: {describe(source)} makes something of the whole batch, as batch "
+            f"normalisation does, but the function that it is in works on micro-batches; "
+            f"use one micro-batch (k=1), or a model without it"
+        )
+
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
         """Adds a function with that body to the module."""
         last = block.last_op
         assert last is not None
-        suffix = mesh if len(self.stages) > 1 else "each"
+        plain = f"{name}_{mesh}" if len(self.stages) > 1 else name
         function = FuncOp(
-            unique_name(self.module, f"{name}_{suffix}"),
+            unique_name(self.module, plain),
             FunctionType.from_lists(
                 [a.type for a in block.args], [v.type for v in last.operands]
             ),
@@ -305,8 +295,12 @@ class Fold:
             StringAttr("private"),
         )
         self._origin[function.sym_name.data] = name
-        Rewriter.insert_op(function, InsertPoint.before(self._original[name]))
+        self.add(function)
         return function
+
+    def add(self, function: FuncOp) -> None:
+        """Adds a function to the module, before the entry function."""
+        Rewriter.insert_op(function, InsertPoint.before(self._entry))
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
         """Adds the number of the micro-batch to the arguments of a block."""

@@ -20,7 +20,9 @@ from distir.dialects.dist import (
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.passes.pipelines.fold import Fold, NeedsNumber
-from distir.passes.pipelines.structure import Kind, Structure, over_time
+from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.over_time import over_time
+from distir.passes.pipelines.structure import Structure
 from distir.sharding.rule import shape_of
 
 ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
@@ -45,9 +47,9 @@ class Group:
     collected: list[SSAValue] = field(default_factory=list[SSAValue])
 
     @property
-    def results(self) -> list[SSAValue]:
-        """The values that the function of the group returns."""
-        return list(dict.fromkeys((*self.passed, *self.accumulated, *self.collected)))
+    def kept(self) -> list[SSAValue]:
+        """The values that the function of the group returns for each micro-batch."""
+        return list(dict.fromkeys((*self.passed, *self.collected)))
 
     @staticmethod
     def of(name: str, stage: int, ops: Sequence[Operation], kinds: Structure) -> Group:
@@ -70,7 +72,8 @@ class Group:
 class StageFunction:
     """
     A function for a group. It takes `inputs`, what it adds to (`added`) and, if it is
-    `numbered`, the number of the micro-batch; it returns the group's results.
+    `numbered`, the number of the micro-batch; it returns what the group keeps for each
+    micro-batch, then what it accumulates.
     """
 
     name: str
@@ -93,17 +96,6 @@ def is_repeated(op: Operation) -> bool:
     before, after = shape_of(source.operands[0].type), shape_of(op.result.type)
     place = dim - (len(after) - len(before))
     return place < 0 or before[place] == 1
-
-
-def gathers(value: SSAValue) -> bool:
-    """
-    Whether a value of kind `BEFORE` is brought together from a parameter's parts. That is
-    done for each use, so that the whole lives no longer than its use (ZeRO stage 3).
-    """
-    owner = value.owner
-    return isinstance(owner, Operation) and (
-        isinstance(owner, ReshardOp) or any(gathers(v) for v in owner.operands)
-    )
 
 
 class FunctionBuilder:
@@ -154,8 +146,9 @@ class FunctionBuilder:
             self._op(op)
             for result in op.results:
                 if result in sums:
-                    self._add(result, sums[result])
-        results = [self.values[v] for v in self.group.results]
+                    sums[result] = self._sum(result, sums[result])
+        results = [self.values[v] for v in self.group.kept]
+        results += [sums.get(v, self.values[v]) for v in self.group.accumulated]
         self.block.add_op(ReturnOp(*results))
         return FuncOp(
             name,
@@ -180,7 +173,7 @@ class FunctionBuilder:
             return False
         match self.structure.kinds[owner]:
             case Kind.BEFORE:
-                return owner.name == "onnx.Constant" or gathers(value)
+                return owner.name == "onnx.Constant" or value in self.structure.gathered
             case Kind.DIVIDE:
                 return is_repeated(owner)
             case _:
@@ -245,8 +238,8 @@ class FunctionBuilder:
             value = part.result
         self.values[op.results[0]] = value
 
-    def _add(self, value: SSAValue, so_far: SSAValue) -> None:
-        """Adds this micro-batch's part to what is there."""
+    def _sum(self, value: SSAValue, so_far: SSAValue) -> SSAValue:
+        """What is there and this micro-batch's part."""
         new = self.values[value]
         name = ACCUMULATE[over_time(value).monoid]
         add = operator(name).build_op([so_far, new], [new.type])
@@ -255,4 +248,4 @@ class FunctionBuilder:
             add.attributes[SCOPE] = owner.attributes[SCOPE]
         self.block.add_op(add)
         add.results[0].name_hint = new.name_hint
-        self.values[value] = add.results[0]
+        return add.results[0]

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 
 from xdsl.dialects.func import CallOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
-from distir.passes.pipelines.structure import Kind, Structure
-from distir.program import functions, scope_of
-from distir.sharding.choice.prices import (
-    PRICE_PER_BYTE_SENT,
-    PRICE_PER_BYTE_TOUCHED,
-    local_bytes,
-)
-from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import infer, rule_for
+from distir.passes.pipelines.balance import balanced_starts, layer_positions
+from distir.passes.pipelines.homes import stages_reached
+from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.structure import Structure
+from distir.program import scope_of
 
 UNIFORM = "uniform"
-
-
-class Work:
-    """
-    What ops cost on each device for a whole batch, in the price of one floating-point
-    operation (`distir.sharding.choice`), from their sharding rules.
-    """
-
-    def __init__(self, structure: Structure):
-        self.mesh: Mesh = structure.mesh
-        module = structure.function.parent_op()
-        assert module is not None
-        self.functions = functions(module)  # type: ignore[arg-type]
-        self.of_function: Callable[[str], float] = cache(self._function)
-
-    def of(self, op: Operation) -> float:
-        """The work of an op; a call's is that of its function."""
-        if isinstance(op, CallOp):
-            return self.of_function(op.callee.string_value())
-        rule = rule_for(op)
-        whole = Layout(self.mesh.name)
-        split = 1
-        if rule.flops:
-            layouts = [layout_of(v) or whole for v in op.operands]
-            assignment = infer(rule, layouts, self.mesh).assignment
-            for shards in assignment.values():
-                for shard in shards:
-                    if shard.axis != TIME_AXIS:
-                        split *= self.mesh.size(shard.axis)
-        touched = sum(self.bytes(v) for v in (*op.operands, *op.results))
-        return rule.flops / split + PRICE_PER_BYTE_TOUCHED * touched
-
-    def bytes(self, value: SSAValue) -> float:
-        """Bytes of a value on each device."""
-        return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
-
-    def _function(self, name: str) -> float:
-        return sum(self.of(op) for op in self.functions[name].body.block.ops)
 
 
 def forward_stages(
@@ -82,11 +39,11 @@ def forward_stages(
     elif request:
         starts = _requested(ops, count, request)
     else:
-        starts = _balanced(structure, count)
-    stages: dict[Operation, int] = {}
-    for i, op in enumerate(ops):
-        stages[op] = sum(1 for start in starts if start <= i)
-    return stages
+        layers = layer_positions(ops)
+        if len(layers) < count:
+            raise _too_many(count, len(layers), "layers")
+        starts = balanced_starts(structure, count)
+    return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
 
 
 def _too_many(count: int, found: int, what: str) -> DistIRError:
@@ -134,65 +91,6 @@ def _requested(
     return starts
 
 
-def _balanced(structure: Structure, count: int) -> list[int]:
-    """
-    Where stages begin so that the busiest one has as little to do as possible, its
-    receiving included; among equals, so that as little as possible is sent.
-    """
-    ops, work = structure.forward, Work(structure)
-    weights = [work.of(op) for op in ops]
-    layers = [
-        i for i, op in enumerate(ops) if rule_for(op).flops or isinstance(op, CallOp)
-    ]
-    if len(layers) < count:
-        raise _too_many(count, len(layers), "layers")
-    crossing = [PRICE_PER_BYTE_SENT * b for b in _crossing(ops, work)]
-    total = [0.0]
-    for weight in weights:
-        total.append(total[-1] + weight)
-    # best[j]: the least (busiest stage, sent) for ops before j in the stages so far.
-    # A stage holds a layer at least, so that no stage is there for nothing.
-    held = [0]
-    for i in range(len(ops)):
-        held.append(held[-1] + (i in set(layers)))
-    unreachable = (float("inf"), 0.0)
-    best = [(total[j], 0.0) if held[j] else unreachable for j in range(len(ops) + 1)]
-    came: list[list[int]] = []
-    for _ in range(1, count):
-        after, origin = [unreachable] * len(best), [0] * len(best)
-        for j in range(1, len(best)):
-            for i in range(1, j):
-                if held[j] == held[i]:
-                    continue
-                busiest = max(best[i][0], total[j] - total[i] + crossing[i])
-                option = (busiest, best[i][1] + crossing[i])
-                if option < after[j]:
-                    after[j], origin[j] = option, i
-        best = after
-        came.append(origin)
-    starts: list[int] = []
-    end = len(ops)
-    for origin in reversed(came):
-        end = origin[end]
-        starts.append(end)
-    return starts[::-1]
-
-
-def _crossing(ops: Sequence[Operation], work: Work) -> list[float]:
-    """For each position the bytes that ops before it give to forward ops from it on."""
-    place = {op: i for i, op in enumerate(ops)}
-    crossing = [0.0] * (len(ops) + 1)
-    for i, op in enumerate(ops):
-        for result in op.results:
-            last = max(
-                (place[u.operation] for u in result.uses if u.operation in place),
-                default=i,
-            )
-            for position in range(i + 1, last + 1):
-                crossing[position] += work.bytes(result)
-    return crossing
-
-
 class Placer:
     """
     Places the ops that are not forward: where what they need is already.
@@ -207,6 +105,7 @@ class Placer:
         self.structure = structure
         self.stages: dict[Operation, int] = dict(forward)
         self._forward = set(structure.forward)
+        self._needed = stages_reached(structure, structure.forward, forward)
         self._available: dict[SSAValue, frozenset[int] | None] = {}
         self.last = max(forward.values())
         for op in structure.backward:
@@ -219,48 +118,27 @@ class Placer:
         return self._available[value]
 
     def _find(self, value: SSAValue) -> frozenset[int] | None:
-        found = {
-            self.stages[use.operation]
-            for use in value.uses
-            if use.operation in self.stages and use.operation in self._forward
-        }
+        found = self._needed.get(value, set[int]())
         owner = value.owner
-        if isinstance(owner, Operation):
-            kind = self.structure.kinds[owner]
-            if kind is Kind.EACH:
-                found.add(self.stages[owner])
-            elif kind is Kind.BEFORE:
-                # It is computed again wherever its operands are.
-                common = _common(self.available(v) for v in owner.operands)
-                return common if not found or common is None else common | found
-        elif isinstance(value, BlockArgument):
-            for use in value.uses:
-                kind = self.structure.kinds.get(use.operation)
-                if kind in (Kind.BEFORE, Kind.DIVIDE):
-                    for result in use.operation.results:
-                        found |= self._used_forward(result)
+        kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
+        if isinstance(owner, Operation) and kind is Kind.EACH:
+            found = found | {self.stages[owner]}
+        elif isinstance(owner, Operation) and kind is Kind.BEFORE:
+            # It is computed again wherever its operands are.
+            common = _common(self.available(v) for v in owner.operands)
+            return common if not found or common is None else common | found
         return frozenset(found) or None
-
-    def _used_forward(self, value: SSAValue) -> set[int]:
-        found: set[int] = set()
-        for use in value.uses:
-            if use.operation in self._forward:
-                found.add(self.stages[use.operation])
-            elif self.structure.kinds.get(use.operation) is Kind.BEFORE:
-                for result in use.operation.results:
-                    found |= self._used_forward(result)
-        return found
 
     def _backward(self, op: Operation) -> int:
         gradients: list[int] = []
         others: list[frozenset[int] | None] = []
         for value in op.operands:
             owner = value.owner
-            if isinstance(owner, Operation) and owner in self.stages:
-                if owner not in self._forward:
-                    gradients.append(self.stages[owner])
-                    continue
-            others.append(self.available(value))
+            stage = self.stages.get(owner) if isinstance(owner, Operation) else None
+            if stage is None or owner in self._forward:
+                others.append(self.available(value))
+            else:
+                gradients.append(stage)
         highest = min(gradients, default=self.last)
         common = _common(others)
         if common is None:

@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import Enum
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
     RESHARD_EARLY,
     SCOPE,
-    Layout,
     ReshardOp,
     layout_of,
     with_layout,
 )
 from distir.errors import DistIRError
-from distir.program import describe, entry_function, result_names, updated_arguments
-from distir.sharding.choice import Placement, placement_in
+from distir.passes.pipelines.hoist import gathers_micro_batches, hoist_inputs
+from distir.passes.pipelines.kinds import Kind, classified
+from distir.passes.pipelines.over_time import (
+    ancestors,
+    check_time_first,
+    without_time,
+)
+from distir.program import (
+    argument_names,
+    describe,
+    entry_function,
+    functions,
+    result_names,
+    return_op,
+    updated_arguments,
+)
+from distir.sharding.choice import placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-
-
-class Kind(Enum):
-    """
-    - `EACH`: once for every micro-batch;
-    - `BEFORE`: once, on what does not depend on the batch, for ops of kind `EACH`;
-    - `AFTER`: once, on what the micro-batches add up or make up;
-    - `DIVIDE`: takes the part of a whole value that belongs to a micro-batch.
-    """
-
-    EACH = "each"
-    BEFORE = "before"
-    AFTER = "after"
-    DIVIDE = "divide"
-
-
-def over_time(value: SSAValue) -> Placement:
-    """Split over the micro-batches, partial over them, or the same for all (whole)."""
-    layout = layout_of(value)
-    return placement_in(layout or Layout(""), TIME_AXIS)
 
 
 def program_mesh(module: ModuleOp) -> Mesh:
@@ -64,14 +57,23 @@ class Structure:
     - `kinds`: what each op is;
     - `forward`: the ops of kind `EACH` that the program's outputs other than gradients
       and updates need; `backward`: the others, both in program order.
+    - `gathered`: the values of kind `BEFORE` that are brought together from the parts of
+      parameters. A function does that for itself, so that the whole lives no longer than
+      its use (ZeRO stage 3).
+    - `functions`: those of the program by name.
     """
 
     def __init__(self, module: ModuleOp):
         self.mesh = program_mesh(module)
         self.function: FuncOp = entry_function(module)
+        self.functions: Mapping[str, FuncOp] = functions(module)
         self.ops = self.function.body.block.ops
+        self._check_layouts()
         _separate_time(self.ops)
-        self.kinds = self._classified()
+        if self.micro_batches > 1:
+            hoist_inputs(self.function, self.mesh)
+        self.kinds = classified(self.function, self.micro_batches)
+        self.gathered = _gathered(self.ops, self.kinds)
         each = [op for op in self.ops if self.kinds.get(op) is Kind.EACH]
         needed = self._needed_forward()
         self.forward = [op for op in each if op in needed]
@@ -82,72 +84,39 @@ class Structure:
         """Into how many parts the batch is split over time."""
         return self.mesh.size(TIME_AXIS)
 
-    def _classified(self) -> dict[Operation, Kind]:
-        kinds: dict[Operation, Kind] = {}
-        late: set[SSAValue] = set()
+    def _check_layouts(self) -> None:
+        names = argument_names(self.function)
+        for arg, name in zip(self.function.body.block.args, names, strict=True):
+            check_time_first(arg, f"argument {name!r}")
         for op in self.ops:
-            if isinstance(op, ReturnOp):
-                continue
-            before = [over_time(v).kind for v in op.operands]
-            after = [over_time(v).kind for v in op.results]
-            depends = [v for v in op.operands if v in late]
-            gathers = isinstance(op, ReshardOp) and before[0] != "whole" == after[0]
-            if gathers or (depends and "split" not in (*before, *after)):
-                kinds[op] = Kind.AFTER
-                late.update(op.results)
-            elif isinstance(op, ReshardOp) and before[0] == "whole" != after[0]:
-                kinds[op] = Kind.DIVIDE
-            elif {*before, *after} <= {"whole"}:
-                kinds[op] = Kind.BEFORE
-            else:
-                kinds[op] = Kind.EACH
-            if depends and kinds[op] is not Kind.AFTER:
-                raise DistIRError(
-                    f"pipeline: {describe(op)} works on micro-batches, but needs "
-                    f"%{depends[0].name_hint or '?'}, which is there only once all of "
-                    f"them are done ({describe(_owner(depends[0]))} looks at the whole "
-                    f"batch); use one micro-batch (-k 1), or a model without it"
-                )
-        needed: set[Operation] = set()
-        for op in reversed(list(self.ops)):
-            if kinds.get(op) is not Kind.BEFORE or op in needed:
-                for value in op.operands:
-                    owner = value.owner
-                    if op in needed or kinds.get(op) in (Kind.EACH, Kind.DIVIDE):
-                        if isinstance(owner, Operation):
-                            needed.add(owner)
-        for op, kind in kinds.items():
-            if kind is Kind.BEFORE and op not in needed:
-                kinds[op] = Kind.AFTER
-        return kinds
+            for result in op.results:
+                check_time_first(result, describe(op))
 
     def _needed_forward(self) -> set[Operation]:
         updates = updated_arguments(self.function)
         names = result_names(self.function)
-        last = self.function.body.block.last_op
-        assert isinstance(last, ReturnOp)
         outputs = [
             value
-            for i, value in enumerate(last.operands)
+            for i, value in enumerate(return_op(self.function).operands)
             if i not in updates and not names[i].endswith(".gradient")
         ]
-        return _ancestors(outputs)
+        return ancestors(outputs)
 
 
-def _owner(value: SSAValue) -> Operation:
-    assert isinstance(value.owner, Operation)
-    return value.owner
-
-
-def _ancestors(values: Iterable[SSAValue]) -> set[Operation]:
-    found: set[Operation] = set()
-    pending = list(values)
-    while pending:
-        owner = pending.pop().owner
-        if isinstance(owner, Operation) and owner not in found:
-            found.add(owner)
-            pending.extend(owner.operands)
-    return found
+def _gathered(
+    ops: Iterable[Operation], kinds: Mapping[Operation, Kind]
+) -> frozenset[SSAValue]:
+    """See `Structure`."""
+    found: set[SSAValue] = set()
+    of_inputs: set[SSAValue] = set()
+    for op in ops:
+        if kinds.get(op) is not Kind.BEFORE:
+            continue
+        if gathers_micro_batches(op) or any(v in of_inputs for v in op.operands):
+            of_inputs.update(op.results)
+        elif isinstance(op, ReshardOp) or any(v in found for v in op.operands):
+            found.update(op.results)
+    return frozenset(found)
 
 
 def _separate_time(ops: Iterable[Operation]) -> None:
@@ -182,11 +151,3 @@ def _separate_time(ops: Iterable[Operation]) -> None:
         second.result.name_hint = op.result.name_hint
         op.result.replace_all_uses_with(second.result)
         Rewriter.erase_op(op)
-
-
-def without_time(layout: Layout) -> Layout:
-    """The layout on devices of all micro-batches together."""
-    dims = tuple(
-        tuple(s for s in shards if s.axis != TIME_AXIS) for shards in layout.dims
-    )
-    return replace(layout, dims=dims).without_partial([TIME_AXIS])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from xdsl.dialects.builtin import (
     AnyFloat,
     BFloat16Type,
@@ -12,7 +14,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute
 
 from distir.dialects.onnx import OnnxOp
-from distir.sharding.rule import Rule
+from distir.sharding.rule import Linear, Rule
 from distir.sharding.rules.builder import (
     ANY,
     SUM,
@@ -148,8 +150,17 @@ def divide(op: OnnxOp) -> Rule:
 
 @onnx_rule("Where")
 def where(op: OnnxOp) -> Rule:
-    """Selects from both alternatives at once; the condition must be whole."""
-    return broadcast(op, ((1, 2),), ANY)
+    """
+    Selects from both alternatives at once; the condition must be whole. Linear in one
+    alternative by itself if the other one is zero, as in gradients.
+    """
+    rule = broadcast(op, ((1, 2),), ANY)
+    alone = [
+        Linear(frozenset({kept}))
+        for kept, other in ((1, 2), (2, 1))
+        if (value := constant_operand(op, other)) is not None and not value.any()
+    ]
+    return replace(rule, linear=(*rule.linear, *alone))
 
 
 def _extremum(op: OnnxOp, monoid: str) -> Rule:

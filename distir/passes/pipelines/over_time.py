@@ -1,0 +1,100 @@
+"""Types and layouts of values that are split, or partial, over the micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of, with_layout
+from distir.errors import DistIRError
+from distir.sharding.choice import Placement, placement_in
+from distir.sharding.layout import canonical
+from distir.sharding.mesh import TIME_AXIS, Mesh
+
+
+def over_time(value: SSAValue) -> Placement:
+    """Split over the micro-batches, partial over them, or the same for all (whole)."""
+    return placement_in(layout_of(value) or Layout(""), TIME_AXIS)
+
+
+def without_time(layout: Layout) -> Layout:
+    """The layout on devices of all micro-batches together."""
+    dims = tuple(
+        tuple(s for s in shards if s.axis != TIME_AXIS) for shards in layout.dims
+    )
+    return replace(layout, dims=dims).without_partial([TIME_AXIS])
+
+
+def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
+    """
+    The type of one micro-batch of a value. `mesh` has the axis over time; the micro-batch
+    is on the mesh named `target`, which has the other axes.
+    """
+    layout = layout_of(type_)
+    if layout is None or not isinstance(type_, TensorType):
+        return type_
+    count = mesh.size(TIME_AXIS)
+    shape = [
+        size // count if any(s.axis == TIME_AXIS for s in shards) else size
+        for size, shards in zip(
+            type_.get_shape(), layout.full_dims(type_.get_num_dims()), strict=True
+        )
+    ]
+    folded = replace(without_time(layout), mesh=target)
+    return TensorType(type_.element_type, shape, LayoutAttr(folded))
+
+
+def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
+    """
+    The type of all micro-batches of a value together, each of them split over the devices
+    as `type_` says: in runs, where the batch is what is split. Meshes as for
+    `micro_batch_type`.
+    """
+    layout = layout_of(type_)
+    if layout is None or not isinstance(type_, TensorType):
+        return type_
+    dims: list[tuple[Shard, ...]] = []
+    shape = type_.get_shape()
+    for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True):
+        left, runs = size, list[Shard]()
+        over = any(s.axis == TIME_AXIS for s in shards)
+        if over:
+            left //= mesh.size(TIME_AXIS)
+        for shard in shards:
+            if shard.axis == TIME_AXIS:
+                continue
+            left //= mesh.size(shard.axis)
+            run = left if over and shard.run is None else shard.run
+            runs.append(Shard(shard.axis, run))
+        dims.append(tuple(runs))
+    whole = canonical(shape, replace(without_time(layout), dims=tuple(dims)), mesh)
+    return with_layout(type_, replace(whole, mesh=target))
+
+
+def check_time_first(value: SSAValue, what: str) -> None:
+    """
+    Raises DistIRError for a dimension that is split over devices first and then over time:
+    a micro-batch would be rows from all over the batch.
+    """
+    for shards in (layout_of(value) or Layout("")).dims:
+        if any(shard.axis == TIME_AXIS for shard in shards[1:]):
+            raise DistIRError(
+                f"pipeline: {what} is split over {shards[0].axis!r} and then over "
+                f"{TIME_AXIS!r}, the axis over time; split it over {TIME_AXIS!r} first "
+                f"(run `data-parallel{{axis={TIME_AXIS}}}` before the other passes)"
+            )
+
+
+def ancestors(values: Iterable[SSAValue]) -> set[Operation]:
+    """The ops that the values depend on."""
+    found: set[Operation] = set()
+    pending = list(values)
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and owner not in found:
+            found.add(owner)
+            pending.extend(owner.operands)
+    return found
