@@ -1,0 +1,81 @@
+"""What tests of pipelines share: arguments that show every mistake, and a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.hardware import load_cluster
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+from distir.passes.distribute import DistributePass
+from distir.program import argument_roles, entry_function, result_names
+
+Array = npt.NDArray[Any]
+TOLERANCE = 1e-4
+
+
+def arguments_of(module: ModuleOp) -> list[Array]:
+    """
+    Random arguments. Parameters keep the size of what passes through a layer, so that
+    gradients are as large in the first layer as in the last.
+    """
+    arrays: list[Array] = []
+    roles = argument_roles(entry_function(module))
+    for role, array in zip(roles, random_arguments(module, 0, None), strict=True):
+        if role == "parameter":
+            spread = max(float(np.std(array)), 1e-6)
+            wanted = (2 / array.shape[-1]) ** 0.5 if array.ndim > 1 else 0.5
+            array = (array / spread * wanted).astype(array.dtype)
+        arrays.append(array)
+    return arrays
+
+
+def distributed(module: ModuleOp, **options: object) -> ModuleOp:
+    """The program over devices of a cluster of 16; the given one stays as it is."""
+    module = module.clone()
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(load_cluster("cpu", 16), first)
+    DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
+    module.verify()
+    return module
+
+
+def assert_equal_results(
+    module: ModuleOp,
+    expected: Sequence[Array],
+    actual: Sequence[Array],
+    tolerance: float = TOLERANCE,
+) -> None:
+    """
+    Every result differs by no more than that, relative to its largest number; and there
+    is a number in it that is no rounding error.
+    """
+    names = result_names(entry_function(module))
+    for name, a, b in zip(names, expected, actual, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype, name
+        largest = float(np.abs(a).max())
+        assert largest > 1e-6, f"{name} is all but zero; the test is blind"
+        error = float(np.abs(a.astype(np.float64) - b).max()) / largest
+        assert error < tolerance, f"{name}: relative error {error}"
+
+
+def assert_same(
+    module: ModuleOp, tolerance: float = TOLERANCE, **options: object
+) -> ModuleOp:
+    """Distributed, the program gives the same; returns the distributed one."""
+    arguments = arguments_of(module)
+    result = distributed(module, **options)
+    assert_equal_results(
+        module,
+        run_program(module, arguments),
+        run_program(result, arguments),
+        tolerance,
+    )
+    return result
