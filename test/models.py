@@ -11,6 +11,7 @@ import functools
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,64 @@ class Mlp(nn.Module):
         return self.layers(input)
 
 
+class DeepMlp(Mlp):
+    """Eight layers of width 16 with ReLU, for pipelines of up to eight stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [m for _ in range(8) for m in (nn.Linear(16, 16), nn.ReLU())]
+        self.layers = nn.Sequential(*layers[:-1])
+
+
+class Unet(nn.Module):
+    """Four levels down and up again, each with a skip connection to the way up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [16, 24, 32, 40, 48]
+        self.down = nn.ModuleList(nn.Linear(*w) for w in pairwise(widths))
+        self.up = nn.ModuleList(nn.Linear(b, a) for a, b in pairwise(widths))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        hidden, skips = input, list[torch.Tensor]()
+        for layer in self.down:
+            skips.append(hidden)
+            hidden = torch.relu(layer(hidden))
+        for layer in reversed(self.up):
+            hidden = torch.tanh(layer(hidden)) + skips.pop()
+        return hidden
+
+
+class _Attention(nn.Module):
+    """One head; the keys and values are from `memory`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, hidden: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        scores = self.query(hidden) @ self.key(memory).transpose(1, 2)
+        return hidden + self.out(torch.softmax(scores / 4, -1) @ self.value(memory))
+
+
+class EncoderDecoder(nn.Module):
+    """Attention as in T5: every layer of the decoder looks at the encoder's output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleList(_Attention(16) for _ in range(4))
+        self.decoder = nn.ModuleList(_Attention(16) for _ in range(4))
+
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        memory, hidden = input, target
+        for layer in self.encoder:
+            memory = layer(memory, memory)
+        for layer in self.decoder:
+            hidden = layer(hidden, memory)
+        return hidden
+
+
 class _Block(nn.Module):
     """A residual block of two convolutions."""
 
@@ -110,7 +169,7 @@ class _Up(nn.Module):
         return torch.relu(self.conv(torch.cat([image, skip], 1)))
 
 
-class Unet(nn.Module):
+class ConvolutionalUnet(nn.Module):
     """Two steps down and two up."""
 
     def __init__(self) -> None:
@@ -148,12 +207,12 @@ def _t5() -> nn.Module:
     )
 
 
-def _gpt2(heads: int, width: int, vocab: int = VOCAB) -> nn.Module:
+def _gpt2(heads: int, width: int, vocab: int = VOCAB, layers: int = 2) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
         GPT2Config(
-            n_layer=2,
+            n_layer=layers,
             n_head=heads,
             n_embd=width,
             vocab_size=vocab,
@@ -208,17 +267,24 @@ def _perturb(module: nn.Module) -> None:
 
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "mlp": Mlp,
+    "mlp_deep": DeepMlp,
+    "unet_deep": Unet,
+    "encoder_decoder_deep": EncoderDecoder,
     "gpt2": lambda: _gpt2(4, 32),
+    "gpt2_deep": lambda: _gpt2(4, 32, layers=8),
+    "gpt2_causal_deep": lambda: _gpt2(4, 32, layers=4),
     "gpt2_12_heads": lambda: _gpt2(12, 48),
     "gpt2_odd_vocab": lambda: _gpt2(4, 32, 127),
     "bert": _bert,
     "llama": _llama,
     "resnet": Resnet,
-    "unet": Unet,
+    "unet": ConvolutionalUnet,
     "t5": _t5,
     "resnet_train": lambda: Resnet(bias=False),
     "gpt2_train": lambda: _gpt2(4, 32),
 }
+WITH_MSE = ("mlp", "mlp_deep", "unet_deep", "encoder_decoder_deep")
+"""The models that are trained on numbers instead of classes."""
 MODELS = ("mlp", "gpt2", "bert", "llama")
 """The models of the acceptance tests; the others are variants for single cases."""
 
@@ -229,23 +295,32 @@ def model(name: str) -> Model:
     torch.manual_seed(0)
     module = _BUILDERS[name]().eval()
     _perturb(module)
-    if name == "mlp":
-        inputs = {"input": torch.randn(BATCH, 16)}
+    # Enough for the micro-batches of a pipeline.
+    batch = 2 * BATCH if name.endswith("_deep") else BATCH
+    if name in ("mlp", "mlp_deep", "unet_deep"):
+        inputs = {"input": torch.randn(batch, 16)}
+    elif name == "encoder_decoder_deep":
+        inputs = {n: torch.randn(batch, SEQ, 16) for n in ("input", "target")}
     elif name == "unet":
-        inputs = {"input": torch.randn(BATCH, 3, 8, 8)}
+        inputs = {"input": torch.randn(batch, 3, 8, 8)}
     elif name == "t5":
         inputs = {
-            "input_ids": torch.randint(0, 127, (BATCH, SEQ)),
-            "attention_mask": torch.ones(BATCH, SEQ, dtype=torch.int64),
-            "decoder_input_ids": torch.randint(0, 127, (BATCH, SEQ - 2)),
+            "input_ids": torch.randint(0, 127, (batch, SEQ)),
+            "attention_mask": torch.ones(batch, SEQ, dtype=torch.int64),
+            "decoder_input_ids": torch.randint(0, 127, (batch, SEQ - 2)),
         }
     elif name.startswith("resnet"):
-        inputs = {"input": torch.randn(BATCH, 3, 16, 16)}
+        inputs = {"input": torch.randn(batch, 3, 16, 16)}
     else:
         inputs = {
-            "input_ids": torch.randint(0, 127, (BATCH, SEQ)),
-            "attention_mask": torch.ones(BATCH, SEQ, dtype=torch.int64),
+            "input_ids": torch.randint(0, 127, (batch, SEQ)),
+            "attention_mask": torch.ones(batch, SEQ, dtype=torch.int64),
         }
+        if name == "gpt2_deep":  # sequences of 1 to 8 tokens
+            lengths = torch.arange(1, batch + 1)[:, None]
+            inputs["attention_mask"] = (torch.arange(SEQ) < lengths).long()
+        if name == "gpt2_causal_deep":
+            del inputs["attention_mask"]
     with torch.no_grad():
         output = module(**inputs)
     outputs = {"output": output} if isinstance(output, torch.Tensor) else dict(output)

@@ -6,31 +6,28 @@ and on real processes.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-from models import model
+from torch_training import (
+    Arrays,
+    assert_equals_pytorch,
+    batch,
+    training_step,
+)
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
 from distir.interpreters.reference import run_program
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
-from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.passes.fold_shapes import FoldShapesPass
-from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import (
     argument_names,
     argument_roles,
@@ -41,13 +38,7 @@ from distir.program import (
 from distir.sharding.rule import shape_of
 from distir.weights import save_weights
 
-Arrays = dict[str, npt.NDArray[Any]]
-
 STEPS = 5
-TOLERANCE = 1e-4
-# Keys have a bias whose gradient is zero but for rounding. With PyTorch's epsilon of 1e-8
-# Adam would take steps in the direction of that rounding.
-OPTIONS: dict[str, Any] = {"learning_rate": 1e-2, "epsilon": 1e-5}
 
 MODELS = ("mlp", "resnet", "resnet_train", "gpt2", "bert", "llama")
 LAYERED = ("resnet", "resnet_train", "gpt2", "bert", "llama")
@@ -143,24 +134,6 @@ GLOO_SAMPLE: set[Case] = {
 
 
 @functools.cache
-def training_step(name: str, exporter: str) -> ImportedModel:
-    """The sequential training step and the weights it starts from."""
-    found = import_torch(
-        model(name).module,
-        (),
-        model(name).inputs,
-        exporter=exporter,  # type: ignore[arg-type]
-        training=True,
-    )
-    FoldShapesPass().apply(Context(), found.module)
-    OutlineRepeatsPass().apply(Context(), found.module)
-    loss = "mse" if name == "mlp" else "cross_entropy"
-    DifferentiatePass(loss=loss, **OPTIONS).apply(Context(), found.module)
-    found.module.verify()
-    return found
-
-
-@functools.cache
 def distributed(name: str, exporter: str, strategy: str) -> ModuleOp:
     module = training_step(name, exporter).module.clone()
     options = dict(ALL[strategy])
@@ -169,69 +142,6 @@ def distributed(name: str, exporter: str, strategy: str) -> ModuleOp:
     DistributePass(**options).apply(Context(), module)
     module.verify()
     return module
-
-
-@functools.cache
-def batch(name: str) -> Arrays:
-    """The inputs and labels of every step."""
-    shape = next(iter(model(name).outputs.values())).shape
-    random = np.random.default_rng(0)
-    if name == "mlp":
-        labels: npt.NDArray[Any] = random.normal(size=shape).astype(np.float32)
-    else:
-        labels = random.integers(0, shape[-1], shape[:-1])
-    return {**model(name).numpy_inputs, "labels": labels}
-
-
-@dataclass(frozen=True)
-class Trained:
-    """
-    PyTorch's own training: the losses, the parameters (and in training mode the running
-    statistics) before and after it, under each of their names, how many there are, and
-    the names of those that change.
-    """
-
-    losses: npt.NDArray[Any]
-    before: Arrays
-    after: Arrays
-    count: int
-    moving: set[str]
-
-
-@functools.cache
-def by_pytorch(name: str) -> Trained:
-    module = copy.deepcopy(model(name).module)
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    statistics = {n: b for n, b in module.named_buffers() if ".running_" in f".{n}"}
-    if module.training:
-        parameters |= statistics  # type: ignore[arg-type]
-    before = {n: p.detach().numpy().copy() for n, p in parameters.items()}
-    labels = torch.tensor(batch(name)["labels"])
-    optimizer = torch.optim.AdamW(
-        module.parameters(), lr=OPTIONS["learning_rate"], eps=OPTIONS["epsilon"]
-    )
-    losses: list[float] = []
-    for _ in range(STEPS):
-        output = module(**model(name).inputs)
-        if not isinstance(output, torch.Tensor):
-            output = next(iter(output.values()))
-        if name == "mlp":
-            loss = torch.nn.functional.mse_loss(output, labels)
-        else:
-            loss = torch.nn.functional.cross_entropy(
-                output.flatten(0, -2), labels.flatten()
-            )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return Trained(
-        np.array(losses),
-        before,
-        {n: p.detach().numpy() for n, p in parameters.items()},
-        len({id(p) for p in parameters.values()}),
-        {n for n, p in parameters.items() if n in statistics or p.grad is not None},
-    )
 
 
 def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
@@ -258,20 +168,6 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
         for each, role, value in zip(names, roles, values, strict=True)
         if role == "parameter" or (role == "state" and each in given)
     }
-
-
-def assert_equals_pytorch(name: str, results: Arrays) -> None:
-    """Losses and parameters are those of PyTorch, relative to the largest number."""
-    expected = by_pytorch(name)
-    assert len(results) == 1 + expected.count
-    for key, found in results.items():
-        wanted = expected.losses if key == "loss" else expected.after[key]
-        largest = np.abs(wanted).max()
-        error = np.abs(found - wanted).max() / largest
-        assert error < TOLERANCE, f"{key}: relative error {error}"
-        if key in expected.moving:
-            moved = np.abs(wanted - expected.before[key]).max() / largest
-            assert moved > 2 * TOLERANCE, f"{key} hardly moves; the test is blind"
 
 
 @pytest.mark.parametrize("exporter", ("dynamo", "torchscript"))

@@ -22,10 +22,10 @@ def training_mlp(batch: int = 8, **options: object) -> ModuleOp:
     return module
 
 
-def training_gpt(dropout: float = 0.0, **options: object) -> ModuleOp:
-    """A step of a GPT of two layers on 4 sequences of 8."""
+def training_gpt(dropout: float = 0.0, layers: int = 2, **options: object) -> ModuleOp:
+    """A step of a GPT on 4 sequences of 8."""
     module = build_gpt(
-        layers=2, d_model=16, heads=4, vocab=32, batch=4, seq=8, dropout=dropout
+        layers=layers, d_model=16, heads=4, vocab=32, batch=4, seq=8, dropout=dropout
     )
     differentiate = DifferentiatePass(**options)  # type: ignore[arg-type]
     differentiate.apply(Context(), module)

@@ -32,6 +32,8 @@ from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
+    VarConstraint,
+    base,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -42,7 +44,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import Layout, Shard, layout_of
+from distir.dialects.dist import ASYNCHRONOUS, Layout, Shard, layout_of
 
 I64 = IntegerAttr.constr(i64)
 
@@ -421,7 +423,12 @@ class CoordinateOp(IRDLOperation):
 
 
 class _Transfer(IRDLOperation):
-    """What `send` and `recv` share (per-rank form only)."""
+    """What ops between two ranks share (per-rank form only)."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether this rank goes on while the tensor is on its way."""
+        return ASYNCHRONOUS in self.attributes
 
     def verify_(self) -> None:
         for value in (*self.operands, *self.results):
@@ -433,7 +440,10 @@ class _Transfer(IRDLOperation):
 
 @irdl_op_definition
 class SendOp(_Transfer):
-    """Per-rank form: sends a local tensor to the global rank `peer`."""
+    """
+    Per-rank form: sends a local tensor to the global rank `peer`, and waits until that
+    one has it; with the unit attribute `dist.asynchronous` this rank goes on at once.
+    """
 
     name = "collective.send"
 
@@ -447,7 +457,11 @@ class SendOp(_Transfer):
 
 @irdl_op_definition
 class RecvOp(_Transfer):
-    """Per-rank form: receives a local tensor from the global rank `peer`."""
+    """
+    Per-rank form: receives a local tensor from the global rank `peer`. With the unit
+    attribute `dist.asynchronous` this rank goes on before the tensor is there: only
+    `collective.wait` may take the result.
+    """
 
     name = "collective.recv"
 
@@ -459,6 +473,44 @@ class RecvOp(_Transfer):
         super().__init__(
             result_types=[result_type], properties={"peer": IntegerAttr(peer, i64)}
         )
+
+    def verify_(self) -> None:
+        super().verify_()
+        if not self.is_asynchronous:
+            return
+        for use in self.result.uses:
+            if not isinstance(use.operation, WaitOp):
+                raise VerifyException(
+                    f"{use.operation.name} uses a tensor that is still on its way; "
+                    f"collective.wait for it first"
+                )
+
+
+@irdl_op_definition
+class WaitOp(_Transfer):
+    """Per-rank form: waits until a tensor that is being received is there."""
+
+    name = "collective.wait"
+
+    T: ClassVar = VarConstraint("T", base(TensorType))
+
+    source = operand_def(T)
+    result = result_def(T)
+    assembly_format = "$source attr-dict `:` type($result)"
+
+    def __init__(self, source: SSAValue):
+        super().__init__(operands=[source], result_types=[source.type])
+
+    def verify_(self) -> None:
+        super().verify_()
+        received = self.source.owner
+        if not isinstance(received, RecvOp) or not received.is_asynchronous:
+            raise VerifyException(
+                f"{self.name} needs the result of a collective.recv with the attribute "
+                f"{ASYNCHRONOUS}"
+            )
+        if len(list(self.source.uses)) > 1:
+            raise VerifyException(f"{self.name}: the tensor is waited for twice")
 
 
 Collective = Dialect(
@@ -477,6 +529,7 @@ Collective = Dialect(
         CoordinateOp,
         SendOp,
         RecvOp,
+        WaitOp,
     ],
     [],
 )

@@ -166,6 +166,12 @@ class CommunicationFunctions(InterpreterFunctions):
     ) -> PythonValues:
         raise _per_rank(op)
 
+    @impl(collective.WaitOp)
+    def run_rank_wait(
+        self, interpreter: Interpreter, op: collective.WaitOp, args: PythonValues
+    ) -> PythonValues:
+        raise _per_rank(op)
+
     def _distributed(self, op: Operation, value: Any) -> Sharded:
         if not isinstance(value, Sharded):
             raise _per_rank(op)

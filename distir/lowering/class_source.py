@@ -6,16 +6,18 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp
+from distir.dialects.dist import NAME
 from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
 from distir.lowering.emitter import (
@@ -28,11 +30,12 @@ from distir.lowering.emitter import (
 from distir.lowering.identifiers import Names, comment, sanitized
 from distir.passes.project import MESH
 from distir.program import (
-    argument_names,
+    argument_attributes,
     describe,
     entry_function,
     functions,
     scope_of,
+    text_attribute,
 )
 
 _LISTED_ELEMENTS = 64
@@ -73,6 +76,30 @@ class _Writer:
     groups: set[tuple[str, tuple[str, ...]]] = field(
         default_factory=lambda: set[tuple[str, tuple[str, ...]]]()
     )
+    callers: dict[str, CallOp] = field(default_factory=lambda: dict[str, CallOp]())
+
+    def hint(self, value: SSAValue) -> str:
+        """
+        What to call a value: its own name, or else that of what it is in the function
+        which computes it, at last the op that does.
+        """
+        while not value.name_hint:
+            owner = value.owner
+            if isinstance(owner, CallOp):
+                body = functions(self.module)[owner.callee.string_value()].body.block
+                assert isinstance(value, OpResult) and body.last_op is not None
+                value = body.last_op.operands[value.index]
+            elif isinstance(owner, Operation):
+                return sanitized(owner.name.rpartition(".")[2]).lower()
+            else:
+                assert isinstance(value, BlockArgument)
+                function = owner.parent_op()
+                assert isinstance(function, FuncOp)
+                caller = self.callers.get(function.sym_name.data)
+                if caller is None:
+                    return "x"
+                value = caller.operands[value.index]
+        return value.name_hint
 
     def mesh(self, op: Operation) -> tuple[str, str]:
         """The symbol of the mesh of a collective, and the attribute that holds it."""
@@ -145,8 +172,10 @@ class _Method:
         return f"{attribute}.group({', '.join(repr(a) for a in axes)})"
 
     def number(self, value: int) -> str:
-        self.writer.numbers.append(self.writer.devices.index(value))
-        return f"self.numbers[{len(self.writer.numbers) - 1}]"
+        number = self.writer.devices.index(value)
+        if number not in self.writer.numbers:
+            self.writer.numbers.append(number)
+        return f"self.numbers[{self.writer.numbers.index(number)}]"
 
     def method(self, symbol: str) -> str:
         return f"self.{self.writer.methods[symbol]}"
@@ -155,9 +184,10 @@ class _Method:
 
     def text(self) -> str:
         block = self.function.body.block
-        for argument, hint in zip(
-            block.args, argument_names(self.function), strict=True
+        for argument, name in zip(
+            block.args, argument_attributes(self.function), strict=True
         ):
+            hint = text_attribute(name, NAME) or self.writer.hint(argument)
             self.variables[argument] = self.names.fresh(hint, "x")
         parameters = [self.variables[a] for a in block.args]
         live = _live_ops(self.function)
@@ -176,22 +206,28 @@ class _Method:
                 and last_use.get(v, op) is op
             ]
             if dead and not isinstance(op, ReturnOp):
-                self.lines.append(f"del {', '.join(dead)}")
+                self.lines += _listed("del ", dead)
         name = self.writer.methods[self.function.sym_name.data]
-        header = f"def {name}({', '.join(['self', *parameters])}):"
-        return _indented([header, *("    " + line for line in self.lines)])
+        header = _listed(f"def {name}", ["self", *parameters], ":", brackets=True)
+        return _indented([*header, *("    " + line for line in self.lines)])
 
     def _op(self, op: Operation) -> None:
         if known_constant(op.results[0] if op.results else None) is not None:
             return  # written where it is used
         if isinstance(op, ReturnOp):
-            self.lines.append(f"return {', '.join(self.name(v) for v in op.operands)}")
+            self.lines += _listed("return ", [self.name(v) for v in op.operands])
             return
         if isinstance(op, CallOp):
-            operands = ", ".join(self.name(v) for v in op.operands)
-            written = f"{self.method(op.callee.string_value())}({operands})"
-        else:
-            written = emitter_for(op)(Call(op, self))
+            operands = [self.name(v) for v in op.operands]
+            method = self.method(op.callee.string_value())
+            written = _listed(method, operands, brackets=True)
+            results = [self._result(r) for r in op.results]
+            if results:
+                *first, last = _listed("", results, " = ")
+                written = [*first, last + written[0], *written[1:]]
+            self.lines += written
+            return
+        written = emitter_for(op)(Call(op, self))
         results = [self._result(r) for r in op.results]
         if isinstance(written, str):
             target = f"{', '.join(results)} = " if results else ""
@@ -201,10 +237,7 @@ class _Method:
                 self.lines.append(f"{result} = {line}")
 
     def _result(self, value: SSAValue) -> str:
-        owner = value.owner
-        kind = owner.name if isinstance(owner, Operation) else ""
-        fallback = sanitized(kind.rpartition(".")[2]).lower() or "x"
-        self.variables[value] = self.names.fresh(value.name_hint, fallback)
+        self.variables[value] = self.names.fresh(self.writer.hint(value), "x")
         return self.variables[value]
 
 
@@ -217,6 +250,21 @@ _MODULES = (
     ),
 )
 """What a method's variables must not hide."""
+
+
+_WIDTH = 80
+
+
+def _listed(
+    start: str, items: Sequence[str], end: str = "", *, brackets: bool = False
+) -> list[str]:
+    """A list in one line or, if that gets too long, in several, in brackets."""
+    text = ", ".join(items)
+    line = f"{start}({text}){end}" if brackets else f"{start}{text}{end}"
+    if len(line) <= _WIDTH or not items:
+        return [line.rstrip()] if not end else [line]
+    rows = wrap(text + ",", _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+    return [f"{start}(", *("    " + row for row in rows), f"){end}"]
 
 
 def _indented(lines: Sequence[str]) -> str:
@@ -254,6 +302,9 @@ def class_source(module: ModuleOp, devices: Sequence[int]) -> ClassSource:
     entry = entry_function(module)
     reached = _reached(module, entry)
     for name in reached:
+        for op in functions(module)[name].body.block.ops:
+            if isinstance(op, CallOp):
+                writer.callers.setdefault(op.callee.string_value(), op)
         hint = "main" if name == entry.sym_name.data else name
         writer.methods[name] = writer.attributes.fresh(hint, "function")
     methods = [_Method(writer, functions(module)[name]).text() for name in reached]

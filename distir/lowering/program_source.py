@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective import CollectiveOp, RecvOp, SendOp
 from distir.dialects.dist import LAYOUT, UPDATES, LayoutAttr, layout_of
 from distir.dialects.onnx_values import onnx_element_type
 from distir.lowering.class_source import ClassSource, class_source
@@ -63,7 +63,8 @@ def program_source(module: ModuleOp) -> ProgramSource:
     """
     devices = devices_of(module)
     per_rank = any(
-        isinstance(op, CollectiveOp) and op.is_per_rank
+        isinstance(op, SendOp | RecvOp)
+        or (isinstance(op, CollectiveOp) and op.is_per_rank)
         for _, op in walk_functions(module)
     )
     known = meshes(module)
@@ -119,7 +120,9 @@ def program_source(module: ModuleOp) -> ProgramSource:
         name = f"Program{index}"
         class_of.update(dict.fromkeys(processes, name))
         ranks = ", ".join(map(str, processes))
-        title = f'    """Rank{"s" if len(processes) > 1 else ""} {ranks}."""\n\n'
+        own = [m.name for m in known.values() if devices[processes[0]] in m.devices]
+        where = f", mesh {own[0]}" if len(own) == 1 < len(known) else ""
+        title = f'    """Rank{"s" if len(processes) > 1 else ""} {ranks}{where}."""\n\n'
         out.append(f"\nclass {name}:\n{title}{text}\n")
     rows = "".join(
         f"    Rank({class_of[p]}, numbers={numbers[p]!r}),\n" for p in sorted(class_of)

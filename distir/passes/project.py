@@ -111,13 +111,19 @@ class _Projection:
 
 @dataclass
 class _FunctionProjection:
-    """The projection of one function; `values` maps global values to local ones."""
+    """
+    The projection of one function. `values` maps global values to local ones, `arriving`
+    those among them that are being received and that nothing has waited for yet.
+    """
 
     program: _Projection
     source: FuncOp
     block: Block = field(default_factory=Block)
     values: dict[SSAValue, SSAValue] = field(
         default_factory=lambda: dict[SSAValue, SSAValue]()
+    )
+    arriving: dict[SSAValue, None] = field(
+        default_factory=lambda: dict[SSAValue, None]()
     )
 
     def result(self) -> FuncOp | None:
@@ -170,6 +176,7 @@ class _FunctionProjection:
 
     def _project(self, op: Operation) -> None:
         """Appends what this device does for `op`."""
+        self._wait(self.arriving if isinstance(op, ReturnOp) else op.operands)
         match op:
             case ReturnOp():
                 self.block.add_op(
@@ -190,6 +197,16 @@ class _FunctionProjection:
                 self._collective(op)
             case _:
                 self._compute(op)
+
+    def _wait(self, values: Iterable[SSAValue]) -> None:
+        """Waits for those of the values that are still on their way."""
+        for value in list(values):
+            if value in self.arriving:
+                del self.arriving[value]
+                wait = collective.WaitOp(self.values[value])
+                wait.result.name_hint = value.name_hint or "received"
+                self.block.add_op(wait)
+                self.values[value] = wait.result
 
     def _here(self, value: SSAValue) -> bool:
         return self.program.lives_here(value.type)
@@ -270,6 +287,9 @@ class _FunctionProjection:
                 recv = collective.RecvOp(self.program.local(op.result.type), sender)
                 recv.attributes.update(op.attributes)
                 self._append(op, [recv], None)
+                if recv.is_asynchronous:
+                    recv.result.name_hint = "arriving"
+                    self.arriving[op.result] = None
 
     def _collective(self, op: collective.CollectiveOp) -> None:
         if op.is_per_rank:
@@ -428,8 +448,9 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
 class Project(ModulePass):
     """
     Turns a distributed program into the program of one device: local shapes, only that
-    device's ops, collectives with explicit groups, sends and receives. Arguments and
-    results keep in `dist.layout` the layout that they had.
+    device's ops, collectives with explicit groups, sends and receives; a receiver waits
+    for what is sent asynchronously right before it uses it. Arguments and results keep in
+    `dist.layout` the layout that they had.
     """
 
     name = "project"

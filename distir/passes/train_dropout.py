@@ -143,7 +143,10 @@ class Counters:
             names = argument_names(function)
             if STEP in names:
                 return block.args[names.index(STEP)]
-            return TrainingStep(self.module).argument(type_, "state", STEP)
+            step = TrainingStep(self.module)
+            argument = step.argument(type_, "state", STEP)
+            step.describe_arguments()
+            return argument
         attributes = [*argument_attributes(function), {}]
         value = block.insert_arg(type_, len(block.args))
         value.name_hint = "counter"

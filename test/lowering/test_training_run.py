@@ -219,12 +219,25 @@ def test_batches_over_steps(tmp_path: Path, spawner: Spawner):
     assert both["loss"][2] == pytest.approx(once["loss"][2], rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"d": 2, "t": 2, "zero": 1}, {"d": 4, "zero": 3}),
+        ({"p": 2, "k": 2, "d": 2, "zero": 1}, {"t": 4}),
+        (
+            {"p": 2, "k": 2, "t": 2, "schedule": "zbv"},
+            {"p": 3, "k": 4, "blocking_sends": True},
+        ),
+        ({"t": 2, "d": 2}, {"p": 2, "k": 2, "d": 2, "t": 2}),
+    ],
+    ids=["without-pipelines", "from-a-pipeline", "among-pipelines", "to-a-pipeline"],
+)
 def test_a_killed_run_resumes_under_another_distribution(
-    tmp_path: Path, spawner: Spawner
+    before: dict[str, Any], after: dict[str, Any], tmp_path: Path, spawner: Spawner
 ):
-    module, checkpoints = training_gpt(), tmp_path / "checkpoints"
-    first = package(module, tmp_path / "first", d=2, t=2, zero=1)
-    second = package(module, tmp_path / "second", d=4, zero=3)
+    module, checkpoints = training_gpt(layers=4), tmp_path / "checkpoints"
+    first = package(module, tmp_path / "first", **before)
+    second = package(module, tmp_path / "second", **after)
     endless = Training(10**6, checkpoints=checkpoints, save_every=2)
     stopped: list[Exception] = []
     with Spawner() as victim:

@@ -137,7 +137,7 @@ def test_statistics_of_the_batch() -> None:
     Batch normalisation in training mode needs the whole batch before any micro-batch goes
     on: a single micro-batch can do that, and others are refused.
     """
-    module = model("resnet_train").module.train()
+    module = model("resnet_train").module
     found = import_torch(module, (), model("resnet_train").inputs, training=True)
     FoldShapesPass().apply(Context(), step := found.module)
     flat = step.clone()

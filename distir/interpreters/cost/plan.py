@@ -251,7 +251,11 @@ def _refuse_other_forms(op: Operation) -> None:
             f"lower-reshard before simulating"
         )
     per_rank = isinstance(
-        op, collective.SendOp | collective.RecvOp | collective.CoordinateOp
+        op,
+        collective.SendOp
+        | collective.RecvOp
+        | collective.WaitOp
+        | collective.CoordinateOp,
     ) or (isinstance(op, collective.CollectiveOp) and op.is_per_rank)
     if per_rank:
         raise DistIRError(

@@ -98,7 +98,8 @@ def send(call: Call) -> str:
     op = call.op
     assert isinstance(op, collective.SendOp)
     peer = call.names.number(op.peer.value.data)
-    return f"{call.helper('collectives')}.send({call.operand(0)}, {peer})"
+    function = "start_send" if op.is_asynchronous else "send"
+    return f"{call.helper('collectives')}.{function}({call.operand(0)}, {peer})"
 
 
 @torch_emitter("collective.recv")
@@ -108,4 +109,11 @@ def recv(call: Call) -> str:
     peer = call.names.number(op.peer.value.data)
     type_ = call.result_type()
     dtype = torch_dtype(onnx_element_type(type_.element_type), "collective.recv")
-    return f"{call.helper('collectives')}.recv({tuple(type_.get_shape())!r}, {dtype}, {peer})"
+    function = "start_recv" if op.is_asynchronous else "recv"
+    shape = tuple(type_.get_shape())
+    return f"{call.helper('collectives')}.{function}({shape!r}, {dtype}, {peer})"
+
+
+@torch_emitter("collective.wait")
+def wait(call: Call) -> str:
+    return f"{call.helper('collectives')}.wait({call.operand(0)})"

@@ -198,3 +198,39 @@ def recv(shape, dtype, peer):
     packed = _packed(x)
     dist.recv(packed, peer)
     return _unpacked(packed, x)
+
+
+# Sends that may still be under way, as pairs of a handle and the tensor that it reads.
+_sends = []
+
+
+def start_send(x, peer):
+    """
+    Starts to send a tensor to the process with that rank and goes on; nothing may write
+    to it before `finish_sends`. Tensors from one process to another arrive in the order
+    in which both name them.
+    """
+    _sends[:] = [(work, sent) for work, sent in _sends if not work.is_completed()]
+    packed = _packed(x)
+    _sends.append((dist.isend(packed, peer), packed))
+
+
+def finish_sends():
+    """Waits until everything that was sent is with its receiver."""
+    while _sends:
+        work, _ = _sends.pop(0)
+        work.wait()
+
+
+def start_recv(shape, dtype, peer):
+    """Starts to receive a tensor; `wait` gives it."""
+    x = torch.empty(shape, dtype=dtype)
+    packed = _packed(x)
+    return dist.irecv(packed, peer), packed, x
+
+
+def wait(arriving):
+    """The tensor that `start_recv` receives, when it is there."""
+    work, packed, like = arriving
+    work.wait()
+    return _unpacked(packed, like)

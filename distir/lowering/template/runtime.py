@@ -295,8 +295,9 @@ def processes(program, backend, timeout_s, init_method):
 
 
 def results_of(body, arguments):
-    """The results of a run, as a tuple."""
+    """The results of a run, as a tuple, once everything that it sent is there."""
     results = body.main(*arguments)
+    collectives.finish_sends()
     if isinstance(results, tuple):
         return results
     return () if results is None else (results,)

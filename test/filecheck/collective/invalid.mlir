@@ -150,3 +150,47 @@ func.func @receive() {
   %x = collective.recv from 1 : tensor<8xf32, #dist.layout<@m>>
   func.return
 }
+
+// -----
+
+func.func @wait_distributed(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.wait belongs to the per-rank form; use dist.send
+  %y = collective.wait %x : tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @wait_for_an_argument(%x: tensor<8xf32>) {
+  // CHECK: collective.wait needs the result of a collective.recv with the attribute dist.asynchronous
+  %y = collective.wait %x : tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @wait_for_what_is_there() {
+  // CHECK: collective.wait needs the result of a collective.recv with the attribute dist.asynchronous
+  %x = collective.recv from 1 : tensor<8xf32>
+  %y = collective.wait %x : tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @wait_twice() {
+  // CHECK: collective.wait: the tensor is waited for twice
+  %x = collective.recv from 1 {dist.asynchronous} : tensor<8xf32>
+  %y = collective.wait %x : tensor<8xf32>
+  %z = collective.wait %x : tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @no_wait() {
+  // CHECK: onnx.Relu uses a tensor that is still on its way; collective.wait for it first
+  %x = collective.recv from 1 {dist.asynchronous} : tensor<8xf32>
+  %y = onnx.Relu(%x) : (tensor<8xf32>) -> tensor<8xf32>
+  func.return
+}

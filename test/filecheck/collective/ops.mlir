@@ -66,5 +66,13 @@ func.func @per_rank(%x: tensor<4x4xf32>) {
   // CHECK-NEXT: %3 = collective.recv from 2 : tensor<4x4xf32>
   // GENERIC-NEXT: "collective.recv"() <{peer = 2 : i64}> : () -> tensor<4x4xf32>
   %3 = collective.recv from 2 : tensor<4x4xf32>
+  // CHECK-NEXT: collective.send %x to 2 {dist.asynchronous} : tensor<4x4xf32>
+  collective.send %x to 2 {dist.asynchronous} : tensor<4x4xf32>
+  // CHECK-NEXT: %4 = collective.recv from 2 {dist.asynchronous} : tensor<4x4xf32>
+  // GENERIC: "collective.recv"() <{peer = 2 : i64}> {dist.asynchronous} : () -> tensor<4x4xf32>
+  %4 = collective.recv from 2 {dist.asynchronous} : tensor<4x4xf32>
+  // CHECK-NEXT: %5 = collective.wait %4 : tensor<4x4xf32>
+  // GENERIC-NEXT: "collective.wait"(%4) : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  %5 = collective.wait %4 : tensor<4x4xf32>
   func.return
 }

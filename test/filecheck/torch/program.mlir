@@ -70,8 +70,9 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK-NEXT:          del m
 // CHECK-NEXT:          return y
 // CHECK:       class Program1:
-// CHECK-NEXT:      """Rank 1."""
+// CHECK-NEXT:      """Rank 1, mesh pair."""
 // CHECK:       class Program2:
+// CHECK-NEXT:      """Rank 2, mesh last."""
 // CHECK:           def main(self, bias):
 // CHECK-NEXT:          s = collectives.recv((4, 16), torch.float32, self.numbers[0])
 // CHECK-NEXT:          t = s + bias
