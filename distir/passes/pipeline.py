@@ -91,6 +91,12 @@ class PipelinePass(ModulePass):
 
     def _schedule(self, micro_batches: int, trains: bool) -> Schedule:
         if self.schedule_file:
+            if self.schedule or self.chunks is not None:
+                raise DistIRError(
+                    f"pipeline: the schedule comes from {self.schedule_file}, which says "
+                    f"the order and the stages of each rank; leave out "
+                    f"{'the name of a schedule' if self.schedule else 'chunks'}"
+                )
             try:
                 text = Path(self.schedule_file).read_text("utf-8")
             except OSError as error:

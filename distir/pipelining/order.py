@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from distir.pipelining.actions import Action, Schedule
 from distir.pipelining.dependencies import StageEdges
 from distir.pipelining.simulation import simulate_schedule
 
 
+def global_steps(
+    schedule: Schedule, edges: StageEdges | None = None
+) -> list[list[Action]]:
+    """
+    The actions of all ranks, those together that start at the same time when each takes as
+    long as any other; in the order of these times, and of ranks. Raises DistIRError for
+    lists that `check_schedule` rejects.
+    """
+    start = simulate_schedule(schedule, lambda _: 1.0, edges=edges).start
+    order = sorted(start, key=lambda a: (start[a], schedule.stage_rank(a.stage)))
+    return [list(step) for _, step in groupby(order, key=lambda a: start[a])]
+
+
 def global_order(schedule: Schedule, edges: StageEdges | None = None) -> list[Action]:
     """
     The actions of all ranks in one order that keeps each rank's own and every dependency:
-    by the time they start at when each takes as long as any other, ties by rank. Raises
-    DistIRError for lists that `check_schedule` rejects.
+    that of `global_steps`.
     """
-    start = simulate_schedule(schedule, lambda _: 1.0, edges=edges).start
-    return sorted(start, key=lambda a: (start[a], schedule.stage_rank(a.stage)))
+    return [action for step in global_steps(schedule, edges) for action in step]

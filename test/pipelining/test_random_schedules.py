@@ -89,6 +89,7 @@ def may_run(
 
 
 @given(schedules())
+@settings(deadline=None)
 def test_valid_and_through_csv(schedule: Schedule) -> None:
     check_schedule(schedule)
     assert is_valid(plain(schedule))
@@ -96,6 +97,7 @@ def test_valid_and_through_csv(schedule: Schedule) -> None:
 
 
 @given(schedules(), st.data())
+@settings(deadline=None)
 def test_global_order(schedule: Schedule, data: st.DataObject) -> None:
     """Of a chain, and of any graph of stages whose edges lead to later ones."""
     pairs = [(a, b) for b in range(schedule.stages) for a in range(b)]
@@ -114,13 +116,14 @@ def test_global_order(schedule: Schedule, data: st.DataObject) -> None:
 
 
 @given(schedules())
+@settings(deadline=None)
 def test_no_more_in_flight_than_all(schedule: Schedule) -> None:
     chunks = schedule.stages // schedule.ranks
     assert max(in_flight_per_rank(schedule)) <= chunks * schedule.micro_batches
 
 
 @given(schedules(most_ranks=3, most=4), st.data())
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 def test_damage(schedule: Schedule, data: st.DataObject) -> None:
     """One or two times an action is dropped, doubled, moved, swapped or altered."""
     rows: list[list[Action]] = [list(row) for row in schedule.actions]

@@ -14,7 +14,7 @@ from distir.passes.pipelines.homes import Homes
 from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.structure import Structure
 from distir.passes.pipelines.values import Values
-from distir.pipelining import Action, Phase, Schedule, global_order
+from distir.pipelining import Action, Phase, Schedule, global_steps
 from distir.program import return_op, unique_name
 from distir.sharding.mesh import Mesh
 
@@ -53,9 +53,20 @@ class Emitter:
     def run(self, schedule: Schedule) -> FuncOp:
         """The entry function that follows the schedule."""
         self._add_arguments()
-        for action in global_order(schedule):
-            if (action.stage, action.phase) in self.groups:
-                self._action(action)
+        waiting: list[Action] = []
+        for step in global_steps(schedule):
+            # A send that blocks goes between the steps, where both of its devices are
+            # free; any other one as soon as it can, to be under way for longest.
+            for action in waiting:
+                self._pass_on(action)
+            waiting = []
+            for action in step:
+                if (action.stage, action.phase) in self.groups:
+                    self._action(action)
+                    if self.values.asynchronous:
+                        self._pass_on(action)
+                    else:
+                        waiting.append(action)
         for op in self.structure.ops:
             if self.structure.kinds.get(op) is Kind.AFTER:
                 self.values.compute_whole(op, self._mesh(self.homes.after[op]))
@@ -110,10 +121,12 @@ class Emitter:
         ):
             new.name_hint = old.name_hint
             sums[old] = new
-        if values.asynchronous:
-            for value in group.passed:
-                for other in self._consumers[value]:
-                    values.find(value, number, other)
+
+    def _pass_on(self, action: Action) -> None:
+        """Sends what an action gives to every stage that needs it."""
+        for value in self.groups[action.stage, action.phase].passed:
+            for mesh in self._consumers[value]:
+                self.values.find(value, action.micro_batch, mesh)
 
     def _stage_function(
         self, group: Group, added: tuple[SSAValue, ...]

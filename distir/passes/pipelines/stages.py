@@ -98,7 +98,8 @@ class Placer:
     A forward value is available on the stage that computes it and on those that use it
     forward, to which it is sent anyway. A backward op follows the gradients that it needs
     down the stages, no further than its other operands are available: so it ends up with
-    the forward op whose gradient it is.
+    the forward op whose gradient it is, or, if the output of that is all it needs, where
+    that output was sent.
     """
 
     def __init__(self, structure: Structure, forward: Mapping[Operation, int]):
