@@ -155,6 +155,58 @@ class Resnet(nn.Module):
         return self.head(hidden.mean((2, 3)))
 
 
+class _Up(nn.Module):
+    """An image in twice the size, together with what went in on that level."""
+
+    def __init__(self, channels: int, out: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, out, 3, padding=1)
+
+    def forward(self, image: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = image.shape
+        pixels = image[:, :, :, None, :, None].expand(n, c, h, 2, w, 2)
+        image = pixels.reshape(n, c, 2 * h, 2 * w)
+        return torch.relu(self.conv(torch.cat([image, skip], 1)))
+
+
+class ConvolutionalUnet(nn.Module):
+    """Two steps down and two up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down0 = nn.Conv2d(3, 4, 3, padding=1)
+        self.down1 = nn.Conv2d(4, 8, 3, stride=2, padding=1)
+        self.middle = nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.norm = nn.LayerNorm([8, 2, 2])
+        self.up1 = _Up(16, 4)
+        self.up0 = _Up(8, 4)
+        self.head = nn.Conv2d(4, 3, 1)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        top = torch.relu(self.down0(input))
+        low = torch.relu(self.down1(top))
+        hidden = self.norm(torch.relu(self.middle(low)))
+        return self.head(self.up0(self.up1(hidden, low), top))
+
+
+def _t5() -> nn.Module:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=VOCAB,
+            d_model=16,
+            d_kv=4,
+            d_ff=32,
+            num_layers=2,
+            num_heads=4,
+            decoder_start_token_id=0,
+            use_cache=False,
+            dropout_rate=0.0,
+        )
+    )
+
+
 def _gpt2(heads: int, width: int, vocab: int = VOCAB, layers: int = 2) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -226,6 +278,8 @@ _BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "bert": _bert,
     "llama": _llama,
     "resnet": Resnet,
+    "unet": ConvolutionalUnet,
+    "t5": _t5,
     "resnet_train": lambda: Resnet(bias=False),
     "gpt2_train": lambda: _gpt2(4, 32),
 }
@@ -247,6 +301,14 @@ def model(name: str) -> Model:
         inputs = {"input": torch.randn(batch, 16)}
     elif name == "encoder_decoder_deep":
         inputs = {n: torch.randn(batch, SEQ, 16) for n in ("input", "target")}
+    elif name == "unet":
+        inputs = {"input": torch.randn(batch, 3, 8, 8)}
+    elif name == "t5":
+        inputs = {
+            "input_ids": torch.randint(0, 127, (batch, SEQ)),
+            "attention_mask": torch.ones(batch, SEQ, dtype=torch.int64),
+            "decoder_input_ids": torch.randint(0, 127, (batch, SEQ - 2)),
+        }
     elif name.startswith("resnet"):
         inputs = {"input": torch.randn(batch, 3, 16, 16)}
     else:

@@ -204,8 +204,8 @@ def _groups(
 
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
-    Of a stage's backward ops those that the gradients for other stages need; all of them
-    on a stage that gives none.
+    Of a stage's backward ops those that the gradients for other stages need; on a stage
+    that gives none, those that give no gradients of weights alone.
     """
     found = set(structure.backward) - set(ops)
     own: set[Operation] = set()
@@ -213,4 +213,9 @@ def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Ope
         if any(u.operation in found for r in op.results for u in r.uses):
             found.add(op)
             own.add(op)
-    return own or set(ops)
+    if own:
+        return own
+    wanted = [
+        op for op in ops if any(over_time(r).kind != "partial" for r in op.results)
+    ]
+    return set(wanted) or set(ops)

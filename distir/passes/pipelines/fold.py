@@ -28,7 +28,13 @@ from distir.dialects.dist import (
 from distir.errors import DistIRError
 from distir.passes.pipelines.over_time import micro_batch_type, over_time, whole_type
 from distir.passes.pipelines.part import part_ops
-from distir.program import describe, entry_function, functions, unique_name
+from distir.program import (
+    describe,
+    entry_function,
+    erase_dead,
+    functions,
+    unique_name,
+)
 from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
@@ -274,9 +280,10 @@ class Fold:
         if before.kind == "whole" and after.kind == "split":
             return True
         owner = op.source.owner
-        source = owner if isinstance(owner, Operation) else op
+        if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):
+            owner = next((use.operation for use in op.result.uses), op)
         raise DistIRError(
-            f"pipeline: {describe(source)} makes something of the whole batch, as batch "
+            f"pipeline: {describe(owner)} makes something of the whole batch, as batch "
             f"normalisation does, but the function that it is in works on micro-batches; "
             f"use one micro-batch (k=1), or a model without it"
         )
@@ -300,6 +307,8 @@ class Fold:
 
     def add(self, function: FuncOp) -> None:
         """Adds a function to the module, before the entry function."""
+        # Local forms leave the constants of the global ones behind.
+        erase_dead(function.body.block)
         Rewriter.insert_op(function, InsertPoint.before(self._entry))
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:

@@ -29,8 +29,8 @@ def forward_stages(
     ops = structure.forward
     if not ops:
         raise DistIRError(
-            "pipeline: nothing in the program depends on the batch; there is nothing to "
-            "pipeline"
+            "pipeline: no op of the program works on a part of the batch, so there is "
+            "nothing to pipeline"
         )
     if count == 1 and not request:
         starts: list[int] = []

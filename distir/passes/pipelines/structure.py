@@ -29,6 +29,7 @@ from distir.program import (
     argument_names,
     describe,
     entry_function,
+    erase_dead,
     functions,
     result_names,
     return_op,
@@ -72,6 +73,7 @@ class Structure:
         _separate_time(self.ops)
         if self.micro_batches > 1:
             hoist_inputs(self.function, self.mesh)
+        erase_dead(self.function.body.block)
         self.kinds = classified(self.function, self.micro_batches)
         self.gathered = _gathered(self.ops, self.kinds)
         each = [op for op in self.ops if self.kinds.get(op) is Kind.EACH]

@@ -49,6 +49,7 @@ class Values:
         """What the micro-batches so far add up to, where it is added up."""
         self._here: dict[tuple[SSAValue, int | None, str], SSAValue] = {}
         self._home: dict[tuple[SSAValue, int | None], str] = {}
+        self._one: dict[SSAValue, bool] = {}
         self._numbers: dict[tuple[int, str], SSAValue] = {}
         # Types of sent values by the id of the type before, which is kept for that.
         self._sent: dict[tuple[int, str], tuple[Attribute, Attribute]] = {}
@@ -64,6 +65,8 @@ class Values:
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> SSAValue:
         """A value on a mesh, brought there if it is not there yet."""
+        if batch is not None and self._is_one(value):
+            batch = None
         key = (value, batch, mesh)
         if key not in self._here:
             self.store(*key, self._bring(value, batch, mesh))
@@ -79,10 +82,8 @@ class Values:
         home = self._home.get((value, batch))
         if home is not None and kind is not Kind.BEFORE:
             return self.send(self._here[value, batch, home], mesh)
-        if batch is not None and time == "split":
-            return self._part(value, batch, mesh)
         if batch is not None:
-            return self.find(value, None, mesh)
+            return self._part(value, batch, mesh)
         if isinstance(owner, Operation) and kind in (Kind.BEFORE, Kind.DIVIDE):
             self._compute(owner, mesh)
             return self._here[value, None, mesh]
@@ -94,6 +95,15 @@ class Values:
             return self.find(value, None, mesh)
         # The same for all micro-batches.
         return self.find(value, 0, mesh)
+
+    def _is_one(self, value: SSAValue) -> bool:
+        """Whether the micro-batches share a value, rather than have one each."""
+        if value not in self._one:
+            owner = value.owner
+            kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
+            whole = over_time(value).kind == "whole"
+            self._one[value] = whole and kind is not Kind.EACH
+        return self._one[value]
 
     def add(self, op: Operation) -> SSAValue:
         """Adds an op to the program and gives its first result."""

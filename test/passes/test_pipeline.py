@@ -1,0 +1,418 @@
+"""
+Pipelines of programs of any shape compute what the sequential programs do, and what
+cannot be a pipeline is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from pipelines import Array, arguments_of, assert_same, distributed
+from programs import parse
+from random_programs import Draw, ProgramBuilder, programs, shape_of
+from random_programs import arguments_of as random_values
+from random_programs import assert_same_results as assert_same_random
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.dialects.func import CallOp
+from xdsl.ir import SSAValue
+
+from distir.dialects.dist import SendOp, layout_of
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.pipeline import PipelinePass
+from distir.passes.pipelines.balance import division
+from distir.passes.pipelines.over_time import ancestors
+from distir.program import entry_function, functions
+
+WIDTH = 4
+SETTINGS = settings(deadline=None, suppress_health_check=tuple(HealthCheck))
+
+
+@dataclass
+class DagBuilder(ProgramBuilder):
+    """A trainable model on [batch, 4] values: layers, skips, branches that meet again."""
+
+    batch: int = 8
+
+    def layer(self, x: SSAValue) -> SSAValue:
+        """A matrix product, of a new matrix or one that is used already."""
+        weight = self.parameter((shape_of(x)[1], WIDTH))
+        product = self.op("MatMul", [x, weight], (self.batch, WIDTH))
+        return self.op("Tanh", [product], (self.batch, WIDTH))
+
+    def step(self) -> SSAValue:
+        """One more value from those that there are."""
+        x, y = (self.draw(st.sampled_from(self.values)) for _ in range(2))
+        same = (self.batch, WIDTH)
+        kind = self.draw(
+            st.sampled_from(["layer", "layer", "add", "mul", "join", "bias"])
+        )
+        if kind == "layer":
+            return self.layer(x)
+        if kind == "join":
+            both = self.op("Concat", [x, y], (self.batch, 2 * WIDTH), axis=1)
+            return self.layer(both)
+        if kind == "bias":
+            return self.op("Add", [x, self.parameter((WIDTH,))], same)
+        return self.op("Add" if kind == "add" else "Mul", [x, y], same)
+
+
+@st.composite
+def models(draw: Draw) -> tuple[ModuleOp, int, int]:
+    """A random directed acyclic model, its batch, and how many layers its first result needs."""
+    batch = draw(st.sampled_from([4, 6, 8]))
+    builder = DagBuilder(draw, batch=batch)
+    for _ in range(draw(st.integers(1, 2))):
+        builder.values.append(builder.argument("input", (batch, WIDTH)))
+    for _ in range(draw(st.integers(3, 9))):
+        builder.values.append(builder.step())
+    last = builder.layer(builder.values[-1])
+    results = [last, *draw(st.lists(st.sampled_from(builder.values), max_size=2))]
+    module = ModuleOp([builder.function("main", results)])
+    module.verify()
+    layers = [op for op in ancestors([last]) if op.name == "onnx.MatMul"]
+    return module, batch, len(layers)
+
+
+@st.composite
+def strategies(draw: Draw, batch: int, layers: int, trains: bool) -> dict[str, Any]:
+    """A random strategy that the batch and the number of layers allow."""
+    kinds = ["forward"]
+    if trains:
+        kinds = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv", "dualpipev"]
+    schedule = draw(st.sampled_from(kinds))
+    doubled = schedule in ("interleaved-1f1b", "zbv", "dualpipev")
+    p = draw(st.integers(1, 4))
+    assume(p * (2 if doubled else 1) <= layers)
+    splits = [(k, d) for k in range(1, 9) for d in (1, 2) if batch % (k * d) == 0]
+    k, d = draw(st.sampled_from(splits))
+    assume(p * k > 1)
+    blocking = draw(st.booleans())
+    return dict(p=p, k=k, d=d, schedule=schedule, blocking_sends=blocking)
+
+
+@settings(SETTINGS, max_examples=60)
+@given(st.data())
+def test_random_models_train(data: st.DataObject) -> None:
+    module, batch, layers = data.draw(models())
+    optimizer = data.draw(st.sampled_from(["none", "sgd", "adamw"]))
+    DifferentiatePass(loss="mse", optimizer=optimizer).apply(Context(), module)
+    options = data.draw(strategies(batch, layers, trains=True))
+    assert_same_random(module, distributed(module, **options), arguments_of(module))
+
+
+@settings(SETTINGS, max_examples=40)
+@given(st.data())
+def test_random_models_infer(data: st.DataObject) -> None:
+    module, batch, layers = data.draw(models())
+    options = data.draw(strategies(batch, layers, trains=False))
+    assert_same_random(module, distributed(module, **options), arguments_of(module))
+
+
+@settings(SETTINGS, max_examples=80)
+@given(programs(), st.sampled_from([(1, 2, 2), (2, 4, 1), (2, 1, 1), (2, 2, 2)]))
+def test_random_ops(module: ModuleOp, degrees: tuple[int, int, int]) -> None:
+    """Ops of every kind, on micro-batches where they allow it, or else after them."""
+    p, k, d = degrees
+    try:
+        result = distributed(module, p=p, k=k, d=d)
+    except DistIRError as error:
+        refusals = (
+            "whole batch",
+            "stages were asked for",
+            "nothing to pipeline",
+            "lie between each other",
+        )
+        assert any(text in str(error) for text in refusals), str(error)
+        assume(False)
+        return
+    assert_same_random(module, result, random_values(module))
+
+
+MLP = """
+func.func @main(
+    %w0: tensor<4x4xf32> {{dist.role = "parameter", dist.name = "l0.weight"}},
+    %w1: tensor<4x4xf32> {{dist.role = "parameter", dist.name = "l1.weight"}},
+    %x: tensor<8x4xf32> {{dist.role = "input", dist.name = "x"}}{arguments}
+) -> ({types}) {{
+  %h = onnx.MatMul(%x, %w0) {{scope = "l0"}} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  %a = onnx.Tanh(%h) {{scope = "l0"}} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %y = onnx.MatMul(%a, %w1) {{scope = "l1"}} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+{ops}
+  func.return {values} : {types}
+}}
+"""
+
+
+def two_layers(ops: str, values: str, types: str, arguments: str = "") -> ModuleOp:
+    """Two layers (%a after the first, %y after the second) and more."""
+    result_types = types
+    text = MLP.format(ops=ops, values=values, types=result_types, arguments=arguments)
+    return parse(text)
+
+
+SUMS = """
+  %s = onnx.ReduceSum(%a) {keepdims = 0 : si64} : (tensor<8x4xf32>) -> tensor<f32>
+  %t = onnx.ReduceSum(%y) {keepdims = 0 : si64} : (tensor<8x4xf32>) -> tensor<f32>
+  %u = onnx.Add(%s, %t) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+"""
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_sums_of_sums(p: int) -> None:
+    """A value that is accumulated and used for each micro-batch too is two values."""
+    module = two_layers(SUMS, "%u, %s, %t", "tensor<f32>, tensor<f32>, tensor<f32>")
+    assert_same(module, p=p, k=4)
+
+
+def test_state_with_a_batch_dimension() -> None:
+    """Each micro-batch reads and replaces its part, as of a cache of keys and values."""
+    module = parse(
+        MLP.format(
+            arguments=', %c: tensor<8x4xf32> {dist.role = "state", dist.name = "c"}',
+            ops="  %n = onnx.Add(%c, %y) : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>",
+            values="%y, %n",
+            types="tensor<8x4xf32>, tensor<8x4xf32>",
+        ).replace(
+            "-> (tensor<8x4xf32>, tensor<8x4xf32>)",
+            '-> (tensor<8x4xf32>, tensor<8x4xf32> {dist.updates = "c"})',
+        )
+    )
+    assert_same(module, p=2, k=4, d=2)
+
+
+def test_arguments_and_constants_pass_through() -> None:
+    """Results that no stage computes, or that do not depend on the batch."""
+    module = two_layers(
+        "  %z = onnx.Add(%w0, %w1) : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>",
+        "%x, %w1, %z, %y",
+        "tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>, tensor<8x4xf32>",
+    )
+    assert_same(module, p=2, k=2, d=2)
+
+
+def test_ops_that_nothing_needs() -> None:
+    """They are no backward."""
+    module = two_layers(
+        "  %z = onnx.Relu(%a) : (tensor<8x4xf32>) -> tensor<8x4xf32>",
+        "%y",
+        "tensor<8x4xf32>",
+    )
+    assert_same(module, p=2, k=2)
+
+
+SIMILARITY = """
+  %b = onnx.Transpose(%y) {perm = [1, 0], scope = "clip"} : (tensor<8x4xf32>) -> tensor<4x8xf32>
+  %g = onnx.MatMul(%a, %b) {scope = "clip"} : (tensor<8x4xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+  %e = onnx.Softmax(%g) {scope = "clip"} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+"""
+
+
+def test_whole_batch_after_the_micro_batches() -> None:
+    """What compares all samples with each other, as a contrastive loss does."""
+    module = two_layers(SIMILARITY, "%e", "tensor<8x8xf32>")
+    assert_same(module, p=2, k=4)
+
+
+def test_whole_batch_within_micro_batches() -> None:
+    """Its gradients would come too late, unless there is a single micro-batch."""
+    module = two_layers(SIMILARITY, "%e", "tensor<8x8xf32>")
+    DifferentiatePass(loss="mse", optimizer="none").apply(Context(), module)
+    assert_same(module, p=2, k=1)
+    with pytest.raises(DistIRError, match=r"onnx.\w+ .*\(in clip\) makes of the whole"):
+        distributed(module, p=2, k=2)
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_labels_that_do_not_count(k: int) -> None:
+    """Their number in the whole batch divides the loss."""
+    module = build_gpt(2, d_model=8, heads=2, vocab=16, batch=8, seq=4)
+    loss = DifferentiatePass(optimizer="none", ignore_index=3)
+    loss.apply(Context(), module)
+    assert_same(module, p=2, k=k)
+    assert_same(module, p=2, k=k, d=2)
+
+
+def test_what_inputs_say_is_known_before() -> None:
+    """The number of labels that count is, without waiting for the last micro-batch."""
+    module = build_gpt(2, d_model=8, heads=2, vocab=16, batch=8, seq=4)
+    loss = DifferentiatePass(optimizer="none", ignore_index=3)
+    loss.apply(Context(), module)
+    main = entry_function(distributed(module, p=2, k=4))
+    ops = list(main.body.block.ops)
+    (count,) = (i for i, op in enumerate(ops) if op.name == "onnx.ReduceSum")
+    assert shape_of(ops[count].operands[0]) == (8, 4)
+    backwards = [
+        i
+        for i, op in enumerate(ops)
+        if isinstance(op, CallOp) and "backward" in op.callee.string_value()
+    ]
+    assert count < backwards[0]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("degrees", [(1, 4, 1), (2, 4, 1), (2, 2, 2)])
+def test_dropout(degrees: tuple[int, int, int], schedule: str) -> None:
+    """A micro-batch draws the numbers of its place in the batch."""
+    p, k, d = degrees
+    module = build_gpt(2, d_model=8, heads=2, vocab=16, batch=8, seq=4, dropout=0.3)
+    DifferentiatePass(optimizer="none").apply(Context(), module)
+    assert_same(module, p=p, k=k, d=d, schedule=schedule)
+
+
+def test_clipping() -> None:
+    """The norm of the gradients of all stages."""
+    module = build_gpt(2, d_model=8, heads=2, vocab=16, batch=8, seq=4)
+    DifferentiatePass(optimizer="sgd", clip=0.01).apply(Context(), module)
+    assert_same(module, p=2, k=4, d=2)
+
+
+def test_mixed_precision() -> None:
+    module = build_gpt(2, d_model=8, heads=2, vocab=16, batch=8, seq=4, dtype="f16")
+    DifferentiatePass(optimizer="adamw").apply(Context(), module)
+    assert_same(module, p=2, k=4, tolerance=2e-2)
+
+
+def test_one_sample() -> None:
+    """Nothing can be split; ops that depend on inputs are those of the micro-batch."""
+    module = build_mlp(layers=3, d_model=8, batch=1)
+    assert_same(module, p=3, k=1)
+    gradients = module.clone()
+    DifferentiatePass(loss="mse", optimizer="none").apply(Context(), gradients)
+    assert_same(gradients, p=2, k=1, schedule="zb-h1")
+    DifferentiatePass(loss="mse").apply(Context(), module)
+    with pytest.raises(DistIRError, match="batch is a single sample"):
+        distributed(module, p=2, k=1)
+
+
+def sends(module: ModuleOp) -> list[tuple[SendOp, str]]:
+    """The sends of the entry function, and the mesh that each goes to."""
+    ops = entry_function(module).body.block.ops
+    found = [op for op in ops if isinstance(op, SendOp)]
+    return [(op, layout.mesh) for op in found if (layout := layout_of(op.result))]
+
+
+def test_values_are_sent_once_to_each_stage_that_needs_them() -> None:
+    """The output of stage 0 goes straight to stages 1 and 2, whatever uses it there."""
+    text = MLP.format(
+        arguments="",
+        ops="""
+  %z = onnx.MatMul(%y, %w0) {scope = "l2"} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+  %r = onnx.Add(%z, %a) {scope = "l2"} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+  %q = onnx.Mul(%r, %a) {scope = "l2"} : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<8x4xf32>
+""",
+        values="%q",
+        types="tensor<8x4xf32>",
+    )
+    result = assert_same(parse(text), p=3, k=2, stages=("l1", "l2"))
+    found = [(op.source.name_hint, mesh) for op, mesh in sends(result)]
+    # For each of two micro-batches; the tied matrix goes to the other stage once.
+    for expected, count in (
+        (("a", "stage1"), 2),
+        (("a", "stage2"), 2),
+        (("y", "stage2"), 2),
+        (("w0", "stage2"), 1),
+    ):
+        assert found.count(expected) == count, (expected, found)
+    assert len(found) == 7
+
+
+def test_tied_weights_are_summed_once() -> None:
+    """GPT's embedding is its output matrix: the gradients meet after the micro-batches."""
+    module = build_gpt(4, d_model=8, heads=2, vocab=16, batch=8, seq=4)
+    DifferentiatePass(optimizer="none").apply(Context(), module)
+    result = assert_same(module, p=2, k=4)
+    shape = (16, 8)
+    meshes = [mesh for op, mesh in sends(result) if shape_of(op.result) == shape]
+    # The weights go to the last stage, and the sum of its gradients comes back.
+    assert sorted(meshes) == ["stage0", "stage1"]
+
+
+def test_stages_of_equal_work_have_equal_layers() -> None:
+    module = build_mlp(layers=8, d_model=64, batch=64)
+    result = distributed(module, p=4, k=2)
+    for stage in range(4):
+        function = functions(result)[f"stage{stage}_forward"]
+        layers = [op for op in function.body.block.ops if isinstance(op, CallOp)]
+        assert len(layers) == 2, stage
+
+
+def test_layers_stay_functions() -> None:
+    """Also where zero-bubble schedules split the backward."""
+    module = build_gpt(4, d_model=8, heads=2, vocab=16, batch=8, seq=4)
+    DifferentiatePass(optimizer="none").apply(Context(), module)
+    result = distributed(module, p=2, k=4, schedule="zb-h1")
+    names = set(functions(result))
+    for stage in (0, 1):
+        for half in ("input", "weight"):
+            name = f"layer_backward_{half}_stage{stage}"
+            assert name in names
+            function = functions(result)[f"stage{stage}_backward_{half}"]
+            inner = [op for op in function.body.block.ops if isinstance(op, CallOp)]
+            assert [op.callee.string_value() for op in inner] == [name] * 2
+
+
+def test_programs_without_a_batch_are_refused() -> None:
+    module = two_layers(SUMS, "%u", "tensor<f32>")
+    for argument in entry_function(module).body.block.args:
+        assert isinstance(argument.type, TensorType)
+        assert argument.type.element_type == f32
+    text = str(module).replace('dist.role = "input"', 'dist.role = "constant"')
+    with pytest.raises(DistIRError, match="no input with a batch dimension"):
+        distributed(parse(text), p=2, k=2)
+
+
+def test_batch_split_over_devices_first_is_refused() -> None:
+    """Its micro-batches would be rows from all over the batch."""
+    module = parse("""
+device.mesh @mesh on @c <"k" = 2, "d" = 2> [0 to 4]
+func.func @main(
+    %x: tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>> {dist.name = "x"}
+) -> tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>> {
+  %y = onnx.Relu(%x) : (tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>>) -> tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>>
+  func.return %y : tensor<8x4xf32, #dist.layout<@mesh, [{d, k}, {}]>>
+}
+""")
+    with pytest.raises(DistIRError, match="argument 'x' is split over 'd' and then"):
+        PipelinePass(p=1).apply(Context(), module)
+
+
+def test_divisions() -> None:
+    """The least load of the busiest stage; then the least that is sent."""
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        size = int(random.integers(2, 9))
+        weights = random.integers(0, 6, size).astype(float)
+        crossing = random.integers(0, 5, size + 1).astype(float)
+        crossing[0] = 0
+        layers = np.concatenate(([0], np.cumsum(random.integers(0, 2, size))))
+        for count in range(1, int(layers[-1]) + 1):
+            cuts = division(weights, crossing, layers, count)
+            found = _loads(weights, crossing, layers, cuts)
+            every = combinations(range(1, size), count - 1)
+            best = min(
+                loads
+                for c in every
+                if (loads := _loads(weights, crossing, layers, c)) is not None
+            )
+            assert found == pytest.approx(best)
+
+
+def _loads(
+    weights: Array, crossing: Array, layers: Array, cuts: Sequence[int]
+) -> tuple[float, float] | None:
+    """The largest load and what is sent; None for a stage without a layer."""
+    ends = list(pairwise((0, *cuts, len(weights))))
+    if any(layers[a] == layers[b] for a, b in ends):
+        return None
+    loads = [weights[a:b].sum() + crossing[a] for a, b in ends]
+    return max(loads), sum(crossing[a] for a, _ in ends)
