@@ -84,12 +84,11 @@ class ZeroPass(ModulePass):
         updates = updated_arguments(function)
         roles, names = argument_roles(function), argument_names(function)
         types = function.function_type.inputs.data
-        if not any(
-            roles[i] == "state" and shape_of(types[i]) for i in updates.values()
-        ):
+        stored = ("parameter", "state") if self.stage == 3 else ("state",)
+        if not any(roles[i] in stored and shape_of(types[i]) for i in updates.values()):
             raise DistIRError(
-                "zero: the program updates no optimizer state; differentiate it with an "
-                "optimizer that has one first"
+                f"zero: the program updates no {' or '.join(stored)}, which is what stage "
+                f"{self.stage} splits; differentiate it with an optimizer that has it first"
             )
         attributes = argument_attributes(function)
         known = [names[i] for i in updates.values() if roles[i] == "parameter"]
@@ -102,7 +101,6 @@ class ZeroPass(ModulePass):
                 for pattern in self.only
             )
         ]
-        stored = ("parameter", "state") if self.stage == 3 else ("state",)
         whole: list[str] = []
         split = 0
         for i in chosen:
