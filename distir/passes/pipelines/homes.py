@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from distir.dialects.dist import ReshardOp
 from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.structure import Structure
 
@@ -37,10 +38,10 @@ class Homes:
     - `arguments`: the stage that each argument lives on: the first that needs it for its
       forward, or else for its backward; what only ops after the micro-batches need lives
       where the first of them runs.
-    - `after`: the stage of each op of kind `AFTER`: that of its first operand that has a
-      place, so that an update runs where its parameter lives (or a part of it that was
-      taken for the update). What works on nothing that has a place, such as a state that
-      changes its layout first, runs where its result is used.
+    - `after`: the stage of each op of kind `AFTER`. An update runs where its parameter
+      lives, which is its first operand (or a part of it that was taken for the update);
+      any other op on the first stage that has an operand. What works on nothing that has a
+      place, such as a state that changes its layout first, runs where its result is used.
     """
 
     def __init__(self, structure: Structure, stages: Mapping[Operation, int]):
@@ -55,7 +56,10 @@ class Homes:
                     self.arguments.setdefault(arg, min(reached[arg]))
         after = [op for op in structure.ops if structure.kinds.get(op) is Kind.AFTER]
         for op in after:
-            self._place(op, self._of_operands(op))
+            places = self._of_operands(op)
+            if not (op.operands and _is_argument(op.operands[0])):
+                places = sorted(place for place in places if place is not None)
+            self._place(op, places)
         for op in reversed(after):
             if op not in self.after:
                 users = (
@@ -82,3 +86,10 @@ class Homes:
         if not isinstance(owner, Operation):
             return self.arguments.get(value)
         return self._stages.get(owner, self.after.get(owner))
+
+
+def _is_argument(value: SSAValue) -> bool:
+    """Whether a value is an argument, maybe in another layout."""
+    while isinstance(value.owner, ReshardOp):
+        value = value.owner.source
+    return isinstance(value, BlockArgument)
