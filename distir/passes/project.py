@@ -483,7 +483,7 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
 
 
 @dataclass(frozen=True)
-class Project(ModulePass):
+class ProjectPass(ModulePass):
     """
     Turns a distributed program into the program of one device: local shapes, only that
     device's ops, collectives with explicit groups, sends and receives. A receiver
