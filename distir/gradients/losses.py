@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import StringAttr, TensorType, i64
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import onnx_element_type
-from distir.dialects.train_ops.checks import element_type
+from distir.dialects.train_ops.checks import accumulation_type, element_type
 from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, shape
@@ -47,8 +47,8 @@ def add_loss(
 ) -> SSAValue:
     """
     Adds a labels argument and the loss, in the scope "loss"; gives the loss. Labels
-    `ignore_index` do not count in a cross-entropy: the mean is over the others.
-    Raises DistIRError.
+    `ignore_index` do not count in a cross-entropy: the mean is over the others. Losses of
+    16-bit floats are computed in 32 bits. Raises DistIRError.
     """
     if ignore_index is not None and kind != "cross_entropy":
         raise DistIRError(
@@ -63,8 +63,9 @@ def add_loss(
     build = GradientBuilder(step.insert, StringAttr("loss"))
     sizes = shape(prediction)
     if kind == "mse":
-        target = step.argument(prediction.type, "label", "labels", position)
-        error = build.onnx("Sub", prediction, target)
+        wide = accumulation_type(prediction)
+        target = step.argument(TensorType(wide, sizes), "label", "labels", position)
+        error = build.onnx("Sub", build.cast(prediction, target), target)
         square = build.onnx("Mul", error, error)
         axes = build.integers(range(len(sizes)))
         return build.onnx("ReduceMean", square, axes, keepdims=0)

@@ -26,7 +26,7 @@ _PASSES: dict[str, str] = {
     "verify-distribution": "VerifyDistributionPass",
     "zero": "ZeroPass",
     "simulate": "SimulatePass",
-    "project": "Project",
+    "project": "ProjectPass",
 }
 
 

@@ -42,6 +42,14 @@ MESH = "mesh"
 """Attribute of per-rank collectives: the symbol of the mesh that `axes` belong to."""
 
 
+_TRANSFERS = (
+    collective.SendOp,
+    collective.RecvOp,
+    collective.RootedOp,
+    collective.PermuteOp,
+)
+
+
 def devices_of(module: ModuleOp) -> tuple[int, ...]:
     """
     The devices that a program runs on, ascending: those of every mesh that a value
@@ -77,6 +85,7 @@ class _Projection:
     projected: dict[str, FuncOp | None] = field(
         default_factory=lambda: dict[str, FuncOp | None]()
     )
+    _transferring: dict[str, bool] = field(default_factory=lambda: dict[str, bool]())
 
     def __post_init__(self) -> None:
         self.mesh_of = meshes(self.module)
@@ -92,6 +101,18 @@ class _Projection:
 
     def local(self, type_: Attribute) -> Attribute:
         return local_type(type_, self.mesh_of)
+
+    def transfers(self, op: Operation) -> bool:
+        """Whether an op of the projection moves tensors between two devices."""
+        if not isinstance(op, CallOp):
+            return isinstance(op, _TRANSFERS)
+        name = op.callee.string_value()
+        if name not in self._transferring:
+            called = self.function(name)
+            self._transferring[name] = called is not None and any(
+                map(self.transfers, called.body.block.ops)
+            )
+        return self._transferring[name]
 
     def function(self, name: str) -> FuncOp | None:
         """
@@ -288,8 +309,25 @@ class _FunctionProjection:
                 recv.attributes.update(op.attributes)
                 self._append(op, [recv], None)
                 if recv.is_asynchronous:
+                    self._start_early(recv)
                     recv.result.name_hint = "arriving"
                     self.arriving[op.result] = None
+
+    def _start_early(self, recv: collective.RecvOp) -> None:
+        """
+        Moves the last op of the block up to the last transfer before it, so that the
+        device computes while the value is on its way. Transfers keep their order.
+        """
+        last = recv.prev_op
+        while last is not None and not self.program.transfers(last):
+            last = last.prev_op
+        recv.detach()
+        if last is not None:
+            self.block.insert_op_after(recv, last)
+        elif self.block.first_op is not None:
+            self.block.insert_op_before(recv, self.block.first_op)
+        else:
+            self.block.add_op(recv)
 
     def _collective(self, op: collective.CollectiveOp) -> None:
         if op.is_per_rank:
@@ -445,11 +483,12 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
 
 
 @dataclass(frozen=True)
-class Project(ModulePass):
+class ProjectPass(ModulePass):
     """
     Turns a distributed program into the program of one device: local shapes, only that
-    device's ops, collectives with explicit groups, sends and receives; a receiver waits
-    for what is sent asynchronously right before it uses it. Arguments and results keep in
+    device's ops, collectives with explicit groups, sends and receives. A receiver
+    of what is sent asynchronously starts right after its transfer before that one, and
+    waits right before it uses the value. Arguments and results keep in
     `dist.layout` the layout that they had.
     """
 

@@ -28,7 +28,13 @@ from distir.sharding.rule import rule_for, shape_of
 from distir.sharding.rules.builder import constant_operand
 
 RESIDUALS = ("parts", "whole")
-NORMALIZATIONS = ("onnx.LayerNormalization", "onnx.RMSNormalization")
+NORMALIZATIONS: dict[str, tuple[int, ...]] = {
+    "onnx.LayerNormalization": (0,),
+    "onnx.RMSNormalization": (0,),
+    "train.layer_norm_grad": (0, 1),
+    "train.rms_norm_grad": (0, 1),
+}
+"""Normalizations and their gradients, and which operands of them are activations."""
 
 
 def _root_mean_square_source(op: Operation) -> SSAValue | None:
@@ -61,25 +67,39 @@ class SplitSequence(RewritePattern):
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if op.name in NORMALIZATIONS:
-            constrain = self._constrain(op.operands[0], op)
-            if constrain is not None:
-                rewriter.insert(constrain)
-                op.operands[0] = constrain.result
+            for index in NORMALIZATIONS[op.name]:
+                self._split(op.operands[index], op, op, rewriter)
+            behind = op.next_op
+            if behind is not None:
+                self._split(op.results[0], op, behind, rewriter)
             return
         source = _root_mean_square_source(op)
-        constrain = None if source is None else self._constrain(source, op)
-        if source is None or constrain is None:
+        if source is not None:
+            square = op.operands[0].owner
+            assert isinstance(square, Operation)
+            self._split(source, op, square, rewriter)
+
+    def _split(
+        self,
+        source: SSAValue,
+        norm: Operation,
+        first: Operation,
+        rewriter: PatternRewriter,
+    ) -> None:
+        """
+        Asks for a value to be split, in front of the first op that uses it so, and makes
+        all behind use it so: beside a normalization its input goes on as the residual,
+        and one written out uses it several times.
+        """
+        constrain = self._constrain(source, norm)
+        if constrain is None:
             return
-        # Written out, the norm uses its input several times: in the mean and beside it.
-        square = op.operands[0].owner
-        assert isinstance(square, Operation)
-        rewriter.insert(constrain, InsertPoint.before(square))
-        block = op.parent_block()
+        rewriter.insert(constrain, InsertPoint.before(first))
         for use in list(source.uses):
             user = use.operation
-            if user is square or (
+            if user is first or (
                 user is not constrain
-                and user.parent_block() is block
+                and user.parent_block() is first.parent_block()
                 and constrain.is_before_in_block(user)
             ):
                 user.operands[use.index] = constrain.result
@@ -154,12 +174,12 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 @dataclass(frozen=True)
 class SequenceParallelPass(ModulePass):
     """
-    Megatron's sequence parallelism (Korthikanti et al. 2022): the input of every
-    normalization, also of one written out in elementary ops, is constrained to be split
-    along the sequence (the dimension before the last) over the tensor axis. From there
-    the rules do the rest: the all-reduce behind a row-split matrix becomes a
-    reduce-scatter, the column-split matrix behind the normalization gathers, and what
-    lies between works on parts.
+    Megatron's sequence parallelism (Korthikanti et al. 2022): what goes into and comes
+    out of every normalization and its gradient, also the input of one written out in
+    elementary ops, is constrained to be split along the sequence (the dimension before
+    the last) over the tensor axis. From there the rules do the rest: the all-reduce
+    behind a row-split matrix becomes a reduce-scatter, the column-split matrix behind
+    the normalization gathers, and what lies between works on parts.
 
     - `residuals`: what a layer keeps of that for its backward. `parts`: this device's
       part, gathered again for the gradient of the matrix (section 4.2.2); `whole`: what

@@ -87,8 +87,8 @@ class ZeroPass(ModulePass):
         stored = ("parameter", "state") if self.stage == 3 else ("state",)
         if not any(roles[i] in stored and shape_of(types[i]) for i in updates.values()):
             raise DistIRError(
-                "zero: the program updates no optimizer state; differentiate it with an "
-                "optimizer that has one first"
+                f"zero: the program updates no {' or '.join(stored)}, which is what stage "
+                f"{self.stage} splits; differentiate it with an optimizer that has it first"
             )
         attributes = argument_attributes(function)
         known = [names[i] for i in updates.values() if roles[i] == "parameter"]

@@ -71,18 +71,19 @@ def test_gathered_parameters_live_no_longer_than_their_use(
     matrices: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    ZeRO 3 on 4 devices, matrices of 64 x 64 on 8 samples. The step's peak is where the
+    ZeRO 3 on 4 devices, matrices of 128 x 128 on 8 samples. The step's peak is where the
     last gradient is scattered: what lasts, and by then no gathered parameter. It would be
     higher if those of the forward were kept for the backward: then it is where the first
     gradient is scattered, beside every matrix but the first, which the backward does not
     need, and the last, which it has used.
     """
-    d, activation, whole = 4, 2 * 64 * 8 // 4, 2 * 64 * 64
-    module = distributed(chain([64] * (matrices + 1), 8), d=d, zero=3)
-    state = matrices * (2 + 12) * 64 * 64 // d + 8
-    constants = 3 * (2 * 8) + 2 * 2 + 8
-    loss = 2
-    lasting = state + 2 * activation + constants + loss
+    d, activation, whole = 4, 2 * 128 * 8 // 4, 2 * 128 * 128
+    module = distributed(chain([128] * (matrices + 1), 8), d=d, zero=3)
+    state = matrices * (2 + 12) * 128 * 128 // d + 8
+    constants = 3 * (2 * 8) + 2 * 4 + 8
+    loss = 4
+    # The input, and labels in f32: the loss of 16-bit values is computed in 32 bits.
+    lasting = state + activation + 2 * activation + constants + loss
     gradients = matrices * whole // d
     expected = lasting + gradients + whole
     assert on_each_device(peak_memory, module) == expected
@@ -91,7 +92,7 @@ def test_gathered_parameters_live_no_longer_than_their_use(
         return False
 
     monkeypatch.setattr(_Partitioner, "_is_gathered_for_each_use", share)
-    module = distributed(chain([64] * (matrices + 1), 8), d=d, zero=3)
+    module = distributed(chain([128] * (matrices + 1), 8), d=d, zero=3)
     kept = (matrices - 2) * (whole + activation)
     first_gradient = activation + whole + whole // d
     assert on_each_device(peak_memory, module) == lasting + kept + first_gradient

@@ -223,14 +223,20 @@ def test_batches_over_steps(tmp_path: Path, spawner: Spawner):
     ("before", "after"),
     [
         ({"d": 2, "t": 2, "zero": 1}, {"d": 4, "zero": 3}),
-        ({"p": 2, "k": 2, "d": 2, "zero": 1}, {"t": 4}),
         (
-            {"p": 2, "k": 2, "t": 2, "schedule": "zbv"},
+            {"p": 2, "k": 2, "d": 2, "zero": 1},
             {"p": 3, "k": 4, "blocking_sends": True},
         ),
-        ({"t": 2, "d": 2}, {"p": 2, "k": 2, "d": 2, "t": 2}),
+        pytest.param(
+            {"p": 2, "k": 2, "t": 2, "schedule": "zbv"},
+            {"t": 4},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"t": 2, "d": 2}, {"p": 2, "k": 2, "d": 2, "t": 2}, marks=pytest.mark.slow
+        ),
     ],
-    ids=["without-pipelines", "from-a-pipeline", "among-pipelines", "to-a-pipeline"],
+    ids=["without-pipelines", "among-pipelines", "from-a-pipeline", "to-a-pipeline"],
 )
 def test_a_killed_run_resumes_under_another_distribution(
     before: dict[str, Any], after: dict[str, Any], tmp_path: Path, spawner: Spawner

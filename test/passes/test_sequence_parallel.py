@@ -1,53 +1,109 @@
-"""What layers keep for the backward under sequence parallelism does not change results."""
+"""Sequence parallelism in a training step: what each layer communicates, and where."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-from training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 
-from distir.dialects.device import MeshOp
-from distir.interpreters.inputs import random_arguments
-from distir.interpreters.reference import run_program
-from distir.passes.activation_checkpoint import ActivationCheckpointPass
-from distir.passes.partition import PartitionPass
-from distir.passes.propagate_sharding import PropagateShardingPass
-from distir.passes.sequence_parallel import SequenceParallelPass
-from distir.passes.tensor_parallel import TensorParallelPass
-from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.dialects.collective import CollectiveOp
+from distir.frontends.builders import build_gpt
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+from distir.program import functions, scope_of
+from distir.sharding.rule import shape_of
+
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {"d_model": 64, "heads": 4, "vocab": 128, "batch": 4, "seq": 32},
+    "gpt2-medium": {"d_model": 1024, "heads": 16, "vocab": 50304, "batch": 4, "seq": 1024},
+    "gpt3-6.7b": {"d_model": 4096, "heads": 32, "vocab": 50304, "batch": 1, "seq": 2048},
+}  # fmt: skip
 
 
-def gathers(module: ModuleOp) -> int:
-    """All-gathers in the text of the program."""
-    return sum(op.name == "collective.all_gather" for op in module.walk())
+def step(size: str, **options: Any) -> ModuleOp:
+    """A distributed training step of a GPT with one matrix for query, key and value."""
+    module = build_gpt(layers=3, dtype="bf16", **SIZES[size])
+    DifferentiatePass().apply(Context(), module)
+    DistributePass(**options).apply(Context(), module)
+    return module
 
 
-@pytest.mark.parametrize("policy", ["none", "selective", "full"])
-def test_residuals_in_parts_and_whole(policy: str):
-    module = training_gpt(optimizer="sgd", learning_rate=1.0)
-    arguments = random_arguments(module, 2)
-    expected = run_program(module, arguments)
-    found: dict[str, int] = {}
-    for residuals in ("parts", "whole"):
-        other = module.clone()
-        assert other.body.block.first_op is not None
-        mesh = MeshOp("mesh", "box", [("t", 4)], range(4))
-        other.body.block.insert_op_before(mesh, other.body.block.first_op)
-        for pass_ in (
-            ActivationCheckpointPass(policy),
-            SequenceParallelPass(residuals=residuals),
-            TensorParallelPass("t"),
-            PropagateShardingPass(),
-            PartitionPass(),
-            VerifyDistributionPass(),
-        ):
-            pass_.apply(Context(), other)
-        other.verify()
-        for a, b in zip(run_program(other, arguments), expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-        found[residuals] = gathers(other)
-    # The inputs of the layer's two column-split matrices are gathered again, unless
-    # the backward computes them again anyway.
-    assert found["parts"] - found["whole"] == (0 if policy == "full" else 2)
+def communication(module: ModuleOp, function: str) -> Iterator[Operation]:
+    for op in functions(module)[function].body.block.ops:
+        if isinstance(op, CollectiveOp) and op.name != "collective.slice":
+            yield op
+
+
+def listed(module: ModuleOp, function: str) -> list[tuple[str, str]]:
+    """The collectives of a function, each with its place in the layer."""
+    return [
+        (op.name.split(".")[1], scope_of(op).removeprefix("transformer.h.*."))
+        for op in communication(module, function)
+    ]
+
+
+FORWARD = [
+    ("all_gather", "attn.c_attn"),
+    ("reduce_scatter", "attn.c_proj"),
+    ("all_gather", "mlp.c_fc"),
+    ("reduce_scatter", "mlp.c_proj"),
+]
+BACKWARD = [
+    ("all_gather", "mlp.c_proj"),
+    ("reduce_scatter", "mlp.c_fc"),
+    ("all_gather", "attn.c_proj"),
+    ("reduce_scatter", "attn.c_attn"),
+]
+
+KEPT = [("all_gather", "mlp.c_fc"), ("all_gather", "attn.c_attn")]
+"""What norms give is kept in parts, and gathered for the gradients of the columns."""
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ("small", {"t": 4}),
+        ("gpt2-medium", {"t": 4}),
+        ("gpt2-medium", {"d": 2, "t": 4, "zero": 1}),
+        ("gpt3-6.7b", {"t": 8}),
+    ],
+)
+def test_each_all_reduce_becomes_two_halves(size: str, options: dict[str, Any]):
+    """
+    Megatron's scheme: every all-reduce of activations is a reduce-scatter behind the row
+    and an all-gather in front of the column, in both directions; none is left.
+    """
+    module = step(size, sequence_parallel=True, **options)
+    assert listed(module, "layer_forward") == FORWARD
+    assert sorted(listed(module, "layer_backward")) == sorted([*BACKWARD, *KEPT])
+    tokens = SIZES[size]["batch"] * SIZES[size]["seq"] * SIZES[size]["d_model"]
+    for function in ("layer_forward", "layer_backward"):
+        for op in communication(module, function):
+            whole = op.results[0 if "gather" in op.name else -1].type
+            elements = 1
+            for n in shape_of(whole):
+                elements *= n
+            assert elements == tokens
+    # What the rest of the step reduces are gradients of norms and biases, one number for
+    # each feature, whose tokens are split.
+    for op in communication(module, "main"):
+        if op.name == "collective.all_reduce" and options.get("d", 1) == 1:
+            assert len(shape_of(op.results[0].type)) <= 1
+
+
+def test_without_it_they_are_all_reduces():
+    module = step("gpt2-medium", t=4)
+    assert [name for name, _ in listed(module, "layer_forward")] == ["all_reduce"] * 2
+    assert [name for name, _ in listed(module, "layer_backward")] == ["all_reduce"] * 2
+
+
+def test_recomputation_repeats_no_last_reduce_scatter():
+    """A recomputed forward needs all of its communication but what it ends in."""
+    module = step("small", t=4, sequence_parallel=True, checkpoint="full")
+    assert listed(module, "layer_forward") == FORWARD
+    (name,) = (n for n in functions(module) if "recompute" in n)
+    assert listed(module, name) == FORWARD[:-1] + BACKWARD

@@ -19,11 +19,13 @@ from distir.gradients.rules import dropout as dropout
 from distir.gradients.rules import (
     elementwise as elementwise,
 )
+from distir.gradients.rules import group_normalization as group_normalization
 from distir.gradients.rules import indexing as indexing
 from distir.gradients.rules import losses as losses
 from distir.gradients.rules import (
     normalization as normalization,
 )
 from distir.gradients.rules import reduction as reduction
+from distir.gradients.rules import rotary as rotary
 from distir.gradients.rules import scatter as scatter
 from distir.gradients.rules import shape as shape

@@ -34,7 +34,7 @@
 // STAGE: error: zero: there is no stage 4; choose 1, 2 or 3
 // AXIS: error: no mesh has an axis 'q' (meshes of this module: @mesh {'d': 2, 'p': 5})
 // UNEVEN: error: zero: axis 'p' of size 5 divides no dimension of w.exp_avg, {{.*}}; choose another degree of data parallelism
-// STATE: error: zero: the program updates no optimizer state; differentiate it with an optimizer that has one first
+// STATE: error: zero: the program updates no state, which is what stage 1 splits; differentiate it with an optimizer that has it first
 // NAME: error: zero: no parameter that is updated is called 'v'; the program has w, b, w2, b2
 
 device.mesh @mesh on @box <"d" = 2, "p" = 5> [0 to 10]

@@ -1,0 +1,70 @@
+"""Gradient rules of normalisation over the channels and positions of one sample."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
+from distir.dialects.train_ops.checks import accumulation_type, element_type
+from distir.dialects.train_ops.normalization import LayerNormGradOp
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+
+
+@gradient_rule("onnx.InstanceNormalization")
+def instance_normalization(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the input and the scale; every channel is a group."""
+    return _in_groups(op, shape(op.operands[0])[1], gradients, build)
+
+
+@gradient_rule("onnx.GroupNormalization")
+def group_normalization(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the input and the scale."""
+    return _in_groups(op, op.attribute("num_groups"), gradients, build)
+
+
+def _in_groups(
+    op: OnnxOp, groups: int, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """
+    Layer normalisation, without a scale, of rows that each hold a group; the scale and
+    bias are numbers for each channel.
+    """
+    (dy,) = gradients
+    assert dy is not None
+    x, scale, _ = op.operands
+    sizes, epsilon = shape(x), op.attribute("epsilon")
+    row = prod(sizes[1:]) // groups
+    rows = build.integers([sizes[0], groups, row])
+    ones = build.constant(np.ones(row, numpy_dtype(element_type(x))))
+
+    def per_channel(value: SSAValue) -> SSAValue:
+        ends = build.integers([sizes[1], *[1] * (len(sizes) - 2)])
+        return build.onnx("Reshape", value, ends)
+
+    grouped = build.onnx("Reshape", x, rows)
+    scaled = build.onnx("Mul", dy, per_channel(scale))
+    scaled = build.onnx("Reshape", scaled, rows)
+    dx = build.add(LayerNormGradOp(scaled, grouped, ones, 2, epsilon, False)).results[0]
+    normal = build.onnx(
+        "LayerNormalization",
+        grouped,
+        ones,
+        axis=2,
+        epsilon=epsilon,
+        stash_type=onnx_element_type(accumulation_type(x)),
+    )
+    normal = build.reshape_like(normal, x)
+    channels = build.integers([0, *range(2, len(sizes))])
+    dscale = build.onnx(
+        "ReduceSum", build.onnx("Mul", dy, normal), channels, keepdims=0
+    )
+    dbias = build.onnx("ReduceSum", dy, channels, keepdims=0)
+    return [build.reshape_like(dx, x), dscale, dbias]
