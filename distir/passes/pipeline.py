@@ -68,7 +68,8 @@ class PipelinePass(ModulePass):
     every stage that needs a value. Run it after `partition{lower=false}`, and
     `lower-reshard` after it.
 
-    - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its own.
+    - `p`: ranks of the pipeline; each is a mesh of the other axes over devices of its
+      own, the first ones of the cluster.
     - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference
       (`distir.pipelining`); `chunks`: stages per rank, the fewest that it can have by

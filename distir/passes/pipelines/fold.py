@@ -100,6 +100,10 @@ class Fold:
             self._whole_types[key] = (type_, whole_type(type_, self.mesh, mesh))
         return self._whole_types[key][1]
 
+    def space(self, mesh: str) -> Mesh:
+        """The stage's mesh of that name."""
+        return self._spaces[mesh]
+
     def op(
         self,
         op: Operation,
@@ -125,7 +129,7 @@ class Fold:
             if number is None:
                 raise NeedsNumber
             placement, count = over_time(op.result), self.mesh.size(TIME_AXIS)
-            space = self._spaces[mesh]
+            space = self.space(mesh)
             return part_ops(operands[0], results[0], placement, count, number, space)
         touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
         if not touched or isinstance(op, ReshardOp):

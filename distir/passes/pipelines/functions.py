@@ -5,25 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from xdsl.dialects.builtin import FunctionType, StringAttr, TensorType
+from xdsl.dialects.builtin import FunctionType, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.dist import (
     SCOPE,
-    Layout,
-    LayoutAttr,
-    ReshardOp,
-    with_layout,
 )
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.passes.pipelines.fold import Fold, NeedsNumber
 from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
+from distir.passes.pipelines.part import is_repeated, repeated_ops
 from distir.passes.pipelines.structure import Structure
-from distir.sharding.rule import shape_of
 
 ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
 """The operator that adds one more micro-batch to a value."""
@@ -80,22 +74,6 @@ class StageFunction:
     inputs: tuple[SSAValue, ...]
     added: tuple[SSAValue, ...]
     numbered: bool
-
-
-def is_repeated(op: Operation) -> bool:
-    """
-    Whether an op takes a micro-batch's part of one value repeated along the batch: every
-    part is the same.
-    """
-    if not isinstance(op, ReshardOp) or op.source.owner.__class__ is Block:
-        return False
-    source = op.source.owner
-    if not isinstance(source, Operation) or source.name != "onnx.Expand":
-        return False
-    dim = over_time(op.result).dim
-    before, after = shape_of(source.operands[0].type), shape_of(op.result.type)
-    place = dim - (len(after) - len(before))
-    return place < 0 or before[place] == 1
 
 
 class FunctionBuilder:
@@ -220,23 +198,9 @@ class FunctionBuilder:
         assert isinstance(expand, Operation)
         source = self._value(expand.operands[0])
         target = self.fold.type(op.results[0].type, self.mesh)
-        assert isinstance(target, TensorType)
-        shape = np.array(target.get_shape(), dtype=np.int64)
-        whole = LayoutAttr(Layout(self.mesh))
-        sizes_type = TensorType(element_type_of_dtype(shape.dtype), shape.shape, whole)
-        sizes = operator("Constant").build_op(
-            [], [sizes_type], {"value": constant_attr(shape)}
-        )
-        repeated = operator("Expand").build_op(
-            [source, sizes.results[0]], [with_layout(target, Layout(self.mesh))]
-        )
-        self.block.add_ops([sizes, repeated])
-        value = repeated.results[0]
-        if value.type != target:
-            part = ReshardOp(value, target)
-            self.block.add_op(part)
-            value = part.result
-        self.values[op.results[0]] = value
+        made = repeated_ops(source, target, self.fold.space(self.mesh))
+        self.block.add_ops(made)
+        self.values[op.results[0]] = made[-1].results[0]
 
     def _sum(self, value: SSAValue, so_far: SSAValue) -> SSAValue:
         """What is there and this micro-batch's part."""

@@ -109,6 +109,10 @@ class Placer:
         self._needed = stages_reached(structure, structure.forward, forward)
         self._available: dict[SSAValue, frozenset[int] | None] = {}
         self.last = max(forward.values())
+        for op in structure.ops:
+            if structure.kinds.get(op) is Kind.BEFORE:
+                for result in op.results:
+                    self.available(result)
         for op in structure.backward:
             self.stages[op] = self._backward(op)
 
