@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -16,7 +15,8 @@ from distir.interpreters.cost.plan import Allocation, Plan, Planner
 from distir.interpreters.cost.summaries import Summaries
 
 
-class DeviceGroup(NamedTuple):
+@dataclass(frozen=True)
+class DeviceGroup:
     """
     Devices that do the same: `devices` are their ids, `meshes` those they belong to. The
     first of them stands for all; `index` is its place in the lists of a `Simulation`,

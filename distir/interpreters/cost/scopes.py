@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xdsl.ir import Operation
+
 from distir.interpreters.cost.plan import Step
 from distir.program import scope_of
 
 
-def full_scope(step: Step, path: Sequence[Step]) -> str:
+def full_scope(op: Operation, path: Sequence[Step]) -> str:
     """
     The scope of an op given the calls that led to it, outermost first. In a repeated
     function `layers.*.mlp` takes the `0` of the call's `layers.0`.
     """
     full = ""
-    for scope in filter(None, (scope_of(s.op) for s in (*path, step))):
+    for scope in filter(None, (scope_of(o) for o in (*(call.op for call in path), op))):
         known = full.split(".")
         parts = scope.split(".")
         full = ".".join(
@@ -33,11 +35,11 @@ class ScopeCache:
     """`full_scope`, worked out once for each op of each call."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Step, ...], str] = {}
+        self._known: dict[tuple[object, ...], str] = {}
 
-    def __call__(self, step: Step, path: Sequence[Step]) -> str:
-        key = (step, *path)
+    def __call__(self, op: Operation, path: Sequence[Step]) -> str:
+        key = (op, *path)
         scope = self._known.get(key)
         if scope is None:
-            scope = self._known[key] = full_scope(step, path)
+            scope = self._known[key] = full_scope(op, path)
         return scope

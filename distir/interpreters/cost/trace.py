@@ -46,7 +46,7 @@ class TraceWriter:
         seconds: Seconds,
     ) -> None:
         """One op on some devices."""
-        scope = full_scope(step, path)
+        scope = full_scope(step.op, path)
         calls = [s.callee.name for s in path if s.callee is not None]
         event: dict[str, Any] = {
             "name": f"{step.op.name} {scope}".strip(),
