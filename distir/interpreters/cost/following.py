@@ -38,6 +38,9 @@ class Follower:
     ) -> None:
         """An op runs, after the calls in `path`; sends do so for each pair of devices."""
 
+    def awaited(self, buffer: Buffer) -> None:
+        """Devices have waited for a value that was on its way, if it was not there."""
+
     def allocated(self, buffer: Buffer, value: SSAValue, path: Sequence[Step]) -> None:
         """Memory for a value that nothing else holds."""
 
@@ -104,6 +107,11 @@ class FollowedMachine(Machine):
                     self._step = step
                     self.constants[step] = self.allocate(step.results[0])
         self._step = None
+
+    def _await(self, buffer: Buffer) -> None:
+        super()._await(buffer)
+        for follower in self._followers:
+            follower.awaited(buffer)
 
     def _store(self, step: Step, frame: list[Buffer]) -> None:
         self._step = step

@@ -118,7 +118,7 @@ def _kept(held: Sequence[Held]) -> list[Saving]:
             ACTIVATIONS,
             size,
             size,
-            f"kept since {count} call{'s' if count > 1 else ''} of @{function}",
+            f"kept by {count} call{'s' if count > 1 else ''} of @{function}",
             "computed again, but for what the calls take in (--checkpoint full)",
         )
         for function, (count, size) in by_function.items()

@@ -16,14 +16,22 @@ def full_scope(op: Operation, path: Sequence[Step]) -> str:
     function `layers.*.mlp` takes the `0` of the call's `layers.0`.
     """
     full = ""
-    for scope in filter(None, (scope_of(o) for o in (*(call.op for call in path), op))):
-        known = full.split(".")
-        parts = scope.split(".")
-        full = ".".join(
-            known[i] if part == "*" and i < len(known) else part
-            for i, part in enumerate(parts)
-        )
-    return full
+    for step in path:
+        full = _within(full, scope_of(step.op))
+    return _within(full, scope_of(op))
+
+
+def _within(outer: str, scope: str) -> str:
+    """The scope of an op, or of a call, in a call with scope `outer`."""
+    if not scope or not outer:
+        return scope or outer
+    if "*" not in scope:
+        return scope
+    known = outer.split(".")
+    return ".".join(
+        known[i] if part == "*" and i < len(known) else part
+        for i, part in enumerate(scope.split("."))
+    )
 
 
 def pattern(scope: str) -> str:
@@ -32,14 +40,18 @@ def pattern(scope: str) -> str:
 
 
 class ScopeCache:
-    """`full_scope`, worked out once for each op of each call."""
+    """`full_scope`, worked out once for each op in calls of the same scope."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], str] = {}
+        self._of_path: dict[tuple[Step, ...], str] = {(): ""}
+        self._known: dict[tuple[Operation, str], str] = {}
 
     def __call__(self, op: Operation, path: Sequence[Step]) -> str:
-        key = (op, *path)
-        scope = self._known.get(key)
+        calls = tuple(path)
+        outer = self._of_path.get(calls)
+        if outer is None:
+            outer = self._of_path[calls] = full_scope(calls[-1].op, calls[:-1])
+        scope = self._known.get((op, outer))
         if scope is None:
-            scope = self._known[key] = full_scope(op, path)
+            scope = self._known[op, outer] = _within(outer, scope_of(op))
         return scope

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -154,10 +154,7 @@ class Simulation:
 
     def write_json(self, path: str | Path) -> None:
         """Writes `to_json` to a file. Raises DistIRError."""
-        try:
-            Path(path).write_text(json.dumps(self.to_json(), indent=2) + "\n", "utf-8")
-        except OSError as error:
-            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+        write_json(path, self.to_json())
 
     def write_trace(self, path: str | Path) -> None:
         """
@@ -171,6 +168,14 @@ class Simulation:
                 writer.close()
         except OSError as error:
             raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Writes results to a file. Raises DistIRError."""
+    try:
+        Path(path).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
 
 def report(simulation: Simulation) -> str:

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from xdsl.ir import SSAValue
 
+from distir.dialects.dist import SendOp
 from distir.interpreters.cost.following import Follower
 from distir.interpreters.cost.group_rows import GroupRows
+from distir.interpreters.cost.machine import Buffer
 from distir.interpreters.cost.placement import Positions
 from distir.interpreters.cost.plan import Seconds, Step
 from distir.interpreters.cost.run import DeviceGroup
@@ -99,8 +102,8 @@ class Block:
 @dataclass
 class GroupTime:
     """
-    The time of one device of a group: `spent` by cause, in which waiting counts for the op
-    that follows it, adds up to the step. `blocks`, `sends` (beside the device's other
+    The time of one device of a group: `spent` by cause adds up to the step; waiting counts
+    for the collective or send that is waited for. `blocks`, `sends` (beside the device's other
     work) and `calls` of the entry function are its timeline.
     """
 
@@ -155,6 +158,7 @@ class TimeRecorder(Follower):
         self._resolution = ticks(resolution) if resolution >= 0 else None
         self._scope = ScopeCache()
         self._causes: dict[tuple[str, str], Cause] = {}
+        self._sent: dict[int, Cause] = {}
 
     def ran(
         self,
@@ -177,12 +181,26 @@ class TimeRecorder(Follower):
             if self._resolution is not None and end > begin:
                 self._show(row, step, path, scope, begin, end)
 
-    def _spend(self, row: int, step: Step, scope: str, begin: int, end: int) -> None:
-        known = (scope, step.op.name)
-        cause = self._causes.get(known)
+    def allocated(self, buffer: Buffer, value: SSAValue, path: Sequence[Step]) -> None:
+        if isinstance(value.owner, SendOp):
+            scope = self._scope(value.owner, path)
+            self._sent[id(buffer)] = self._cause(scope, value.owner.name)
+
+    def awaited(self, buffer: Buffer) -> None:
+        for row, _ in self._rows.among(buffer.positions):
+            until = ticks(float(self.machine.clock[self._groups[row].group.position]))
+            if until > self._until[row]:
+                self._waited(row, self._sent[id(buffer)], until)
+                self._until[row] = until
+
+    def _cause(self, scope: str, op: str) -> Cause:
+        cause = self._causes.get((scope, op))
         if cause is None:
-            cause = self._causes[known] = Cause(pattern(scope), step.op.name)
-        spent = self._waited(row, cause, begin)
+            cause = self._causes[scope, op] = Cause(pattern(scope), op)
+        return cause
+
+    def _spend(self, row: int, step: Step, scope: str, begin: int, end: int) -> None:
+        spent = self._waited(row, self._cause(scope, step.op.name), begin)
         if step.transfers:
             spent.exposed_communication += end - begin
         else:
@@ -190,7 +208,7 @@ class TimeRecorder(Follower):
         self._until[row] = end
 
     def _waited(self, row: int, cause: Cause, begin: int) -> Spent:
-        """Counts the time from the last op to this one."""
+        """Counts the time from the last op until then."""
         group = self._groups[row]
         spent = group.spent.get(cause)
         if spent is None:
