@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import Float64Type, FloatAttr, ModuleOp, TensorType, f32, f64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    Float64Type,
+    FloatAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    f32,
+    f64,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import (
@@ -28,7 +38,6 @@ from distir.dialects.dist import NAME, ROLE, SCOPE
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 from distir.interpreters.cost import Cost, CostContext, cost_function
 from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr
 
 
 @irdl_op_definition

@@ -21,7 +21,13 @@ def assert_same(module: ModuleOp) -> Simulation:
     assert short.communication_bytes == flat.communication_bytes
     assert short.step_time_s == pytest.approx(flat.step_time_s, rel=1e-12)
     assert short.flops == pytest.approx(flat.flops, rel=1e-12)
-    for name in ("compute_s", "communication_s", "idle_s"):
+    for name in (
+        "compute_s",
+        "communication_s",
+        "transit_s",
+        "idle_s",
+        "seconds_at_peak",
+    ):
         assert getattr(short, name) == pytest.approx(
             getattr(flat, name), rel=1e-9, abs=1e-9 * flat.step_time_s
         )
