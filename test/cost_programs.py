@@ -9,6 +9,7 @@ from xdsl.parser import Parser
 from distir.dialects import get_all_dialects
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.cost import Simulation, simulate
+from distir.passes.distribute import DistributePass
 
 
 def parse(text: str) -> ModuleOp:
@@ -54,3 +55,51 @@ def cluster(
 def simulate_text(text: str, on: ClusterOp) -> Simulation:
     """The simulation of a program's text on a cluster."""
     return simulate(parse(text), on)
+
+
+LEVELS = ((2, 3e9, 1e-6), (4, 1e9, 2e-6), (64, 1e8, 5e-6))
+MACHINES = cluster(
+    64, levels=LEVELS, peak=1e12, bandwidth=1e11, launch=1e-6, memory=10**9
+)
+
+
+def distributed(module: ModuleOp, on: ClusterOp, **options: object) -> ModuleOp:
+    """The program over devices of a cluster; the given one stays as it is."""
+    module = module.clone()
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on.clone(), first)
+    DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
+    return module
+
+
+STRATEGIES = [
+    {},
+    {"d": 4},
+    {"t": 2},
+    {"d": 2, "t": 2, "zero": 1},
+    {"d": 4, "zero": 2, "checkpoint": "full"},
+    {"d": 2, "zero": 3, "checkpoint": "selective"},
+    {"t": 4, "sequence_parallel": True},
+    {"p": 2, "k": 4},
+    {"p": 2, "k": 2, "d": 2, "t": 2, "schedule": "gpipe"},
+    {"p": 2, "k": 4, "schedule": "zb-h1", "blocking_sends": True},
+    {"p": 1, "k": 4, "d": 1},
+]
+"""Options of `distribute` for training steps."""
+
+
+def uneven() -> ClusterOp:
+    """Four devices, the third of them slow."""
+    kinds = [
+        KindOp(
+            name,
+            devices,
+            memory=10**9,
+            memory_bandwidth=1e11,
+            peak_flops={"default": peak},
+            launch_latency=1e-6,
+        )
+        for name, devices, peak in (("fast", (0, 1, 3), 1e12), ("slow", (2,), 1e7))
+    ]
+    return ClusterOp("c", kinds, [LinkOp("link", 4, bandwidth=1e9, latency=1e-6)])

@@ -132,6 +132,8 @@ class KindOp(IRDLOperation):
       `default` serves types that are not listed.
     - `launch_latency`: seconds from issuing an op to its start.
     - `profile`: name of a calibration profile, if one exists.
+    - `allocation_block`: bytes that memory is handed out in multiples of, e.g. 512 for
+      PyTorch's allocator on CUDA; to the byte without it.
     """
 
     name = "device.kind"
@@ -143,6 +145,7 @@ class KindOp(IRDLOperation):
     peak_flops = prop_def(DictionaryAttr)
     launch_latency = prop_def(FloatAttr)
     profile = opt_prop_def(StringAttr)
+    allocation_block = opt_prop_def(IntegerAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
     assembly_format = "$sym_name `on` $devices attr-dict"
@@ -158,6 +161,7 @@ class KindOp(IRDLOperation):
         peak_flops: dict[str, float],
         launch_latency: float = 0.0,
         profile: str | None = None,
+        allocation_block: int | None = None,
     ):
         super().__init__(
             properties={
@@ -170,6 +174,11 @@ class KindOp(IRDLOperation):
                 ),
                 "launch_latency": FloatAttr(launch_latency, 64),
                 **({} if profile is None else {"profile": StringAttr(profile)}),
+                **(
+                    {}
+                    if allocation_block is None
+                    else {"allocation_block": IntegerAttr(allocation_block, 64)}
+                ),
             }
         )
 
@@ -179,6 +188,8 @@ class KindOp(IRDLOperation):
         _positive(self.memory_bandwidth, "memory_bandwidth", owner)
         if not self.launch_latency.value.data >= 0:
             raise VerifyException(f"{owner}: launch_latency must not be negative")
+        if self.allocation_block is not None:
+            _positive(self.allocation_block, "allocation_block", owner)
         if not self.peak_flops.data:
             raise VerifyException(f"{owner}: peak_flops names no element type")
         for dtype, flops in self.peak_flops.data.items():

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from distir.hardware import load_cluster
-from distir.interpreters.cost import report, simulate
+from distir.interpreters.cost import report, simulate, write_html
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class SimulatePass(ModulePass):
     - `cluster`: a built-in cluster or a file, instead of the program's own;
     - `devices`: grows that cluster;
     - `flat`: executes every op on every device; the result is the same;
-    - `trace`, `json`: files to write the timeline and the numbers to.
+    - `trace`, `json`, `html`: files to write the timeline, the numbers and a report to.
     """
 
     name = "simulate"
@@ -31,6 +31,7 @@ class SimulatePass(ModulePass):
     flat: bool = False
     trace: str | None = None
     json: str | None = None
+    html: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = load_cluster(self.cluster, self.devices) if self.cluster else None
@@ -39,4 +40,6 @@ class SimulatePass(ModulePass):
             simulation.write_trace(self.trace)
         if self.json is not None:
             simulation.write_json(self.json)
+        if self.html is not None:
+            write_html(simulation, self.html, "program")
         print(report(simulation), file=sys.stderr)

@@ -79,6 +79,7 @@ def test_pp1_makespan_and_pp2_in_flight(p, m, tf, tb, makespan, schedule):
     assert result.step_time_s == pytest.approx(makespan, **EXACT)
     bubble = (makespan - m * (tf + tb)) / (m * (tf + tb))
     assert bubble == pytest.approx((p - 1) / m, **EXACT)
+    assert result.bubble_fraction == pytest.approx((p - 1) / (m + p - 1), **EXACT)
     assert in_flight(result) == (
         [m] * p if schedule == "gpipe" else [min(m, p - stage) for stage in range(p)]
     )

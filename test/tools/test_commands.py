@@ -122,6 +122,41 @@ def test_simulate(distributed: Path, tmp_path: Path):
     assert {e["pid"] for e in events} == {0, 1, 2, 3}
 
 
+def test_simulate_reports(distributed: Path, tmp_path: Path):
+    page, data = tmp_path / "report.html", tmp_path / "out.json"
+    done = succeed("simulate", distributed, "--html", page, "--memory", "--json", data)
+    assert "MFU" in done.output and "bubble" in done.output
+    assert "memory at the peak" in done.output and "parameters" in done.output
+    result = json.loads(data.read_text())
+    assert sum(group["peak_bytes"] for group in result["memory"]) == max(
+        result["peak_memory_bytes"]
+    )
+    assert "</html>" in page.read_text()
+
+
+def test_simulate_diff(model: Path, distributed: Path, tmp_path: Path):
+    other, data = tmp_path / "other.mlir", tmp_path / "diff.json"
+    succeed("distribute", model, "--cluster", "dgx2", "-d", "4", "-o", other)
+    done = succeed("simulate", "--diff", distributed, other, "--json", data)
+    assert "other.mlir against dist.mlir" in done.output
+    result = json.loads(data.read_text())
+    parts = ("compute_fs", "exposed_communication_fs", "waiting_fs")
+    assert sum(result[part] for part in parts) == result["step_fs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give one program"),
+        (["a.mlir", "--diff", "a.mlir", "b.mlir"], "give one program"),
+        (["--diff", "a.mlir", "b.mlir", "--html", "c.html"], "one by one"),
+        (["--diff", "a.mlir", "b.mlir"], "a.mlir: No such file"),
+    ],
+)
+def test_simulate_refuses(arguments: list[str], words: str):
+    assert words in failure("simulate", *arguments)
+
+
 def test_weights_stay_reachable_from_another_folder(model: Path, tmp_path: Path):
     output = tmp_path / "other.mlir"
     done = succeed("distribute", model, "--cluster", "cpu", "-d", "2", "-o", output)

@@ -70,6 +70,15 @@ class CostContext:
                 return str(element)
         return "default"
 
+    @property
+    def seconds_at_peak(self) -> float:
+        """Seconds of the floating-point operations alone; 0 where no peak is known."""
+        if not self.flops:
+            return 0.0
+        rates = self.device.peak_flops
+        rate = rates.get(self.element_type, rates.get("default"))
+        return self.flops / rate if rate else 0.0
+
     def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
         """
         Launch latency plus the longer of computing and of moving bytes through memory.

@@ -16,7 +16,8 @@ from distir.errors import DistIRError
 class DeviceKind:
     """
     One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
-    element type (`default` serves the others), seconds from issuing an op to its start.
+    element type (`default` serves the others), seconds from issuing an op to its start,
+    bytes that memory is handed out in multiples of.
     """
 
     name: str
@@ -24,6 +25,7 @@ class DeviceKind:
     memory_bandwidth: float
     peak_flops: Mapping[str, float]
     launch_latency: float
+    allocation_block: int = 1
 
     @staticmethod
     def of(op: KindOp) -> DeviceKind:
@@ -39,6 +41,7 @@ class DeviceKind:
             op.memory_bandwidth.value.data,
             rates,
             op.launch_latency.value.data,
+            1 if op.allocation_block is None else op.allocation_block.value.data,
         )
 
     def peak(self, element_type: str) -> float:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from distir.interpreters.cost.placement import Positions
+from distir.interpreters.cost.placement import Bytes, Positions
 from distir.interpreters.cost.plan import Allocation, Plan, Seconds, Step
 
 if TYPE_CHECKING:
@@ -41,23 +41,27 @@ class Observer(Protocol):
 class Buffer:
     """
     Memory on some devices, and how many values hold it. `arrival` says when the value is
-    there, per device of the program; None once nobody has to wait for it.
+    there, per device of the program, `departure` when its transfer begins; None once
+    nobody has to wait for it.
     """
 
-    __slots__ = ("arrival", "holders", "positions", "size")
+    __slots__ = ("arrival", "departure", "holders", "positions", "size")
 
-    def __init__(self, positions: Positions, size: int):
+    def __init__(self, positions: Positions, size: Bytes):
         self.positions = positions
         self.size = size
         self.holders = 1
         self.arrival: npt.NDArray[np.float64] | None = None
+        self.departure: npt.NDArray[np.float64] | None = None
 
 
 class Machine:
     """
     The state of all devices while a program runs. Arrays have one entry per device:
     `clock`, `compute`, `communication` and `idle` in seconds, `live`, `peak` and `sent` in
-    bytes, `flops` in floating-point operations. `channels` has the clocks of the sends
+    bytes, `flops` in floating-point operations, `seconds_at_peak` in seconds that these
+    would take at the devices' peak. `transit` is the part of `idle` in which devices wait
+    for a value while it is being sent. `channels` has the clocks of the sends
     beside them, one for each pair of devices, by the pairs that send together; what they do
     does not count as `communication`.
     """
@@ -73,8 +77,10 @@ class Machine:
         self.compute = np.zeros(devices)
         self.communication = np.zeros(devices)
         self.idle = np.zeros(devices)
+        self.transit = np.zeros(devices)
         self.sent = np.zeros(devices)
         self.flops = np.zeros(devices)
+        self.seconds_at_peak = np.zeros(devices)
         self.live = np.zeros(devices, dtype=np.int64)
         self.peak = np.zeros(devices, dtype=np.int64)
         self.ops = 0
@@ -125,9 +131,10 @@ class Machine:
             else:
                 self.ops += 1
                 if step.is_asynchronous:
-                    arrival = self._send_aside(step)
+                    departure, arrival = self._send_aside(step)
                     self._store(step, frame)
-                    frame[step.results[0].slot].arrival = arrival
+                    received = frame[step.results[0].slot]
+                    received.departure, received.arrival = departure, arrival
                 else:
                     self._occupy(step)
                     self._store(step, frame)
@@ -163,21 +170,24 @@ class Machine:
 
     def _await(self, buffer: Buffer) -> None:
         """The devices of a value that is on its way wait for it."""
-        assert buffer.arrival is not None
+        assert buffer.arrival is not None and buffer.departure is not None
         waits = np.maximum(buffer.arrival - self.clock, 0.0)
+        self.transit += np.minimum(waits, buffer.arrival - buffer.departure)
         self.idle += waits
         self.clock += waits
-        buffer.arrival = None
+        buffer.arrival = buffer.departure = None
 
-    def _send_aside(self, step: Step) -> npt.NDArray[np.float64]:
-        """Sends while the devices go on; gives when the value arrives where."""
-        arrival = np.zeros_like(self.clock)
+    def _send_aside(
+        self, step: Step
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Sends while the devices go on; gives when the value leaves and arrives."""
+        departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
         for transfer in step.transfers:
             senders, receivers = transfer.positions.T
             pairs = transfer.positions.tobytes()
             start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
             end = self.channels[pairs] = start + transfer.seconds
-            arrival[receivers] = end
+            departure[receivers], arrival[receivers] = start, end
             self.sent[transfer.positions] += transfer.sent
             if self._observer is not None:
                 shape = transfer.positions.shape
@@ -185,7 +195,7 @@ class Machine:
                 seconds = np.broadcast_to((end - start)[:, None], shape).ravel()
                 positions = transfer.positions.ravel()
                 self._observer(step, self._path, positions, starts, seconds)
-        return arrival
+        return departure, arrival
 
     def _occupy(self, step: Step) -> None:
         for transfer in step.transfers:
@@ -214,7 +224,9 @@ class Machine:
                 self._observer(step, self._path, step.positions, start, step.seconds)
             self.clock[step.positions] += step.seconds
             self.compute[step.positions] += step.seconds
-            self.flops[step.positions] += step.flops
+            if step.flops:
+                self.flops[step.positions] += step.flops
+                self.seconds_at_peak[step.positions] += step.seconds_at_peak
 
     def _store(self, step: Step, frame: list[Buffer]) -> None:
         if step.view_of is not None:
@@ -231,7 +243,7 @@ class Machine:
         for allocation in step.results:
             if allocation.slot not in kept:
                 frame[allocation.slot] = self.allocate(allocation)
-        if step.workspace:
+        if not isinstance(step.workspace, int) or step.workspace:
             self.live[step.positions] += step.workspace
             self.note_peak()
             self.live[step.positions] -= step.workspace

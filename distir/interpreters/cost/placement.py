@@ -24,6 +24,9 @@ from distir.sharding.mesh import Mesh
 Positions = slice | npt.NDArray[np.intp]
 """Which entries of the arrays over the program's devices, as an index."""
 
+Bytes = int | npt.NDArray[np.int64]
+"""As many on each device, or one number per device."""
+
 
 class Placement:
     """
@@ -38,6 +41,7 @@ class Placement:
     ):
         self.meshes = meshes
         self.hardware = hardware
+        self.used = tuple(used)
         self.devices: tuple[int, ...] = tuple(
             sorted({d for name in used for d in meshes[name].devices}) or (0,)
         )
@@ -108,6 +112,20 @@ class Placement:
         except ValueError as error:
             raise DistIRError(f"{describe(op)}: {error}") from error
         return ceil(prod(shape) * each)
+
+    def allocated(self, size: int, mesh: str | None) -> Bytes:
+        """
+        What devices of a mesh hand out for `size` bytes: whole blocks, where their kind
+        has an `allocation_block`. A number, or one per device where the blocks differ.
+        """
+        kinds = self.hardware.kinds
+        ids = self.device_ids(mesh)
+        blocks = {k.allocation_block for k in self.hardware.distinct_kinds(ids)}
+        if len(blocks) == 1:
+            (block,) = blocks
+            return -(-size // block) * block
+        each = np.array([kinds[d].allocation_block for d in ids], dtype=np.int64)
+        return -(-size // each) * each
 
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
         """The groups of devices along mesh axes."""

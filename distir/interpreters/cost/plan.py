@@ -18,7 +18,12 @@ from distir.dialects import collective
 from distir.dialects.dist import ASYNCHRONOUS, Layout, ReshardOp, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
-from distir.interpreters.cost.placement import Placement, Positions, UniformPlacement
+from distir.interpreters.cost.placement import (
+    Bytes,
+    Placement,
+    Positions,
+    UniformPlacement,
+)
 from distir.interpreters.cost.transfers import Transfer, transfers_of
 from distir.program import describe, functions, return_op, updated_arguments
 from distir.sharding.mesh import Mesh
@@ -28,18 +33,18 @@ Seconds = float | npt.NDArray[np.float64]
 
 
 class Allocation(NamedTuple):
-    """A result: its slot, where it lives, its bytes on each of these devices."""
+    """A result: its slot, where it lives, the memory it takes on each of these devices."""
 
     slot: int
     positions: Positions
-    size: int
+    size: Bytes
 
 
 @dataclass(eq=False)
 class Step:
     """
     One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
-    one per device), or it communicates by `transfers` (while its devices compute, if it
+    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by `transfers` (while its devices compute, if it
     `is_asynchronous`), or it calls `callee`.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
@@ -53,7 +58,8 @@ class Step:
     positions: Positions
     seconds: Seconds = 0.0
     flops: float = 0.0
-    workspace: int = 0
+    seconds_at_peak: Seconds = 0.0
+    workspace: Bytes = 0
     transfers: tuple[Transfer, ...] = ()
     is_asynchronous: bool = False
     callee: Plan | None = None
@@ -162,10 +168,11 @@ class Planner:
         return self.placement.index[names[0]]
 
     def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
-        """Where a value lives and how many bytes it has."""
-        layout = layout_of(value)
-        positions = self.placement.positions(layout.mesh if layout else None)
-        return Allocation(slot, positions, self.placement.bytes_of(value, op))
+        """Where a value lives and how much memory it takes."""
+        placement, layout = self.placement, layout_of(value)
+        mesh = layout.mesh if layout else None
+        size = placement.allocated(placement.bytes_of(value, op), mesh)
+        return Allocation(slot, placement.positions(mesh), size)
 
     def _step(self, op: Operation, slots: dict[SSAValue, int]) -> Step:
         operands = tuple(slots[v] for v in op.operands)
@@ -205,20 +212,24 @@ class Planner:
         name = names[0] if names else None
         mesh = placement.meshes[name] if name else None
         operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
-        result_bytes = tuple(r.size for r in results)
+        result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
         flops = _local_flops(op, mesh)
         by_kind: dict[int, Cost] = {}
+        at_peak: dict[int, float] = {}
         ids = placement.device_ids(name)
         for kind in placement.hardware.distinct_kinds(ids):
             context = CostContext(op, kind, flops, operand_bytes, result_bytes)
             by_kind[id(kind)] = cost_of(context)
+            at_peak[id(kind)] = context.seconds_at_peak
         kinds = placement.hardware.kinds
         seconds: Seconds
+        seconds_at_peak: Seconds
         if len(by_kind) == 1:
             (cost,) = by_kind.values()
-            seconds = cost.seconds
+            seconds, (seconds_at_peak,) = cost.seconds, at_peak.values()
         else:
             seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
+            seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
         is_view = (
             op.name in VIEWS and len(results) == 1 and operand_bytes[:1] == result_bytes
         )
@@ -229,7 +240,8 @@ class Planner:
             placement.positions(name),
             seconds,
             flops,
-            max(cost.workspace for cost in by_kind.values()),
+            seconds_at_peak,
+            placement.allocated(max(c.workspace for c in by_kind.values()), name),
             results=results,
             view_of=operands[0] if is_view else None,
             is_constant=is_constant,

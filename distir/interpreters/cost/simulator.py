@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -15,11 +14,10 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost.hardware import Hardware
-from distir.interpreters.cost.machine import Machine, Observer
+from distir.interpreters.cost.machine import Observer
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
-from distir.interpreters.cost.plan import Allocation, Plan, Planner
+from distir.interpreters.cost.run import Run
 from distir.interpreters.cost.simulation import Simulation
-from distir.interpreters.cost.summaries import Summaries
 from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
 from distir.sharding.rule import shape_of
@@ -54,66 +52,27 @@ def simulate(
             )
     entry = entry_function(module)
 
-    def prepared(placement: Placement) -> _Run:
-        planner = Planner(module, placement)
-        plan = planner.plan(entry)
-        arguments = [
-            planner.allocation(arg, i, entry)
-            for i, arg in enumerate(entry.body.block.args)
-        ]
-        return _Run(placement, planner, plan, arguments)
-
-    def flat_run() -> _Run:
-        return prepared(Placement(found, names, hardware))
+    def flat_run() -> Run:
+        return Run.of(module, entry, Placement(found, names, hardware))
 
     if not flat and names:
         try:
-            run = prepared(UniformPlacement(found, names, hardware))
+            run = Run.of(module, entry, UniformPlacement(found, names, hardware))
         except NotUniform:
             run = flat_run()
     else:
         run = flat_run()
 
     def replay(observer: Observer) -> object:
-        return flat_run().execute(observer)
+        return flat_run().observe(observer)
 
-    return _result(run.execute(), replay, entry, run.placement)
-
-
-@dataclass
-class _Run:
-    """A program compiled for a placement of its values."""
-
-    placement: Placement
-    planner: Planner
-    plan: Plan
-    arguments: list[Allocation]
-
-    def execute(self, observer: Observer | None = None) -> Machine:
-        """Runs it on clocks."""
-        placement, summaries = self.placement, None
-        positions = len(placement.devices)
-        if isinstance(placement, UniformPlacement):
-            positions = len(placement.index)
-            summaries = Summaries(positions)
-        machine = Machine(positions, observer, summaries)
-        held = [machine.allocate(allocation) for allocation in self.arguments]
-        for buffer in held:
-            buffer.holders += 1  # arguments live throughout
-        machine.hold_constants(self.planner.plans)
-        machine.note_peak()
-        machine.run(self.plan, held)
-        return machine
+    return _result(run, replay)
 
 
-def _result(
-    machine: Machine,
-    replay: Callable[[Observer], object],
-    entry: FuncOp,
-    placement: Placement,
-) -> Simulation:
+def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
+    machine, placement = run.simulate(), run.placement
     step_time = machine.end
-    batch = _batch(entry)
+    batch = _batch(run.entry)
     idle = machine.idle + (step_time - machine.clock)
 
     def listed(values: npt.NDArray[Any]) -> list[Any]:
@@ -130,11 +89,14 @@ def _result(
         memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
         communication_bytes=[round(b) for b in listed(machine.sent)],
         flops=listed(machine.flops),
+        seconds_at_peak=listed(machine.seconds_at_peak),
         compute_s=listed(machine.compute),
         communication_s=listed(machine.communication),
+        transit_s=listed(machine.transit),
         idle_s=listed(idle),
         ops=machine.ops,
         replay=replay,
+        run=run,
     )
 
 

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distir.interpreters.cost.machine import Buffer, Machine
+from distir.interpreters.cost.placement import Bytes
 from distir.interpreters.cost.plan import Plan
 
-Pattern = tuple[tuple[int, bool, int], ...]
+Pattern = tuple[tuple[int, bool, Bytes], ...]
 """
 Per argument: the number of its memory among those of the arguments, whether nobody but the
 call holds it, and its bytes.
@@ -28,7 +29,7 @@ class Summary:
     The effect of a call on each device of its mesh.
 
     - `clock`, `compute`, `communication`: seconds more; `sent`: bytes more; `flops`:
-      floating-point operations more; `ops`: ops run;
+      floating-point operations more, `seconds_at_peak` that they would take; `ops`: ops run;
     - `peak`, `live`: bytes above those at the call, at most and in the end;
     - `results`: for each result the memory that it is: that of an argument (its number),
       a constant, or new memory (number and bytes).
@@ -39,10 +40,11 @@ class Summary:
     communication: float
     sent: float
     flops: float
+    seconds_at_peak: float
     ops: int
     peak: int
     live: int
-    results: tuple[int | Buffer | tuple[int, int], ...]
+    results: tuple[int | Buffer | tuple[int, Bytes], ...]
 
 
 class Summaries:
@@ -80,6 +82,7 @@ class Summaries:
         machine.communication[mesh] += summary.communication
         machine.sent[mesh] += summary.sent
         machine.flops[mesh] += summary.flops
+        machine.seconds_at_peak[mesh] += summary.seconds_at_peak
         machine.ops += summary.ops
         for buffer, count in zip(buffers, held, strict=True):
             buffer.holders -= count
@@ -120,7 +123,7 @@ class Summaries:
         numbers = {id(buffer): number for number, buffer in buffers.items()}
         constants = {id(buffer) for buffer in machine.constants.values()}
         new: dict[int, int] = {}
-        results: list[int | Buffer | tuple[int, int]] = []
+        results: list[int | Buffer | tuple[int, Bytes]] = []
         for buffer in returned:
             if id(buffer) in numbers:
                 results.append(numbers[id(buffer)])
@@ -136,6 +139,7 @@ class Summaries:
             float(machine.communication[mesh]),
             float(machine.sent[mesh]),
             float(machine.flops[mesh]),
+            float(machine.seconds_at_peak[mesh]),
             machine.ops,
             int(machine.peak[mesh]),
             int(machine.live[mesh]),

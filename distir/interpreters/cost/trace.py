@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from distir.interpreters.cost.placement import Positions
 from distir.interpreters.cost.plan import Seconds, Step
-from distir.program import scope_of
+from distir.interpreters.cost.scopes import full_scope
 
 _MICROSECONDS = 1e6
 
@@ -46,7 +46,7 @@ class TraceWriter:
         seconds: Seconds,
     ) -> None:
         """One op on some devices."""
-        scope = _full_scope([scope_of(s.op) for s in (*path, step)])
+        scope = full_scope(step.op, path)
         calls = [s.callee.name for s in path if s.callee is not None]
         event: dict[str, Any] = {
             "name": f"{step.op.name} {scope}".strip(),
@@ -69,19 +69,3 @@ class TraceWriter:
     def close(self) -> None:
         """Ends the list of events."""
         self._file.write("\n]}\n")
-
-
-def _full_scope(scopes: Sequence[str]) -> str:
-    """
-    The scope of an op given those of the calls that led to it, outermost first. In a
-    repeated function `layers.*.mlp` takes the `0` of the call's `layers.0`.
-    """
-    full = ""
-    for scope in filter(None, scopes):
-        known = full.split(".")
-        parts = scope.split(".")
-        full = ".".join(
-            known[i] if part == "*" and i < len(known) else part
-            for i, part in enumerate(parts)
-        )
-    return full

@@ -5,12 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-_LISTED = 32
-"""Devices that the table shows; the rest are in the JSON file."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", type=Path, metavar="dist.mlir")
+    parser.add_argument("program", type=Path, nargs="?", metavar="dist.mlir")
     parser.add_argument(
         "--json", type=Path, metavar="out.json", help="write the numbers to a file"
     )
@@ -21,6 +18,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a timeline for chrome://tracing or ui.perfetto.dev",
     )
     parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="report.html",
+        help="write a report to open in a browser: timelines, memory over time, where "
+        "the time goes; one file that needs no network",
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="say what is in memory at the peak, by kind and module, and what would "
+        "take less",
+    )
+    parser.add_argument(
+        "--diff",
+        type=Path,
+        nargs=2,
+        metavar=("a.mlir", "b.mlir"),
+        help="say why the second program is slower or faster than the first",
+    )
+    parser.add_argument(
         "--flat",
         action="store_true",
         help="execute every op on every device, without summaries: slower, the same result",
@@ -28,69 +45,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.interpreters.cost import simulate
+    from distir.errors import DistIRError
+
+    if (arguments.program is None) == (arguments.diff is None):
+        raise DistIRError(
+            "give one program to simulate, or two to compare with --diff a.mlir b.mlir"
+        )
+    return _one(arguments) if arguments.diff is None else _difference(arguments)
+
+
+def _one(arguments: argparse.Namespace) -> int:
+    from distir.interpreters.cost import MemoryReport, simulate, write_html
+    from distir.interpreters.cost.simulation import write_json
     from distir.tools.files import read_program
-    from distir.tools.reporting import (
-        bytes_text,
-        flops_text,
-        note,
-        progress,
-        seconds_text,
-        table,
-    )
+    from distir.tools.reporting import progress
+    from distir.tools.simulation_tables import print_memory, print_simulation
 
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
     with progress("simulating"):
         result = simulate(module, flat=arguments.flat)
+        memory = MemoryReport.of(result) if arguments.memory else None
         if arguments.json is not None:
-            result.write_json(arguments.json)
+            more = {} if memory is None else {"memory": memory.to_json()}
+            write_json(arguments.json, result.to_json() | more)
         if arguments.trace is not None:
             result.write_trace(arguments.trace)
+        if arguments.html is not None:
+            write_html(result, arguments.html, arguments.program.name)
+    print_simulation(result)
+    if memory is not None:
+        print_memory(memory)
+    return 0
 
-    print(
-        f"step time {seconds_text(result.step_time_s)}, "
-        f"{result.throughput_samples_per_s:.4g} samples/s, {result.ops} ops on "
-        f"{len(result.devices)} devices of @{result.cluster}"
-    )
-    rows = [
-        [
-            str(device),
-            f"{bytes_text(peak)} of {bytes_text(memory)}",
-            bytes_text(sent),
-            flops_text(flops),
-            seconds_text(computing),
-            seconds_text(communicating),
-            seconds_text(idle),
-        ]
-        for device, peak, memory, sent, flops, computing, communicating, idle in zip(
-            result.devices,
-            result.peak_memory_bytes,
-            result.memory_bytes,
-            result.communication_bytes,
-            result.flops,
-            result.compute_s,
-            result.communication_s,
-            result.idle_s,
-            strict=True,
+
+def _difference(arguments: argparse.Namespace) -> int:
+    from distir.errors import DistIRError
+    from distir.interpreters.cost import Difference, Simulation, simulate
+    from distir.interpreters.cost.simulation import write_json
+    from distir.tools.files import read_program
+    from distir.tools.reporting import progress
+    from distir.tools.simulation_tables import print_difference
+
+    if arguments.trace is not None or arguments.html is not None or arguments.memory:
+        raise DistIRError(
+            "--diff goes with --json and --flat only; simulate the programs one by one "
+            "for --trace, --html and --memory"
         )
-    ]
-    table(
-        [
-            "device",
-            "peak memory",
-            "sends",
-            "FLOPs",
-            "computes",
-            "communicates",
-            "waits",
-        ],
-        rows[:_LISTED],
-    )
-    if len(rows) > _LISTED:
-        note(f"{len(rows) - _LISTED} more devices; --json writes all of them")
-    if not result.fits:
-        few = ", ".join(map(str, result.too_small[:8]))
-        more = ", ..." if len(result.too_small) > 8 else ""
-        note(f"the program does not fit into the memory of device {few}{more}")
+
+    def simulated(path: Path) -> Simulation:
+        with progress(f"reading {path}"):
+            module = read_program(path)
+        with progress("simulating"):
+            return simulate(module, flat=arguments.flat)
+
+    first, second = arguments.diff
+    difference = Difference.of(simulated(first), simulated(second))
+    if arguments.json is not None:
+        write_json(arguments.json, difference.to_json())
+    print_difference(difference, (first.name, second.name))
     return 0

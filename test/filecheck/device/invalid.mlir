@@ -43,6 +43,13 @@ device.cluster @c {
 // -----
 
 device.cluster @c {
+  device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64, allocation_block = 0 : i64}
+}
+// CHECK: device kind @k: allocation_block must be positive
+
+// -----
+
+device.cluster @c {
   device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
   device.link @l spans 2 {bandwidth = 0.0 : f64, latency = 0.0 : f64}
 }

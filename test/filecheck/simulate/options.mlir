@@ -1,9 +1,10 @@
 // The program passes through unchanged; the report goes to stderr.
 // RUN: distir-opt %s -p "simulate{cluster=dgx2}" 2>/dev/null | filecheck %s
-// RUN: distir-opt %s -p "simulate{cluster=dgx2 json=\"%t.json\" trace=\"%t.trace\"}" 2>&1 >/dev/null | filecheck %s --check-prefix REPORT
+// RUN: distir-opt %s -p "simulate{cluster=dgx2 json=\"%t.json\" trace=\"%t.trace\" html=\"%t.html\"}" 2>&1 >/dev/null | filecheck %s --check-prefix REPORT
 // RUN: distir-opt %s -p "simulate{cluster=dgx2 flat=true}" 2>&1 >/dev/null | filecheck %s --check-prefix REPORT
 // RUN: filecheck %s --check-prefix JSON < %t.json
 // RUN: filecheck %s --check-prefix TRACE < %t.trace
+// RUN: filecheck %s --check-prefix HTML < %t.html
 // RUN: not distir-opt %s -p simulate 2>&1 | filecheck %s --check-prefix NONE
 // RUN: not distir-opt %s -p "simulate{cluster=dgx3}" 2>&1 | filecheck %s --check-prefix UNKNOWN
 // RUN: not distir-opt %s -p "simulate{cluster=dgx2 devices=17}" 2>&1 | filecheck %s --check-prefix PARTIAL
@@ -23,12 +24,16 @@ func.func @main(%x: tensor<1024x4096xf16>, %w: tensor<4096x4096xf16> {dist.role 
 // REPORT: step time 0.000303519 s, 3.37376e+06 samples/s, 2 ops on 1 of the devices of @dgx2
 // REPORT-NEXT: device
 // REPORT-NEXT: 0  58720256  32000000000  0  3.43597e+10  0.000303519  0  0
+// REPORT-NEXT: mfu 0.905636, exposed communication 0, bubble 0 of the step time
 
 // JSON: "peak_memory_bytes": [
 // JSON-NEXT: 58720256
 
 // TRACE: "name": "onnx.MatMul layer", "cat": "compute", "ph": "X"
 // TRACE: "name": "onnx.Relu", "cat": "compute", "ph": "X"
+
+// HTML: <!DOCTYPE html>
+// HTML: "by_kind":{"parameters":33554432,"optimizer state":0,"gradients":0,"activations":16777216,"communication buffers":0,"workspace":0,"inputs":8388608,"constants":0}
 
 // NONE: error: the program names no cluster; give one
 // UNKNOWN: error: there is no built-in cluster 'dgx3'

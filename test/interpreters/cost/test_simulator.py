@@ -1,6 +1,7 @@
 """Simulations of whole programs: clusters, traces, reports and bad input."""
 
 import json
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
@@ -106,6 +107,78 @@ def test_the_trace_covers_every_busy_second(tmp_path: Path):
             )
             assert seconds == pytest.approx(busy[device])
     assert max(e["ts"] + e["dur"] for e in spans) == pytest.approx(33e6)
+
+
+def test_a_trace_is_written_event_by_event(tmp_path: Path):
+    """The events fill a file of 10 MB; never is as much as a tenth of it in memory."""
+    devices, ops = 512, 150
+    layers = "\n".join(
+        f"%x{i + 1} = onnx.Relu(%x{i}) : (tensor<1024xf32, #x>) -> tensor<1024xf32, #x>"
+        for i in range(ops)
+    )
+    result = simulate_text(
+        f"""
+        device.mesh @m on @c <"d" = {devices}> [0 to {devices}]
+        #x = #dist.layout<@m, [{{d}}]>
+        func.func @main(%x0: tensor<1024xf32, #x>) -> tensor<1024xf32, #x> {{
+          {layers}
+          func.return %x{ops} : tensor<1024xf32, #x>
+        }}""",
+        cluster(devices, launch=1.0),
+    )
+    tracemalloc.start()
+    try:
+        result.write_trace(tmp_path / "trace.json")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    size = (tmp_path / "trace.json").stat().st_size
+    assert size > 10 * 10**6
+    assert most < size / 10
+
+
+def test_utilisation_takes_the_peak_of_each_element_type():
+    """2 x 8 x 8 x 8 operations at 1 and at 4 a second, each after a launch of 100 s."""
+    kind = KindOp(
+        "unit",
+        [0],
+        memory=10**9,
+        memory_bandwidth=1e300,
+        peak_flops={"f32": 1.0, "f16": 4.0},
+        launch_latency=100.0,
+    )
+    result = simulate_text(
+        """
+        func.func @main(%x: tensor<8x8xf32>, %h: tensor<8x8xf16>) -> (tensor<8x8xf32>, tensor<8x8xf16>) {
+          %y = onnx.MatMul(%x, %x) : (tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<8x8xf32>
+          %g = onnx.MatMul(%h, %h) : (tensor<8x8xf16>, tensor<8x8xf16>) -> tensor<8x8xf16>
+          func.return %y, %g : tensor<8x8xf32>, tensor<8x8xf16>
+        }""",
+        ClusterOp("c", [kind], [LinkOp("l", 1, bandwidth=1.0, latency=0.0)]),
+    )
+    assert result.seconds_at_peak == [1024 + 256]
+    assert result.step_time_s == 1024 + 256 + 200
+    assert result.mfu == 1280 / 1480
+    assert result.exposed_communication == result.bubble_fraction == 0
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_computing_communicating_and_waiting_add_up_to_the_step(flat: bool):
+    result = simulate(parse(PIPELINE.read_text()), flat=flat)
+    for parts in zip(
+        result.compute_s,
+        result.exposed_communication_s,
+        result.waiting_s,
+        strict=True,
+    ):
+        assert sum(parts) == result.step_time_s
+    assert result.bubble_fraction == (10 + 8) / (2 * 33)
+    assert result.exposed_communication == (4 + 4) / (2 * 33)
+    data = result.to_json()
+    assert data["mfu"] == result.mfu
+    assert data["bubble_fraction"] == result.bubble_fraction
+    assert data["exposed_communication_s"] == [4, 4]
+    assert data["waiting_s"] == [10, 8]
 
 
 def test_the_trace_names_the_layer_that_a_call_runs(tmp_path: Path):

@@ -1,31 +1,15 @@
 """Summarised calls and one device for all of a mesh: the same result as op by op."""
 
 import pytest
-from cost_programs import cluster
+from cost_programs import MACHINES, STRATEGIES, distributed, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_programs import training_gpt, training_mlp
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.cost import Simulation, simulate
 from distir.passes.activation_checkpoint import POLICIES
-from distir.passes.distribute import DistributePass
-
-LEVELS = ((2, 3e9, 1e-6), (4, 1e9, 2e-6), (64, 1e8, 5e-6))
-MACHINES = cluster(
-    64, levels=LEVELS, peak=1e12, bandwidth=1e11, launch=1e-6, memory=10**9
-)
-
-
-def distributed(module: ModuleOp, on: ClusterOp, **options: object) -> ModuleOp:
-    module = module.clone()
-    first = module.body.block.first_op
-    assert first is not None
-    module.body.block.insert_op_before(on.clone(), first)
-    DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
-    return module
 
 
 def assert_same(module: ModuleOp) -> Simulation:
@@ -37,26 +21,17 @@ def assert_same(module: ModuleOp) -> Simulation:
     assert short.communication_bytes == flat.communication_bytes
     assert short.step_time_s == pytest.approx(flat.step_time_s, rel=1e-12)
     assert short.flops == pytest.approx(flat.flops, rel=1e-12)
-    for name in ("compute_s", "communication_s", "idle_s"):
+    for name in (
+        "compute_s",
+        "communication_s",
+        "transit_s",
+        "idle_s",
+        "seconds_at_peak",
+    ):
         assert getattr(short, name) == pytest.approx(
             getattr(flat, name), rel=1e-9, abs=1e-9 * flat.step_time_s
         )
     return short
-
-
-STRATEGIES = [
-    {},
-    {"d": 4},
-    {"t": 2},
-    {"d": 2, "t": 2, "zero": 1},
-    {"d": 4, "zero": 2, "checkpoint": "full"},
-    {"d": 2, "zero": 3, "checkpoint": "selective"},
-    {"t": 4, "sequence_parallel": True},
-    {"p": 2, "k": 4},
-    {"p": 2, "k": 2, "d": 2, "t": 2, "schedule": "gpipe"},
-    {"p": 2, "k": 4, "schedule": "zb-h1", "blocking_sends": True},
-    {"p": 1, "k": 4, "d": 1},
-]
 
 
 @pytest.mark.parametrize("options", STRATEGIES, ids=str)
@@ -90,22 +65,6 @@ def test_random_strategies(degrees, k, zero, checkpoint, blocking):
         blocking_sends=blocking,
     )
     assert_same(module)
-
-
-def uneven() -> ClusterOp:
-    """Four devices, the third of them slow."""
-    kinds = [
-        KindOp(
-            name,
-            devices,
-            memory=10**9,
-            memory_bandwidth=1e11,
-            peak_flops={"default": peak},
-            launch_latency=1e-6,
-        )
-        for name, devices, peak in (("fast", (0, 1, 3), 1e12), ("slow", (2,), 1e7))
-    ]
-    return ClusterOp("c", kinds, [LinkOp("link", 4, bandwidth=1e9, latency=1e-6)])
 
 
 def test_a_slow_device_is_simulated_for_itself():

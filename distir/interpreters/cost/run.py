@@ -1,0 +1,112 @@
+"""A program compiled for a placement: what executes it, as often as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from distir.interpreters.cost.following import FollowedMachine, Follower
+from distir.interpreters.cost.machine import Machine, Observer
+from distir.interpreters.cost.placement import Placement, UniformPlacement
+from distir.interpreters.cost.plan import Allocation, Plan, Planner
+from distir.interpreters.cost.summaries import Summaries
+
+
+@dataclass(frozen=True)
+class DeviceGroup:
+    """
+    Devices that do the same: `devices` are their ids, `meshes` those they belong to. The
+    first of them stands for all; `index` is its place in the lists of a `Simulation`,
+    `position` that in the arrays of a machine.
+    """
+
+    meshes: tuple[str, ...]
+    devices: tuple[int, ...]
+    index: int
+    position: int
+
+    @property
+    def name(self) -> str:
+        """The meshes, or the device of a sequential program."""
+        return ", ".join(f"@{m}" for m in self.meshes) or f"device {self.devices[0]}"
+
+
+@dataclass
+class Run:
+    """A program compiled for a placement of its values."""
+
+    module: ModuleOp
+    entry: FuncOp
+    placement: Placement
+    planner: Planner
+    plan: Plan
+    arguments: list[Allocation]
+
+    @staticmethod
+    def of(module: ModuleOp, entry: FuncOp, placement: Placement) -> Run:
+        """Compiles a program. Raises DistIRError."""
+        planner = Planner(module, placement)
+        plan = planner.plan(entry)
+        arguments = [
+            planner.allocation(arg, i, entry)
+            for i, arg in enumerate(entry.body.block.args)
+        ]
+        return Run(module, entry, placement, planner, plan, arguments)
+
+    @property
+    def positions(self) -> int:
+        """How many devices the machine simulates: one per mesh where they are alike."""
+        placement = self.placement
+        uniform = isinstance(placement, UniformPlacement)
+        return len(placement.index if uniform else placement.devices)
+
+    def simulate(self) -> Machine:
+        """Executes the program, with summaries of calls where devices are alike."""
+        uniform = isinstance(self.placement, UniformPlacement)
+        summaries = Summaries(self.positions) if uniform else None
+        return self._execute(Machine(self.positions, summaries=summaries))
+
+    def observe(self, observer: Observer) -> Machine:
+        """Executes every op, and tells the observer of each."""
+        return self._execute(Machine(self.positions, observer))
+
+    def follow(self, *followers: Follower) -> Machine:
+        """Executes every op, and tells the followers of it and of all memory."""
+        return self._execute(FollowedMachine(self.positions, followers, self.entry))
+
+    def _execute(self, machine: Machine) -> Machine:
+        held = [machine.allocate(allocation) for allocation in self.arguments]
+        for buffer in held:
+            buffer.holders += 1  # arguments live throughout
+        machine.hold_constants(self.planner.plans)
+        machine.note_peak()
+        machine.run(self.plan, held)
+        return machine
+
+    def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
+        """
+        The devices in groups that do the same: one for each mesh where its devices are
+        alike, otherwise those of the same meshes with the same row of results.
+        """
+        placement = self.placement
+        at = {device: i for i, device in enumerate(placement.devices)}
+        if isinstance(placement, UniformPlacement):
+            return [
+                DeviceGroup((name,), ids, at[ids[0]], position)
+                for name, position in placement.index.items()
+                for ids in (placement.device_ids(name),)
+            ]
+        meshes: dict[int, list[str]] = {device: [] for device in placement.devices}
+        for name in placement.used:
+            for device in placement.device_ids(name):
+                meshes[device].append(name)
+        alike: dict[tuple[tuple[str, ...], object], list[int]] = {}
+        for device, row in zip(placement.devices, rows, strict=True):
+            alike.setdefault((tuple(meshes[device]), row), []).append(device)
+        return [
+            DeviceGroup(names, tuple(devices), at[devices[0]], at[devices[0]])
+            for (names, _), devices in alike.items()
+        ]

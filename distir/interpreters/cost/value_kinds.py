@@ -1,0 +1,158 @@
+"""What the values of a program are, for reports on its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from distir.dialects import collective
+from distir.dialects.dist import SendOp
+from distir.dialects.train_ops.optimizers import UpdateOp
+from distir.program import (
+    argument_names,
+    argument_roles,
+    entry_function,
+    functions,
+    result_names,
+    return_op,
+    updated_arguments,
+)
+
+PARAMETERS = "parameters"
+STATES = "optimizer state"
+GRADIENTS = "gradients"
+ACTIVATIONS = "activations"
+RECEIVED = "communication buffers"
+WORKSPACE = "workspace"
+INPUTS = "inputs"
+CONSTANTS = "constants"
+
+KINDS = (
+    PARAMETERS,
+    STATES,
+    GRADIENTS,
+    ACTIVATIONS,
+    RECEIVED,
+    WORKSPACE,
+    INPUTS,
+    CONSTANTS,
+)
+
+_OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
+
+# Through these a value stays what it is, in another form or place ...
+_FORMS = frozenset(
+    f"onnx.{name}"
+    for name in (
+        *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
+        *("Transpose", "Slice", "Split", "Concat", "Pad"),
+    )
+)
+# ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
+_ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
+
+
+class ValueKinds:
+    """
+    The kind of each value of a module, one of `KINDS`:
+
+    - arguments of the entry function by their role; results that update one are of its
+      kind, so are the forms of it that they are made from (gathered parts, casts);
+    - gradients are those of parameters: what optimizers take, what is returned as
+      `<parameter>.gradient`, and the terms and parts of these; found backwards, across
+      calls. A function that is called from several places is judged once for all;
+    - constants are `onnx.Constant`; communication buffers are other results of
+      collectives and sends;
+    - activations are all else that the program computes: also their gradients, and what
+      `differentiate` did not make, such as the optimizer of an imported training step.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self._functions = functions(module)
+        self._entry = entry_function(module)
+        self._kinds: dict[SSAValue, str] = {}
+        self._calls: dict[str, list[CallOp]] = {}
+        updates: list[UpdateOp] = []
+        for function in self._functions.values():
+            if function.is_declaration:
+                continue
+            for op in function.body.block.ops:
+                if isinstance(op, CallOp):
+                    self._calls.setdefault(op.callee.string_value(), []).append(op)
+                elif isinstance(op, UpdateOp):
+                    updates.append(op)
+        entry = self._entry
+        arguments = list(entry.body.block.args)
+        roles = argument_roles(entry)
+        for argument, role in zip(arguments, roles, strict=True):
+            self._kinds[argument] = _OF_ROLE.get(role, INPUTS)
+        returned = list(return_op(entry).operands)
+        for result, argument in updated_arguments(entry).items():
+            self._mark(returned[result], self._kinds[arguments[argument]])
+        for update in updates:
+            self._mark(update.operands[1], GRADIENTS)
+        names = zip(argument_names(entry), roles, strict=True)
+        gradients = {f"{name}.gradient" for name, role in names if role == "parameter"}
+        for value, name in zip(returned, result_names(entry), strict=True):
+            if name in gradients:
+                self._mark(value, GRADIENTS)
+
+    def __getitem__(self, value: SSAValue) -> str:
+        """The kind of a value."""
+        known = self._kinds.get(value)
+        if known is not None:
+            return known
+        op = value.owner
+        if isinstance(op, Operation):
+            if op.name == "onnx.Constant":
+                return CONSTANTS
+            if _communicates(op):
+                return RECEIVED
+        return ACTIVATIONS
+
+    def _mark(self, value: SSAValue, kind: str) -> None:
+        """Gives the kind to a value and to what it is a form or a sum of."""
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            if value in self._kinds:
+                continue
+            self._kinds[value] = kind
+            pending += self._made_from(value, kind)
+
+    def _made_from(self, value: SSAValue, kind: str) -> Iterator[SSAValue]:
+        op = value.owner
+        if isinstance(value, BlockArgument):
+            function = value.owner.parent_op()
+            if isinstance(function, FuncOp) and function is not self._entry:
+                for call in self._calls.get(function.sym_name.data, []):
+                    yield call.operands[value.index]
+        elif isinstance(op, CallOp):
+            callee = self._functions.get(op.callee.string_value())
+            if callee is not None and isinstance(value, OpResult):
+                yield return_op(callee).operands[value.index]
+        elif isinstance(op, Operation):
+            if _communicates(op) or op.name == "onnx.Concat":
+                yield from op.operands
+            elif op.name in _FORMS:
+                yield op.operands[0]
+            elif kind == GRADIENTS and op.name in _ARITHMETIC:
+                yield from (v for v in op.operands if _alike(v, value))
+
+
+def _communicates(op: Operation) -> bool:
+    return isinstance(op, SendOp) or (
+        isinstance(op, collective.CollectiveOp)
+        and not isinstance(op, collective.SliceOp)
+    )
+
+
+def _alike(first: SSAValue, second: SSAValue) -> bool:
+    return (
+        isinstance(first.type, TensorType)
+        and isinstance(second.type, TensorType)
+        and first.type.get_shape() == second.type.get_shape()
+    )
