@@ -206,7 +206,6 @@ class DistributePass(ModulePass):
                 ("schedule", self.schedule or self.schedule_file),
                 ("chunks", self.chunks is not None),
                 ("stages", self.stages),
-                ("blocking_sends", self.blocking_sends),
             )
             if given
         ]

@@ -46,7 +46,6 @@ def distribute(program: Path, *options: str) -> tuple[str | Path, ...]:
         ("-p 2 -k 2 --schedule zero-bubble", "none called 'zero-bubble'"),
         ("-p 2 -k 2 --schedule 1f1b", "the schedule has backwards, but"),
         ("-d 2 --schedule forward", "schedule is of a pipeline, but p and k are 1"),
-        ("-d 2 --blocking-sends", "blocking_sends is of a pipeline"),
         ("-p 8 -d 4", "needs 32 devices, but cluster @dgx2 has 16"),
     ],
 )
