@@ -20,18 +20,18 @@ from random_programs import Draw, ProgramBuilder, programs, shape_of
 from random_programs import arguments_of as random_values
 from random_programs import assert_same_results as assert_same_random
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType, f32
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
 from xdsl.dialects.func import CallOp
-from xdsl.ir import SSAValue
+from xdsl.ir import OpResult, SSAValue
 
-from distir.dialects.dist import SendOp, layout_of
+from distir.dialects.dist import SCOPE, SendOp, layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.pipelines.balance import division
 from distir.passes.pipelines.over_time import ancestors
-from distir.program import entry_function, functions
+from distir.program import entry_function, functions, scope_of
 
 WIDTH = 4
 SETTINGS = settings(deadline=None, suppress_health_check=tuple(HealthCheck))
@@ -42,11 +42,15 @@ class DagBuilder(ProgramBuilder):
     """A trainable model on [batch, 4] values: layers, skips, branches that meet again."""
 
     batch: int = 8
+    layers: int = 0
 
     def layer(self, x: SSAValue) -> SSAValue:
         """A matrix product, of a new matrix or one that is used already."""
         weight = self.parameter((shape_of(x)[1], WIDTH))
         product = self.op("MatMul", [x, weight], (self.batch, WIDTH))
+        assert isinstance(product, OpResult)
+        product.op.attributes[SCOPE] = StringAttr(f"layers.{self.layers}")
+        self.layers += 1
         return self.op("Tanh", [product], (self.batch, WIDTH))
 
     def step(self) -> SSAValue:
@@ -67,8 +71,8 @@ class DagBuilder(ProgramBuilder):
 
 
 @st.composite
-def models(draw: Draw) -> tuple[ModuleOp, int, int]:
-    """A random directed acyclic model, its batch, and how many layers its first result needs."""
+def models(draw: Draw) -> tuple[ModuleOp, int, list[str]]:
+    """A random directed acyclic model, its batch, and the layers of its first result."""
     batch = draw(st.sampled_from([4, 6, 8]))
     builder = DagBuilder(draw, batch=batch)
     for _ in range(draw(st.integers(1, 2))):
@@ -79,25 +83,42 @@ def models(draw: Draw) -> tuple[ModuleOp, int, int]:
     results = [last, *draw(st.lists(st.sampled_from(builder.values), max_size=2))]
     module = ModuleOp([builder.function("main", results)])
     module.verify()
-    layers = [op for op in ancestors([last]) if op.name == "onnx.MatMul"]
-    return module, batch, len(layers)
+    needed = ancestors([last])
+    ops = (op for op in builder.block.ops if op in needed)
+    return module, batch, [scope for op in ops if (scope := scope_of(op))]
 
 
 @st.composite
-def strategies(draw: Draw, batch: int, layers: int, trains: bool) -> dict[str, Any]:
-    """A random strategy that the batch and the number of layers allow."""
-    kinds = ["forward"]
+def strategies(
+    draw: Draw, batch: int, layers: list[str], trains: bool
+) -> dict[str, Any]:
+    """A random strategy that the batch and the layers allow."""
+    kinds = {"forward": draw(st.integers(1, 2))}
     if trains:
-        kinds = ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zbv", "dualpipev"]
-    schedule = draw(st.sampled_from(kinds))
-    doubled = schedule in ("interleaved-1f1b", "zbv", "dualpipev")
-    p = draw(st.integers(1, 4))
-    assume(p * (2 if doubled else 1) <= layers)
+        kinds = dict.fromkeys(["gpipe", "1f1b", "zb-h1"], 1)
+        kinds |= dict.fromkeys(["interleaved-1f1b", "zbv", "dualpipev"], 2)
+    possible = [name for name, chunks in kinds.items() if chunks <= len(layers)]
+    assume(possible)
+    schedule = draw(st.sampled_from(possible))
+    chunks = kinds[schedule]
+    p = draw(st.integers(1, min(4, len(layers) // chunks)))
     splits = [(k, d) for k in range(1, 9) for d in (1, 2) if batch % (k * d) == 0]
-    k, d = draw(st.sampled_from(splits))
-    assume(p * k > 1)
-    blocking = draw(st.booleans())
-    return dict(p=p, k=k, d=d, schedule=schedule, blocking_sends=blocking)
+    k, d = draw(st.sampled_from([s for s in splits if p * s[0] > 1]))
+    stages: list[str] = []
+    if draw(st.booleans()) and p * chunks > 1:
+        places = st.integers(1, len(layers) - 1)
+        count = p * chunks - 1
+        chosen = draw(st.sets(places, min_size=count, max_size=count))
+        stages = [layers[i] for i in sorted(chosen)]
+    return {
+        "p": p,
+        "k": k,
+        "d": d,
+        "schedule": schedule,
+        "chunks": chunks,
+        "stages": tuple(stages),
+        "blocking_sends": draw(st.booleans()),
+    }
 
 
 @settings(SETTINGS, max_examples=60)
