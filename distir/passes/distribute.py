@@ -235,6 +235,7 @@ class DistributePass(ModulePass):
         self.annotate(ctx, op)
         PartitionPass(lower=False).apply(ctx, op)
         self.complete(ctx, op)
+        VerifyDistributionPass().apply(ctx, op)
 
     def annotate(self, ctx: Context, op: ModuleOp) -> None:
         """The first part: chooses the layouts and leaves them as annotations."""
@@ -268,7 +269,6 @@ class DistributePass(ModulePass):
         if self._is_pipelined:
             self._pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
-        VerifyDistributionPass().apply(ctx, op)
 
     def _pipeline(self) -> PipelinePass:
         return PipelinePass(

@@ -83,7 +83,8 @@ class Evaluator:
     the first: what a layout costs does not depend on them (`distir.sharding.choice.prices`),
     and what the first one's divisions do not allow theirs do not either. Conversely
     `verify-distribution` says whether theirs allow what was chosen; if not, the
-    configuration is distributed on its own.
+    configuration is distributed on its own. What is simulated is what `distribute` makes,
+    but not verified once more: that is for the program that is chosen in the end.
     """
 
     def __init__(self, source: Callable[[int], ModuleOp]):
