@@ -116,9 +116,16 @@ def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    # Without a thread that draws: what runs meanwhile may fork.
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task(message, total=total)
-        yield lambda count: bar.advance(task, count)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            bar.refresh()
+
+        yield advance
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -87,6 +88,11 @@ def _start(source: Source, stop: Any) -> None:
     global _worker
     # An interrupt is for the process that started this one, which then says stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A program is a large structure, dead at once when it has been simulated. Looking for
+    # garbage in between takes a fifth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     _worker = (Evaluator(source), stop)
 
 
@@ -98,4 +104,5 @@ def _evaluate(group: Sequence[Configuration]) -> list[Outcome]:
         if stop.is_set():
             break
         outcomes.append(evaluator.evaluate(configuration))
+        gc.collect()
     return outcomes

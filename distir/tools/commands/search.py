@@ -165,16 +165,19 @@ def run(arguments: argparse.Namespace) -> int:
             raise DistIRError(
                 f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}"
             )
+    for path in (arguments.json, arguments.plot, arguments.output):
+        if path is not None and not path.parent.is_dir():
+            raise DistIRError(f"cannot write {path}: there is no folder {path.parent}")
     with progress("reading the programs"):
-        modules = {path: read_program(path) for path in arguments.programs}
+        modules = [read_program(path) for path in arguments.programs]
         cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
-        by_batch = {batch_of(module): path for path, module in modules.items()}
-        programs = Programs.of(list(modules.values()), cluster)
-    if len({trains(module) for module in modules.values()}) > 1:
+        programs = Programs.of(modules, cluster)
+    by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
+    if len({trains(module) for module in modules}) > 1:
         raise DistIRError("some of the programs are training steps and some are not")
     configurations = Space(
         batches=sorted(by_batch),
-        trains=trains(next(iter(modules.values()))),
+        trains=trains(modules[0]),
         devices=arguments.world_size or cluster.size,
         degrees=arguments.degrees,
         micro_batches=arguments.micro_batches,
