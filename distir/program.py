@@ -199,21 +199,25 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
     return attr.data if isinstance(attr, StringAttr) else None
 
 
+def _argument_texts(function: FuncOp, name: str) -> list[str | None]:
+    """The string that each argument has under a name."""
+    if function.arg_attrs is None:
+        return [None] * len(function.function_type.inputs)
+    return [text_attribute(d.data, name) for d in function.arg_attrs.data]
+
+
 def argument_roles(function: FuncOp) -> list[str]:
     """The role of each argument; `input` where none is given."""
-    return [text_attribute(a, ROLE) or "input" for a in argument_attributes(function)]
+    return [role or "input" for role in _argument_texts(function, ROLE)]
 
 
 def argument_names(function: FuncOp) -> list[str]:
     """The source name of each argument; its SSA name or position where none is given."""
-    names: list[str] = []
-    for arg, attributes in zip(
-        function.body.block.args, argument_attributes(function), strict=True
-    ):
-        names.append(
-            text_attribute(attributes, NAME) or arg.name_hint or f"arg{arg.index}"
-        )
-    return names
+    given = _argument_texts(function, NAME)
+    return [
+        name or arg.name_hint or f"arg{arg.index}"
+        for arg, name in zip(function.body.block.args, given, strict=True)
+    ]
 
 
 def result_names(function: FuncOp) -> list[str]:
@@ -237,6 +241,8 @@ def updated_arguments(function: FuncOp) -> dict[int, int]:
     The results that replace an argument in the next step: result index to argument
     index. Raises DistIRError for the name of an argument that is not there.
     """
+    if function.res_attrs is None:
+        return {}
     names = {name: i for i, name in enumerate(argument_names(function))}
     found: dict[int, int] = {}
     for i, attributes in enumerate(result_attributes(function)):

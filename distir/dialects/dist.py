@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
@@ -210,8 +211,12 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
     return None
 
 
+@lru_cache(maxsize=1 << 14)
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
-    """The same tensor type with another layout."""
+    """
+    The same tensor type with another layout. Equal types are one object, as far as that
+    is remembered, so that what is worked out for a type is worked out once.
+    """
     return TensorType(type_.element_type, type_.shape.data, LayoutAttr(layout))
 
 

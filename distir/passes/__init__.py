@@ -20,6 +20,7 @@ _PASSES: dict[str, str] = {
     "partition": "PartitionPass",
     "pipeline": "PipelinePass",
     "propagate-sharding": "PropagateShardingPass",
+    "search-grid": "SearchGridPass",
     "sequence-parallel": "SequenceParallelPass",
     "tensor-parallel": "TensorParallelPass",
     "train-dropout": "TrainDropoutPass",

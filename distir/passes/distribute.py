@@ -232,6 +232,13 @@ class DistributePass(ModulePass):
             )
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        self.annotate(ctx, op)
+        PartitionPass(lower=False).apply(ctx, op)
+        self.complete(ctx, op)
+        VerifyDistributionPass().apply(ctx, op)
+
+    def annotate(self, ctx: Context, op: ModuleOp) -> None:
+        """The first part: chooses the layouts and leaves them as annotations."""
         _check_sequential(op)
         self._check_options(op)
         if any(isinstance(o, MeshOp) for o in op.body.block.ops):
@@ -256,11 +263,12 @@ class DistributePass(ModulePass):
         if self.t > 1:
             TensorParallelPass("t").apply(ctx, op)
         PropagateShardingPass().apply(ctx, op)
-        PartitionPass(lower=False).apply(ctx, op)
+
+    def complete(self, ctx: Context, op: ModuleOp) -> None:
+        """The last part, after `partition`: the pipeline and the communication."""
         if self._is_pipelined:
             self._pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
-        VerifyDistributionPass().apply(ctx, op)
 
     def _pipeline(self) -> PipelinePass:
         return PipelinePass(

@@ -31,6 +31,19 @@ def non_negative_number(text: str) -> float:
     return number
 
 
+def positive_integers(text: str) -> tuple[int, ...]:
+    """Whole numbers of at least 1, between commas."""
+    return tuple(positive_integer(part) for part in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names between commas."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise ArgumentTypeError(f"{text!r} is not a list of names between commas")
+    return found
+
+
 def dimension(text: str) -> tuple[str, int]:
     """`NAME=SIZE`, the size of a dynamic dimension."""
     name, equals, size = text.rpartition("=")

@@ -15,6 +15,7 @@ COMMANDS = {
     "build": ("build", "make an MLP or a GPT of any size, without weights"),
     "distribute": ("distribute", "distribute a program over a cluster"),
     "simulate": ("simulate", "predict step time, memory and communication"),
+    "search": ("search", "find the best way to distribute a program"),
     "check": ("check", "compare two programs on the same inputs"),
     "lower": ("lower", "write the PyTorch package that runs a program"),
     "run": ("run", "run a program on real processes"),

@@ -91,6 +91,43 @@ def progress(message: str) -> Generator[None]:
         yield
 
 
+@contextmanager
+def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
+    """
+    Shows on stderr, when that is a terminal, how far something is; what it gives is called
+    with how many more of `total` are done.
+    """
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn(escape(message)),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    # Without a thread that draws: what runs meanwhile may fork.
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(message, total=total)
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            bar.refresh()
+
+        yield advance
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout; columns after the first are aligned to the right."""
     from rich import box

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from distir.interpreters.cost.time_report import Spent
 
 _LISTED = 32
-"""Devices that the table shows; the rest are in the JSON file."""
+"""Lines of a table of devices."""
 
 _SCOPES = 12
 _CAUSES = 12
 
 
 def print_simulation(result: Simulation) -> None:
-    """The step, and a line per device."""
+    """The step, and a line per device; of many, one for all that do the same."""
     print(
         f"step time {seconds_text(result.step_time_s)}, "
         f"{result.throughput_samples_per_s:.4g} samples/s, {result.ops} ops on "
@@ -38,28 +38,16 @@ def print_simulation(result: Simulation) -> None:
         f"{_percent(result.exposed_communication)}, bubble "
         f"{_percent(result.bubble_fraction)} of the step"
     )
-    rows = [
-        [
-            str(device),
-            f"{bytes_text(peak)} of {bytes_text(memory)}",
-            bytes_text(sent),
-            flops_text(flops),
-            seconds_text(computing),
-            seconds_text(communicating),
-            seconds_text(waiting),
+    if len(result.devices) <= _LISTED:
+        rows = [
+            [str(device), *_row(result, i)] for i, device in enumerate(result.devices)
         ]
-        for device, peak, memory, sent, flops, computing, communicating, waiting in zip(
-            result.devices,
-            result.peak_memory_bytes,
-            result.memory_bytes,
-            result.communication_bytes,
-            result.flops,
-            result.compute_s,
-            result.exposed_communication_s,
-            result.waiting_s,
-            strict=True,
-        )
-    ]
+    else:
+        groups = result.groups
+        rows = [[_devices(g.devices), *_row(result, g.index)] for g in groups[:_LISTED]]
+        if len(groups) > _LISTED:
+            more = len(groups) - _LISTED
+            note(f"{more} more groups of devices; --json writes every device")
     table(
         [
             "device",
@@ -70,14 +58,25 @@ def print_simulation(result: Simulation) -> None:
             "communicates",
             "waits",
         ],
-        rows[:_LISTED],
+        rows,
     )
-    if len(rows) > _LISTED:
-        note(f"{len(rows) - _LISTED} more devices; --json writes all of them")
     if not result.fits:
         few = ", ".join(map(str, result.too_small[:8]))
         more = ", ..." if len(result.too_small) > 8 else ""
         note(f"the program does not fit into the memory of device {few}{more}")
+
+
+def _row(result: Simulation, index: int) -> list[str]:
+    """The numbers of a device, by its place in the lists."""
+    peak, memory = result.peak_memory_bytes[index], result.memory_bytes[index]
+    return [
+        f"{bytes_text(peak)} of {bytes_text(memory)}",
+        bytes_text(result.communication_bytes[index]),
+        flops_text(result.flops[index]),
+        seconds_text(result.compute_s[index]),
+        seconds_text(result.exposed_communication_s[index]),
+        seconds_text(result.waiting_s[index]),
+    ]
 
 
 def print_memory(report: MemoryReport) -> None:

@@ -14,6 +14,7 @@ from distir.interpreters.cost.html_report import write_html
 from distir.interpreters.cost.memory_report import MemoryReport
 from distir.interpreters.cost.simulation import Simulation, report
 from distir.interpreters.cost.simulator import simulate
+from distir.interpreters.cost.time_report import TimeReport
 
 __all__ = [
     "Cost",
@@ -21,6 +22,7 @@ __all__ = [
     "Difference",
     "MemoryReport",
     "Simulation",
+    "TimeReport",
     "cost_function",
     "report",
     "simulate",

@@ -53,7 +53,8 @@ class Placement:
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
         """The meshes of the values, each once, in order."""
-        layouts = (layout_of(value) for value in values)
+        types = {id(type_): type_ for type_ in [value.type for value in values]}
+        layouts = (layout_of(type_) for type_ in types.values())
         return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
 
     def positions(self, mesh: str | None) -> Positions:

@@ -15,7 +15,13 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects import collective
-from distir.dialects.dist import ASYNCHRONOUS, Layout, ReshardOp, layout_of
+from distir.dialects.dist import (
+    ASYNCHRONOUS,
+    Layout,
+    ReshardOp,
+    SendOp,
+    layout_of,
+)
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.placement import (
@@ -101,6 +107,9 @@ class Planner:
         self.placement = placement
         self._plans: dict[str, Plan] = {}
         self._open: list[str] = []
+        # By the ids of types, which the module keeps.
+        self._places: dict[int, tuple[Positions, Bytes]] = {}
+        self._sends: dict[tuple[int, int], tuple[Transfer, ...]] = {}
 
     def plan(self, function: FuncOp) -> Plan:
         """The plan of a function and of those that it calls. Raises DistIRError."""
@@ -121,36 +130,43 @@ class Planner:
 
     def _compile(self, function: FuncOp) -> Plan:
         block = _body(function)
-        slots: dict[SSAValue, int] = {arg: i for i, arg in enumerate(block.args)}
-        last_use: dict[SSAValue, Operation] = {}
-        for op in block.ops:
-            for operand in op.operands:
-                last_use[operand] = op
+        # Slots by the id of a value: a function may have hundreds of thousands of operands.
+        slots = {id(arg): i for i, arg in enumerate(block.args)}
+        # Per slot the op that uses it last, by its place in the function; -1: nothing.
+        last_use = [-1] * len(slots)
+        operands: list[tuple[int, ...]] = []
+        for place, op in enumerate(block.ops):
+            used = tuple([slots[id(v)] for v in op.operands])
+            operands.append(used)
+            for slot in used:
+                last_use[slot] = place
             for result in op.results:
-                slots[result] = len(slots)
+                slots[id(result)] = len(slots)
+                last_use.append(-1)
         plan = Plan(function.sym_name.data, len(block.args), len(slots))
-        plan.unused = tuple(slots[a] for a in block.args if a not in last_use)
+        plan.unused = tuple(i for i in range(len(block.args)) if last_use[i] < 0)
         end = return_op(function)
-        plan.returns = tuple(slots[v] for v in end.operands)
-        order = {op: i for i, op in enumerate(block.ops)}
+        plan.returns = operands[-1]
         updated = {
-            end.operands[i]: block.args[a]
+            id(end.operands[i]): block.args[a]
             for i, a in updated_arguments(function).items()
         }
-        for op in block.ops:
+        for place, op in enumerate(block.ops):
             if isinstance(op, ReturnOp):
                 continue
-            step = self._step(op, slots)
-            step.in_place = tuple(
-                (allocation, slots[argument])
-                for result, allocation in zip(op.results, step.results, strict=True)
-                if (argument := updated.get(result)) is not None
-                and order[last_use.get(argument, op)] <= order[op]
-                and argument.type == result.type
-            )
-            used = [v for v in dict.fromkeys(op.operands) if last_use[v] is op]
-            unused = [r for r in op.results if r not in last_use]
-            step.dying = tuple(slots[v] for v in (*used, *unused))
+            results = tuple([self.allocation(r, slots[id(r)], op) for r in op.results])
+            step = self._step(op, operands[place], results)
+            if updated:
+                step.in_place = tuple(
+                    (allocation, slots[id(argument)])
+                    for result, allocation in zip(op.results, results, strict=True)
+                    if (argument := updated.get(id(result))) is not None
+                    and last_use[slots[id(argument)]] <= place
+                    and argument.type == result.type
+                )
+            dying = dict.fromkeys(s for s in step.operands if last_use[s] == place)
+            unused = (r.slot for r in results if last_use[r.slot] < 0)
+            step.dying = (*dying, *unused)
             plan.steps.append(step)
         plan.mesh = self._only_mesh(block, plan)
         return plan
@@ -169,14 +185,17 @@ class Planner:
 
     def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
         """Where a value lives and how much memory it takes."""
-        placement, layout = self.placement, layout_of(value)
-        mesh = layout.mesh if layout else None
-        size = placement.allocated(placement.bytes_of(value, op), mesh)
-        return Allocation(slot, placement.positions(mesh), size)
+        key = id(value.type)
+        if key not in self._places:
+            placement, layout = self.placement, layout_of(value)
+            mesh = layout.mesh if layout else None
+            size = placement.allocated(placement.bytes_of(value, op), mesh)
+            self._places[key] = placement.positions(mesh), size
+        return Allocation(slot, *self._places[key])
 
-    def _step(self, op: Operation, slots: dict[SSAValue, int]) -> Step:
-        operands = tuple(slots[v] for v in op.operands)
-        results = tuple(self.allocation(r, slots[r], op) for r in op.results)
+    def _step(
+        self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
+    ) -> Step:
         if isinstance(op, CallOp):
             callee = self.functions.get(op.callee.string_value())
             if callee is None:
@@ -186,7 +205,7 @@ class Planner:
             inner = self.plan(callee)
             return Step(op, operands, slice(0, 0), callee=inner, results=results)
         _refuse_other_forms(op)
-        transfers = transfers_of(op, self.placement)
+        transfers = self._transfers(op)
         if transfers is not None:
             return Step(
                 op,
@@ -197,6 +216,17 @@ class Planner:
                 results=results,
             )
         return self._compute(op, operands, results)
+
+    def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
+        """`transfers_of`, which is the same for all sends between the same types."""
+        if not isinstance(op, SendOp):
+            return transfers_of(op, self.placement)
+        key = id(op.source.type), id(op.result.type)
+        if key not in self._sends:
+            found = transfers_of(op, self.placement)
+            assert found is not None
+            self._sends[key] = found
+        return self._sends[key]
 
     def _compute(
         self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]

@@ -135,9 +135,9 @@ class ValueKinds:
             if callee is not None and isinstance(value, OpResult):
                 yield return_op(callee).operands[value.index]
         elif isinstance(op, Operation):
-            if _communicates(op) or op.name == "onnx.Concat":
+            if op.name == "onnx.Concat":
                 yield from op.operands
-            elif op.name in _FORMS:
+            elif isinstance(op, collective.CollectiveOp | SendOp) or op.name in _FORMS:
                 yield op.operands[0]
             elif kind == GRADIENTS and op.name in _ARITHMETIC:
                 yield from (v for v in op.operands if _alike(v, value))

@@ -12,6 +12,7 @@ from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import FunctionBuilder, Group, StageFunction
 from distir.passes.pipelines.homes import Homes
 from distir.passes.pipelines.kinds import Kind
+from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.structure import Structure
 from distir.passes.pipelines.values import Values
 from distir.pipelining import Action, Phase, Schedule, global_steps
@@ -48,6 +49,8 @@ class Emitter:
         self.meshes = meshes
         self.values = Values(structure, fold, asynchronous=asynchronous)
         self._functions: dict[tuple[Group, tuple[SSAValue, ...]], StageFunction] = {}
+        # By the name of a function its operands that are the same for all micro-batches.
+        self._common: dict[str, list[SSAValue | None]] = {}
         self._consumers = self._find_consumers()
 
     def run(self, schedule: Schedule) -> FuncOp:
@@ -101,7 +104,7 @@ class Emitter:
         values, sums = self.values, self.values.sums
         added = tuple(v for v in group.accumulated if v in sums)
         function = self._stage_function(group, added)
-        operands = [values.find(v, number, mesh) for v in function.inputs]
+        operands = self._operands(function, number, mesh)
         operands += [sums[v] for v in added]
         if function.numbered:
             operands.append(values.number(number, mesh))
@@ -127,6 +130,33 @@ class Emitter:
         for value in self.groups[action.stage, action.phase].passed:
             for mesh in self._consumers[value]:
                 self.values.find(value, action.micro_batch, mesh)
+
+    def _operands(
+        self, function: StageFunction, number: int, mesh: str
+    ) -> list[SSAValue]:
+        """What a function's inputs are for a micro-batch."""
+        find = self.values.find
+        common = self._common.get(function.name)
+        if common is not None:
+            return [
+                find(v, number, mesh) if same is None else same
+                for v, same in zip(function.inputs, common, strict=True)
+            ]
+        found = [find(v, number, mesh) for v in function.inputs]
+        self._common[function.name] = [
+            new if self._is_common(v) else None
+            for v, new in zip(function.inputs, found, strict=True)
+        ]
+        return found
+
+    def _is_common(self, value: SSAValue) -> bool:
+        """Whether a value is there before all micro-batches and the same for them."""
+        owner = value.owner
+        before = (
+            not isinstance(owner, Operation)
+            or self.structure.kinds[owner] is Kind.BEFORE
+        )
+        return before and over_time(value).kind == "whole"
 
     def _stage_function(
         self, group: Group, added: tuple[SSAValue, ...]

@@ -120,9 +120,11 @@ class Values:
         if key not in self._sent:
             moved = with_layout(value.type, replace(layout, mesh=mesh))
             self._sent[key] = (value.type, moved)
-        send = SendOp(value, self._sent[key][1])
-        if self.asynchronous:
-            send.attributes[ASYNCHRONOUS] = UnitAttr()
+        send = SendOp.create(
+            operands=[value],
+            result_types=[self._sent[key][1]],
+            attributes={ASYNCHRONOUS: UnitAttr()} if self.asynchronous else {},
+        )
         send.result.name_hint = value.name_hint
         return self.add(send)
 

@@ -5,6 +5,7 @@ from cost_programs import MACHINES, STRATEGIES, cluster, distributed, parse, une
 from training_programs import training_gpt, training_mlp
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.dist import layout_of
 from distir.interpreters.cost import (
     Cost,
     CostContext,
@@ -155,6 +156,17 @@ def test_gradients_are_found_across_calls_sums_and_reductions():
     assert memory.by_kind["gradients"] == 3 * 400
     assert memory.by_kind["communication buffers"] == 0
     assert memory.peak_op == "onnx.Add"
+
+
+def test_gradients_stay_gradients_in_every_layout():
+    """Only gradients of activations are summed over the data axis as something else."""
+    options = {"d": 2, "t": 2, "p": 2, "k": 2, "zero": 1}
+    module = distributed(training_gpt(), MACHINES, **options)
+    for memory in MemoryReport.of(simulate(module)).groups:
+        for held in memory.held:
+            layout = None if held.value is None else layout_of(held.value)
+            if layout is not None and "d" in layout.partial_axes and held.size > 4:
+                assert held.kind == "gradients", held
 
 
 # What would take less

@@ -1,0 +1,160 @@
+"""What a configuration is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.device import AxesAttr, MeshOp
+from distir.errors import DistIRError
+from distir.interpreters.cost import simulate
+from distir.passes.distribute import DistributePass
+from distir.passes.partition import PartitionPass
+from distir.passes.search.grid import Configuration
+from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.sharding.mesh import TIME_AXIS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    A configuration and its simulation, or why there is none (`error`).
+
+    `peak_memory_bytes` and `memory_bytes` are of the device that has the least left.
+    """
+
+    configuration: Configuration
+    step_time_s: float = 0.0
+    throughput_samples_per_s: float = 0.0
+    peak_memory_bytes: int = 0
+    memory_bytes: int = 0
+    error: str = ""
+
+    @property
+    def is_legal(self) -> bool:
+        """Whether the program can be distributed like that at all."""
+        return not self.error
+
+    @property
+    def fits(self) -> bool:
+        """Whether it also fits into the memory of all devices."""
+        return self.is_legal and self.peak_memory_bytes <= self.memory_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as JSON data, all in one object."""
+        data = asdict(self)
+        return {**data.pop("configuration"), **data, "fits": self.fits}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Outcome:
+        """The outcome that `to_json` gave. Raises KeyError and TypeError for others."""
+        names = Configuration.__dataclass_fields__
+        own = [n for n in Outcome.__dataclass_fields__ if n != "configuration"]
+        configuration = Configuration(**{name: data[name] for name in names})
+        return Outcome(configuration, **{name: data[name] for name in own})
+
+
+def distribute_pass(configuration: Configuration) -> DistributePass:
+    """The pass that distributes a program like that."""
+    c = configuration
+    return DistributePass(
+        d=c.d,
+        t=c.t,
+        p=c.p,
+        k=c.k,
+        zero=c.zero,
+        checkpoint=c.checkpoint,
+        schedule=c.schedule,
+    )
+
+
+class Evaluator:
+    """
+    Distributes and simulates one configuration after another, of programs that `source`
+    makes for a size of the batch.
+
+    The layouts are chosen once for configurations that differ in nothing but the schedule
+    and the number of micro-batches. They are the same for all numbers that are multiples of
+    the first: what a layout costs does not depend on them (`distir.sharding.choice.prices`),
+    and what the first one's divisions do not allow theirs do not either. Conversely
+    `verify-distribution` says whether theirs allow what was chosen; if not, the
+    configuration is distributed on its own. What is simulated is what `distribute` makes,
+    but not verified once more: that is for the program that is chosen in the end.
+    """
+
+    def __init__(self, source: Callable[[int], ModuleOp]):
+        self.source = source
+        self._context = Context()
+        self._programs: dict[int, ModuleOp] = {}
+        # The last configuration that layouts were chosen for, and its annotated program.
+        self._annotated: tuple[Configuration, ModuleOp] | None = None
+
+    def evaluate(self, configuration: Configuration) -> Outcome:
+        """Simulates a configuration. One that is not possible has its reason."""
+        try:
+            simulation = simulate(self.distributed(configuration))
+        except (DistIRError, VerifyException) as error:
+            return Outcome(configuration, error=" ".join(str(error).split()))
+        peak, memory = min(
+            zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
+            key=lambda device: device[1] - device[0],
+        )
+        return Outcome(
+            configuration,
+            simulation.step_time_s,
+            simulation.throughput_samples_per_s,
+            peak,
+            memory,
+        )
+
+    def distributed(self, configuration: Configuration) -> ModuleOp:
+        """The distributed program. Raises DistIRError."""
+        distribute = distribute_pass(configuration)
+        module = self._annotated_for(configuration)
+        if module is not None:
+            try:
+                PartitionPass(lower=False).apply(self._context, module)
+                VerifyDistributionPass().apply(self._context, module)
+            except DistIRError:
+                module = None
+        if module is None:
+            module = self._program(configuration.batch).clone()
+            distribute.annotate(self._context, module)
+            self._annotated = (configuration, module.clone())
+            PartitionPass(lower=False).apply(self._context, module)
+        distribute.complete(self._context, module)
+        return module
+
+    def _annotated_for(self, configuration: Configuration) -> ModuleOp | None:
+        """The program annotated as for the configuration before, if they share that."""
+        if self._annotated is None:
+            return None
+        before, annotated = self._annotated
+        if before.shared != configuration.shared:
+            return None
+        # With one micro-batch the axis over time splits nothing.
+        if before.k != configuration.k and (
+            before.k == 1 or configuration.k % before.k
+        ):
+            return None
+        module = annotated.clone()
+        _set_micro_batches(module, configuration.k)
+        return module
+
+    def _program(self, batch: int) -> ModuleOp:
+        if batch not in self._programs:
+            self._programs = {batch: self.source(batch)}
+        return self._programs[batch]
+
+
+def _set_micro_batches(module: ModuleOp, count: int) -> None:
+    """Changes the size of the mesh's axis over time."""
+    for op in module.body.block.ops:
+        if isinstance(op, MeshOp):
+            axes = [(a, count if a == TIME_AXIS else n) for a, n in op.axes.data]
+            op.properties["axes"] = AxesAttr(tuple(axes))

@@ -1,0 +1,91 @@
+"""`search-grid`: the best of many ways to distribute a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.hardware import load_cluster
+from distir.passes.annotations import add_notes
+from distir.passes.search import (
+    Programs,
+    Space,
+    batch_of,
+    chosen,
+    distribute_pass,
+    nothing_fits,
+    ranked,
+    run,
+    trains,
+)
+from distir.passes.search.programs import replace_cluster
+
+
+@dataclass(frozen=True)
+class SearchGridPass(ModulePass):
+    """
+    Distributes a program as the best point of a grid says: all degrees d x t x p that use
+    up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies and pipeline
+    schedules are distributed and simulated; of those that fit into memory, the one with
+    the highest throughput is it (DistIR section 5). `dist.notes` says which that was.
+
+    - `cluster`: a built-in cluster or a file; by default the module's own;
+    - `devices`: grows that cluster;
+    - `world_size`: d x t x p; all devices of the cluster by default;
+    - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128; in a
+      training step also of a single rank;
+    - `zero`, `checkpoint`: stages and policies to try in a training step;
+    - `schedules`: to try in pipelines, by default that of `pipeline`;
+    - `jobs`: processes; 0 for one on each core.
+    """
+
+    name = "search-grid"
+
+    cluster: str = ""
+    devices: int | None = None
+    world_size: int | None = None
+    micro_batches: tuple[int, ...] = ()
+    zero: tuple[int, ...] = (0,)
+    checkpoint: tuple[str, ...] = ("none",)
+    schedules: tuple[str, ...] = ()
+    jobs: int = 0
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        cluster = self._cluster(op)
+        space = Space(
+            batches=(batch_of(op),),
+            trains=trains(op),
+            devices=self.world_size or cluster.size,
+            micro_batches=self.micro_batches,
+            zero=self.zero,
+            checkpoint=self.checkpoint,
+            schedules=self.schedules,
+        )
+        programs = Programs.of([op], cluster)
+        found = run(programs, space.configurations(), self.jobs)
+        outcomes = sorted(
+            (o for some in found for o in some), key=lambda o: o.configuration
+        )
+        best = ranked(outcomes)
+        if not best:
+            raise DistIRError(f"search-grid: {nothing_fits(outcomes)}")
+        if self.cluster:
+            replace_cluster(op, cluster)
+        distribute_pass(best[0].configuration).apply(ctx, op)
+        add_notes(op, [chosen(best[0], outcomes)])
+
+    def _cluster(self, module: ModuleOp) -> ClusterOp:
+        if self.cluster:
+            return load_cluster(self.cluster, self.devices)
+        own = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
+        if len(own) != 1:
+            raise DistIRError(
+                f"search-grid: the module has {len(own)} clusters; name the one to "
+                f"distribute over with `cluster=`"
+            )
+        return own[0]
