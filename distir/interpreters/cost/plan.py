@@ -108,7 +108,7 @@ class Planner:
         self._plans: dict[str, Plan] = {}
         self._open: list[str] = []
         # By the ids of types, which the module keeps.
-        self._places: dict[int, tuple[Positions, int]] = {}
+        self._places: dict[int, tuple[Positions, Bytes]] = {}
         self._sends: dict[tuple[int, int], tuple[Transfer, ...]] = {}
 
     def plan(self, function: FuncOp) -> Plan:
