@@ -96,8 +96,11 @@ def test_nothing_outlives_the_caller(package: Path, how: signal.Signals) -> None
     sabotage(package, "time.sleep(1000)")
     code = textwrap.dedent(
         f"""
+        import signal
         import numpy as np
         from distir.lowering.launch import run_package
+        # A shell that runs the tests in the background has interrupts ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         x = np.zeros((4, 2), np.float32)
         run_package({str(package)!r}, inputs={{"x": x, "w": x[0]}}, progress=print)
         """
