@@ -41,7 +41,9 @@ def every_case() -> list[GradientCase]:
 
 def test_every_registered_rule_has_a_case():
     covered = {case.op_name for case in every_case()}
-    assert registered_rules() <= covered, sorted(registered_rules() - covered)
+    # Another test may have registered rules of a dialect of its own.
+    rules = {n for n in registered_rules() if n.startswith(("onnx.", "train."))}
+    assert rules and rules <= covered, sorted(rules - covered)
 
 
 def cases_of(name: str) -> list[GradientCase]:
