@@ -149,6 +149,18 @@ def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
     return dropped
 
 
+def made_with(
+    op: Operation, operands: Sequence[SSAValue], result_types: Sequence[Attribute]
+) -> Operation:
+    """The same op on other operands, with other types of its results; a new op."""
+    return type(op).create(
+        operands=operands,
+        result_types=result_types,
+        properties=op.properties.copy(),
+        attributes=op.attributes.copy(),
+    )
+
+
 def unique_name(module: ModuleOp, name: str) -> str:
     """The name, with a number behind it if a function is called so already."""
     taken = functions(module)

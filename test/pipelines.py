@@ -24,6 +24,19 @@ from distir.program import (
 Array = npt.NDArray[Any]
 TOLERANCE = 1e-4
 
+UNEQUAL_STAGES = [
+    ([1, 5, 9, 8], [13, 10, 16, 12], 7, 224, 219, 204),
+    ([9, 3, 5, 3, 2], [9, 18, 5, 10, 4], 4, 149, 125, 102),
+    ([6, 8, 9, 2, 6, 7], [11, 7, 18, 16, 15, 17], 2, 149, 146, 146),
+    ([9, 1, 2], [13, 1, 16], 1, 42, 42, 42),
+    ([6, 2, 4], [8, 8, 5], 4, 75, 66, 60),
+    ([2, 2, 6, 9, 8], [4, 10, 18, 10, 4], 8, 262, 230, 210),
+]
+"""
+Forward and backward times of stages, micro-batches, and the makespans of GPipe, of 1F1B
+and the lower bound of any schedule (closed form PP5).
+"""
+
 
 def arguments_of(
     module: ModuleOp, weights: Mapping[str, Array] | None = None

@@ -10,7 +10,6 @@ from onnx import (
     NodeProto,
     TensorProto,
     TypeProto,
-    checker,
     defs,
     shape_inference,
 )
@@ -19,6 +18,7 @@ from distir.dialects.onnx import DOMAIN_VERSIONS
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name
 from distir.frontends.onnx_prepare import value_infos
+from distir.interpreters.types import INFERENCE_ERRORS
 
 _OPSETS = [onnx.helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 
@@ -57,12 +57,7 @@ class TypeInference:
             found = shape_inference.infer_node_outputs(
                 schema, named, inputs, data, opset_imports=_OPSETS
             )
-        except (
-            shape_inference.InferenceError,
-            checker.ValidationError,
-            ValueError,
-            RuntimeError,
-        ) as error:
+        except INFERENCE_ERRORS as error:
             raise DistIRError(
                 f"{node_name(node)} cannot take these operands: {error}; "
                 "export the model again"

@@ -7,7 +7,7 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.gradients.rule import shape
-from distir.program import walk_functions
+from distir.program import made_with, walk_functions
 
 DROPOUT_MASKS = ("drawn", "stored")
 
@@ -17,12 +17,9 @@ def with_masks(module: ModuleOp) -> None:
     for _, op in list(walk_functions(module)):
         if not isinstance(op, DropoutOp) or op.mask is not None:
             continue
-        new = DropoutOp.create(
-            operands=list(op.operands),
-            result_types=[op.y.type, TensorType(i1, shape(op.x))],
-            properties=op.properties.copy(),
-            attributes=op.attributes.copy(),
-        )
+        mask = TensorType(i1, shape(op.x))
+        new = made_with(op, op.operands, [op.y.type, mask])
+        assert isinstance(new, DropoutOp)
         new.y.name_hint = op.y.name_hint
         new.results[1].name_hint = "mask"
         Rewriter.replace_op(op, new, [new.y])

@@ -35,6 +35,14 @@ KNOWN_SIZE = 1024
 
 _OPSETS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 
+INFERENCE_ERRORS = (
+    shape_inference.InferenceError,
+    checker.ValidationError,
+    ValueError,
+    RuntimeError,
+)
+"""What ONNX raises for an op that cannot take its operands."""
+
 Observer = Callable[[SSAValue, Any], None]
 
 
@@ -73,12 +81,7 @@ def result_types(
             },
             opset_imports=_OPSETS,
         )
-    except (
-        shape_inference.InferenceError,
-        checker.ValidationError,
-        ValueError,
-        RuntimeError,
-    ) as error:
+    except INFERENCE_ERRORS as error:
         shown = ", ".join(str(t) for t in operand_types)
         raise DistIRError(
             f"{describe(op)} cannot take operands of types ({shown}): {error}"

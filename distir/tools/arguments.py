@@ -1,8 +1,11 @@
-"""Types of command-line arguments. They raise what argparse reports as usage errors."""
+"""
+What commands share of their arguments. The types raise what argparse reports as usage
+errors.
+"""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from math import isfinite
 
 
@@ -50,3 +53,20 @@ def dimension(text: str) -> tuple[str, int]:
     if not equals or not name:
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE")
     return name, positive_integer(size)
+
+
+def add_cluster_arguments(parser: ArgumentParser) -> None:
+    """The cluster that a program is distributed over, and its size."""
+    parser.add_argument(
+        "--cluster",
+        required=True,
+        metavar="NAME|FILE",
+        help="dgx2, dgx-a100, dgx-h100, dgx-h200, cpu, or an .mlir file with a "
+        "device.cluster",
+    )
+    parser.add_argument(
+        "--devices",
+        type=positive_integer,
+        metavar="N",
+        help="grow the cluster by whole nodes to N devices",
+    )

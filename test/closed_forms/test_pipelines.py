@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import pytest
 from cost_programs import cluster
+from pipelines import UNEQUAL_STAGES
 from timed_ops import timed_layers
 from xdsl.context import Context
 
@@ -104,17 +105,9 @@ def test_pp4_interleaved_memory(p, v):
     assert held[0] / (p * v) == pytest.approx(1 + (p - 1) / (p * v), **EXACT)
 
 
-PP5 = [
-    ([1, 5, 9, 8], [13, 10, 16, 12], 7, 224, 219, 204),
-    ([9, 3, 5, 3, 2], [9, 18, 5, 10, 4], 4, 149, 125, 102),
-    ([6, 8, 9, 2, 6, 7], [11, 7, 18, 16, 15, 17], 2, 149, 146, 146),
-    ([9, 1, 2], [13, 1, 16], 1, 42, 42, 42),
-    ([6, 2, 4], [8, 8, 5], 4, 75, 66, 60),
-    ([2, 2, 6, 9, 8], [4, 10, 18, 10, 4], 8, 262, 230, 210),
-]
-
-
-@pytest.mark.parametrize(("forward", "backward", "m", "gpipe", "one", "bound"), PP5)
+@pytest.mark.parametrize(
+    ("forward", "backward", "m", "gpipe", "one", "bound"), UNEQUAL_STAGES
+)
 def test_pp5_unequal_stages(forward, backward, m, gpipe, one, bound):
     layers = [(f, b / 2, b / 2) for f, b in zip(forward, backward, strict=True)]
     p = len(layers)

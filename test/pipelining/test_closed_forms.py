@@ -5,6 +5,7 @@ length) and ZB-H1's bubble (Qi et al. 2024).
 """
 
 import pytest
+from pipelines import UNEQUAL_STAGES
 
 from distir.errors import DistIRError
 from distir.pipelining import (
@@ -112,17 +113,7 @@ def test_pp4_interleaved_in_flight(p: int, v: int, factor: float) -> None:
     assert in_flight[0] / (p * v) == factor
 
 
-PP5 = [
-    ([1, 5, 9, 8], [13, 10, 16, 12], 7, 224, 219, 204),
-    ([9, 3, 5, 3, 2], [9, 18, 5, 10, 4], 4, 149, 125, 102),
-    ([6, 8, 9, 2, 6, 7], [11, 7, 18, 16, 15, 17], 2, 149, 146, 146),
-    ([9, 1, 2], [13, 1, 16], 1, 42, 42, 42),
-    ([6, 2, 4], [8, 8, 5], 4, 75, 66, 60),
-    ([2, 2, 6, 9, 8], [4, 10, 18, 10, 4], 8, 262, 230, 210),
-]
-
-
-@pytest.mark.parametrize(("tf", "tb", "m", "gpipe", "f1b", "bound"), PP5)
+@pytest.mark.parametrize(("tf", "tb", "m", "gpipe", "f1b", "bound"), UNEQUAL_STAGES)
 def test_pp5_unequal_stages(
     tf: list[int], tb: list[int], m: int, gpipe: float, f1b: float, bound: float
 ) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from distir.interpreters.cost.machine import Buffer, Machine
-from distir.interpreters.cost.placement import Positions
-from distir.interpreters.cost.plan import Allocation, Plan, Seconds, Step
+from distir.interpreters.cost.machine import Buffer, Execution, Machine
+from distir.interpreters.cost.plan import Allocation, Plan, Step
 
 
 class Follower:
@@ -28,15 +25,8 @@ class Follower:
         """Before anything is allocated."""
         self.machine = machine
 
-    def ran(
-        self,
-        step: Step,
-        path: Sequence[Step],
-        positions: Positions | npt.NDArray[np.intp],
-        start: npt.NDArray[np.float64],
-        seconds: Seconds,
-    ) -> None:
-        """An op runs, after the calls in `path`; sends do so for each pair of devices."""
+    def ran(self, execution: Execution) -> None:
+        """An op runs; sends do so for each pair of devices."""
 
     def awaited(self, buffer: Buffer) -> None:
         """Devices have waited for a value that was on its way, if it was not there."""
@@ -62,16 +52,9 @@ class FollowedMachine(Machine):
         for follower in followers:
             follower.begin(self)
 
-    def _ran(
-        self,
-        step: Step,
-        path: Sequence[Step],
-        positions: Positions | npt.NDArray[np.intp],
-        start: npt.NDArray[np.float64],
-        seconds: Seconds,
-    ) -> None:
+    def _ran(self, execution: Execution) -> None:
         for follower in self._followers:
-            follower.ran(step, path, positions, start, seconds)
+            follower.ran(execution)
 
     def allocate(self, allocation: Allocation) -> Buffer:
         """New memory; its value is a result of the op at hand, or an argument."""

@@ -12,8 +12,8 @@ take over its memory (see `Planner`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,21 @@ if TYPE_CHECKING:
     from distir.interpreters.cost.summaries import Summaries
 
 
-class Observer(Protocol):
-    """Is told of every op as it runs, with the path of calls that led to it."""
+class Execution(NamedTuple):
+    """
+    An op as it runs, after the calls in `path`: where, from when, for how long, in
+    seconds per position (or the same for all).
+    """
 
-    def __call__(
-        self,
-        step: Step,
-        path: Sequence[Step],
-        positions: Positions | npt.NDArray[np.intp],
-        start: npt.NDArray[np.float64],
-        seconds: Seconds,
-    ) -> None: ...
+    step: Step
+    path: Sequence[Step]
+    positions: Positions | npt.NDArray[np.intp]
+    start: npt.NDArray[np.float64]
+    seconds: Seconds
+
+
+Observer = Callable[[Execution], None]
+"""Is told of every op as it runs."""
 
 
 class Buffer:
@@ -194,7 +198,7 @@ class Machine:
                 starts = np.broadcast_to(start[:, None], shape).ravel()
                 seconds = np.broadcast_to((end - start)[:, None], shape).ravel()
                 positions = transfer.positions.ravel()
-                self._observer(step, self._path, positions, starts, seconds)
+                self._observer(Execution(step, self._path, positions, starts, seconds))
         return departure, arrival
 
     def _occupy(self, step: Step) -> None:
@@ -207,11 +211,13 @@ class Machine:
                 each = np.broadcast_to(transfer.seconds, start.shape)
                 seconds = np.broadcast_to(each[:, None], rows.shape)
                 self._observer(
-                    step,
-                    self._path,
-                    transfer.positions.ravel(),
-                    starts.ravel(),
-                    seconds.ravel(),
+                    Execution(
+                        step,
+                        self._path,
+                        transfer.positions.ravel(),
+                        starts.ravel(),
+                        seconds.ravel(),
+                    )
                 )
             self.clock[transfer.positions] = (start + transfer.seconds)[:, None]
             self.communication[transfer.positions] += np.reshape(
@@ -221,7 +227,9 @@ class Machine:
         if not step.transfers:
             if self._observer is not None:
                 start = self.clock[step.positions].copy()
-                self._observer(step, self._path, step.positions, start, step.seconds)
+                self._observer(
+                    Execution(step, self._path, step.positions, start, step.seconds)
+                )
             self.clock[step.positions] += step.seconds
             self.compute[step.positions] += step.seconds
             if step.flops:

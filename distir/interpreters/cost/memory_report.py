@@ -12,9 +12,9 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.interpreters.cost.following import Follower
 from distir.interpreters.cost.group_rows import GroupRows
-from distir.interpreters.cost.machine import Buffer
-from distir.interpreters.cost.placement import Bytes, Positions
-from distir.interpreters.cost.plan import Seconds, Step
+from distir.interpreters.cost.machine import Buffer, Execution
+from distir.interpreters.cost.placement import Bytes
+from distir.interpreters.cost.plan import Step
 from distir.interpreters.cost.run import DeviceGroup
 from distir.interpreters.cost.savings import Saving, savings
 from distir.interpreters.cost.scopes import ScopeCache, pattern
@@ -170,18 +170,11 @@ class MemoryRecorder(Follower):
         names = zip(entry.body.block.args, argument_names(entry), strict=True)
         self._argument_names: dict[SSAValue, str] = {arg: name for arg, name in names}
 
-    def ran(
-        self,
-        step: Step,
-        path: Sequence[Step],
-        positions: Positions | npt.NDArray[np.intp],
-        start: npt.NDArray[np.float64],
-        seconds: Seconds,
-    ) -> None:
+    def ran(self, execution: Execution) -> None:
         """Until the op starts its devices hold what they do now."""
-        if not step.is_asynchronous:
-            for row, offset in self._rows.among(positions):
-                self._alive(row, float(start[offset]), None)
+        if not execution.step.is_asynchronous:
+            for row, offset in self._rows.among(execution.positions):
+                self._alive(row, float(execution.start[offset]), None)
 
     def allocated(self, buffer: Buffer, value: SSAValue, path: Sequence[Step]) -> None:
         sizes = [

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from xdsl.ir import SSAValue
 
 from distir.dialects.dist import SendOp
 from distir.interpreters.cost.following import Follower
 from distir.interpreters.cost.group_rows import GroupRows
-from distir.interpreters.cost.machine import Buffer
-from distir.interpreters.cost.placement import Positions
-from distir.interpreters.cost.plan import Seconds, Step
+from distir.interpreters.cost.machine import Buffer, Execution
+from distir.interpreters.cost.plan import Step
 from distir.interpreters.cost.run import DeviceGroup
 from distir.interpreters.cost.scopes import ScopeCache, pattern
 from distir.interpreters.cost.simulation import Simulation
@@ -160,14 +157,8 @@ class TimeRecorder(Follower):
         self._causes: dict[tuple[str, str], Cause] = {}
         self._sent: dict[int, Cause] = {}
 
-    def ran(
-        self,
-        step: Step,
-        path: Sequence[Step],
-        positions: Positions | npt.NDArray[np.intp],
-        start: npt.NDArray[np.float64],
-        seconds: Seconds,
-    ) -> None:
+    def ran(self, execution: Execution) -> None:
+        step, path, positions, start, seconds = execution
         rows = self._rows.among(positions)
         if not rows:
             return

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any, TextIO
 
 import numpy as np
-import numpy.typing as npt
 
-from distir.interpreters.cost.placement import Positions
-from distir.interpreters.cost.plan import Seconds, Step
+from distir.interpreters.cost.machine import Execution
 from distir.interpreters.cost.scopes import full_scope
 
 _MICROSECONDS = 1e6
@@ -37,15 +35,9 @@ class TraceWriter:
         self._file.write(self._separator + json.dumps(event))
         self._separator = ",\n"
 
-    def record(
-        self,
-        step: Step,
-        path: Sequence[Step],
-        positions: Positions | npt.NDArray[np.intp],
-        start: npt.NDArray[np.float64],
-        seconds: Seconds,
-    ) -> None:
+    def record(self, execution: Execution) -> None:
         """One op on some devices."""
+        step, path, positions, start, seconds = execution
         scope = full_scope(step.op, path)
         calls = [s.callee.name for s in path if s.callee is not None]
         event: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import (
     FunctionType,
@@ -26,13 +26,20 @@ from distir.dialects.dist import (
     with_layout,
 )
 from distir.errors import DistIRError
-from distir.passes.pipelines.over_time import micro_batch_type, over_time, whole_type
+from distir.passes.pipelines.over_time import (
+    TypeCache,
+    micro_batch_type,
+    moved_type,
+    over_time,
+    whole_type,
+)
 from distir.passes.pipelines.part import part_ops
 from distir.program import (
     describe,
     entry_function,
     erase_dead,
     functions,
+    made_with,
     unique_name,
 )
 from distir.sharding.local import local_ops_along
@@ -66,16 +73,6 @@ class Fold:
         default_factory=dict[str, tuple[FuncOp, bool]]
     )
     _origin: dict[str, str] = field(default_factory=dict[str, str])
-    # Types by the id of the type before, which is kept so that its id stays its own.
-    _moves: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
-        default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
-    )
-    _types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
-        default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
-    )
-    _whole_types: dict[tuple[int, str], tuple[Attribute, Attribute]] = field(
-        default_factory=dict[tuple[int, str], tuple[Attribute, Attribute]]
-    )
     _original: Mapping[str, FuncOp] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,20 +82,12 @@ class Fold:
             if function is not self._entry:
                 function.detach()
         self._spaces = {mesh.name: mesh for mesh in self.stages}
-
-    def type(self, type_: Attribute, mesh: str) -> Attribute:
+        self.type = TypeCache(lambda t, name: micro_batch_type(t, self.mesh, name))
         """The type of one micro-batch of a value, on a stage's mesh."""
-        key = (id(type_), mesh)
-        if key not in self._types:
-            self._types[key] = (type_, micro_batch_type(type_, self.mesh, mesh))
-        return self._types[key][1]
-
-    def whole_type(self, type_: Attribute, mesh: str) -> Attribute:
+        self.whole_type = TypeCache(lambda t, name: whole_type(t, self.mesh, name))
         """The type of all micro-batches of a value together, on a stage's mesh."""
-        key = (id(type_), mesh)
-        if key not in self._whole_types:
-            self._whole_types[key] = (type_, whole_type(type_, self.mesh, mesh))
-        return self._whole_types[key][1]
+        self.moved_type = TypeCache(moved_type)
+        """A folded type on another stage's mesh."""
 
     def space(self, mesh: str) -> Mesh:
         """The stage's mesh of that name."""
@@ -133,13 +122,7 @@ class Fold:
             return part_ops(operands[0], results[0], placement, count, number, space)
         touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
         if not touched or isinstance(op, ReshardOp):
-            new = type(op).create(
-                operands=list(operands),
-                result_types=results,
-                properties=op.properties.copy(),
-                attributes=op.attributes.copy(),
-            )
-            return [new]
+            return [made_with(op, operands, results)]
         return self._local(op, operands, results, mesh, number)
 
     def _local(
@@ -160,13 +143,7 @@ class Fold:
                 values[part.result] = number
                 continue
             given = [values.get(v, v) for v in part.operands]
-            types = self._inferred(part, given, mesh)
-            made = type(part).create(
-                operands=given,
-                result_types=types,
-                properties=part.properties.copy(),
-                attributes=part.attributes.copy(),
-            )
+            made = made_with(part, given, self._inferred(part, given, mesh))
             new.append(made)
             values.update(zip(part.results, made.results, strict=True))
         for value, expected in zip(new[-1].results, results, strict=True):
@@ -214,15 +191,14 @@ class Fold:
         block = Block()
         values: dict[SSAValue, SSAValue] = {}
         for arg in source.body.block.args:
-            new = block.insert_arg(self._on(arg.type, mesh), len(block.args))
+            new = block.insert_arg(self.moved_type(arg.type, mesh), len(block.args))
             new.name_hint = arg.name_hint
             values[arg] = new
         for op in source.body.block.ops:
-            made = type(op).create(
-                operands=[values[v] for v in op.operands],
-                result_types=[self._on(r.type, mesh) for r in op.results],
-                properties=op.properties.copy(),
-                attributes=op.attributes.copy(),
+            made = made_with(
+                op,
+                [values[v] for v in op.operands],
+                [self.moved_type(r.type, mesh) for r in op.results],
             )
             if isinstance(made, CallOp):
                 callee = self._origin[made.callee.string_value()]
@@ -237,16 +213,6 @@ class Fold:
         function.arg_attrs = source.arg_attrs
         function.res_attrs = source.res_attrs
         return function.sym_name.data
-
-    def _on(self, type_: Attribute, mesh: str) -> Attribute:
-        """A folded type on another stage's mesh."""
-        key = (id(type_), mesh)
-        if key not in self._moves:
-            layout, moved = layout_of(type_), type_
-            if layout is not None and isinstance(type_, TensorType):
-                moved = with_layout(type_, replace(layout, mesh=mesh))
-            self._moves[key] = (type_, moved)
-        return self._moves[key][1]
 
     def _function(self, name: str, mesh: str, *, numbered: bool) -> FuncOp:
         source = self._original[name]

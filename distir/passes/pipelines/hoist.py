@@ -7,8 +7,13 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import ReshardOp
-from distir.passes.pipelines.over_time import over_time, whole_type
-from distir.program import argument_roles
+from distir.passes.pipelines.over_time import (
+    gathers_micro_batches,
+    over_time,
+    whole_type,
+    works_on_parts,
+)
+from distir.program import argument_roles, made_with
 from distir.sharding.mesh import Mesh
 
 LEARNED = ("parameter", "state")
@@ -25,10 +30,7 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> None:
     given = _given(function)
     wanted: set[SSAValue] = set()
     for op in reversed(ops):
-        works = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
-        if (works and not gathers_micro_batches(op)) or any(
-            r in wanted for r in op.results
-        ):
+        if works_on_parts(op) or any(r in wanted for r in op.results):
             wanted.update(v for v in op.operands if over_time(v).kind != "split")
     whole: dict[SSAValue, SSAValue] = {}
     for op in ops:
@@ -43,14 +45,6 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> None:
             if source.type == op.results[0].type:
                 op.results[0].replace_all_uses_with(source)
                 Rewriter.erase_op(op)
-
-
-def gathers_micro_batches(op: Operation) -> bool:
-    """Whether an op brings the micro-batches of a value together."""
-    return (
-        isinstance(op, ReshardOp)
-        and over_time(op.source).kind != "whole" == over_time(op.result).kind
-    )
 
 
 def _given(function: FuncOp) -> set[SSAValue]:
@@ -87,11 +81,10 @@ def _computed_whole(
         if missing:
             pending += missing
             continue
-        copy = type(owner).create(
-            operands=[whole[v] for v in owner.operands],
-            result_types=[whole_type(r.type, mesh, mesh.name) for r in owner.results],
-            properties=owner.properties.copy(),
-            attributes=owner.attributes.copy(),
+        copy = made_with(
+            owner,
+            [whole[v] for v in owner.operands],
+            [whole_type(r.type, mesh, mesh.name) for r in owner.results],
         )
         Rewriter.insert_op(copy, InsertPoint.before(user))
         for old, new in zip(owner.results, copy.results, strict=True):

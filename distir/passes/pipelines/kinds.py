@@ -10,8 +10,11 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
 from distir.errors import DistIRError
-from distir.passes.pipelines.hoist import gathers_micro_batches
-from distir.passes.pipelines.over_time import over_time
+from distir.passes.pipelines.over_time import (
+    gathers_micro_batches,
+    over_time,
+    works_on_parts,
+)
 from distir.program import argument_roles, describe, updated_arguments
 from distir.sharding.rule import shape_of
 
@@ -87,12 +90,6 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
     if isinstance(op, ReshardOp) and before != after and micro_batches > 1:
         raise _needs_whole_batch(op, op.source)
     return Kind.EACH
-
-
-def works_on_parts(op: Operation) -> bool:
-    """Whether an op works on the part of something that belongs to a micro-batch."""
-    split = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
-    return split and not gathers_micro_batches(op)
 
 
 def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:

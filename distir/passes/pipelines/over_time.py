@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of, with_layout
+from distir.dialects.dist import (
+    Layout,
+    LayoutAttr,
+    ReshardOp,
+    Shard,
+    layout_of,
+    with_layout,
+)
 from distir.errors import DistIRError
 from distir.sharding.choice import Placement, placement_in
 from distir.sharding.layout import canonical
@@ -26,6 +33,20 @@ def without_time(layout: Layout) -> Layout:
         tuple(s for s in shards if s.axis != TIME_AXIS) for shards in layout.dims
     )
     return replace(layout, dims=dims).without_partial([TIME_AXIS])
+
+
+def gathers_micro_batches(op: Operation) -> bool:
+    """Whether an op brings the micro-batches of a value together."""
+    return (
+        isinstance(op, ReshardOp)
+        and over_time(op.source).kind != "whole" == over_time(op.result).kind
+    )
+
+
+def works_on_parts(op: Operation) -> bool:
+    """Whether an op works on the part of something that belongs to a micro-batch."""
+    split = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
+    return split and not gathers_micro_batches(op)
 
 
 def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
@@ -72,6 +93,32 @@ def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
         dims.append(tuple(runs))
     whole = canonical(shape, replace(without_time(layout), dims=tuple(dims)), mesh)
     return with_layout(type_, replace(whole, mesh=target))
+
+
+def moved_type(type_: Attribute, target: str) -> Attribute:
+    """The type of a value on another mesh with the same axes."""
+    layout = layout_of(type_)
+    if layout is None or not isinstance(type_, TensorType):
+        return type_
+    return with_layout(type_, replace(layout, mesh=target))
+
+
+class TypeCache:
+    """
+    What becomes of types on a mesh, each worked out once: a program has few of them. They
+    are known by their id, which stays their own as long as they are kept here.
+    """
+
+    def __init__(self, convert: Callable[[Attribute, str], Attribute]):
+        self._convert = convert
+        self._known: dict[tuple[int, str], tuple[Attribute, Attribute]] = {}
+
+    def __call__(self, type_: Attribute, mesh: str) -> Attribute:
+        """The type on the mesh of that name."""
+        key = (id(type_), mesh)
+        if key not in self._known:
+            self._known[key] = (type_, self._convert(type_, mesh))
+        return self._known[key][1]
 
 
 def check_time_first(value: SSAValue, what: str) -> None:

@@ -18,11 +18,12 @@ from distir.dialects.dist import (
     with_layout,
 )
 from distir.errors import DistIRError
-from distir.passes.pipelines.hoist import gathers_micro_batches, hoist_inputs
+from distir.passes.pipelines.hoist import hoist_inputs
 from distir.passes.pipelines.kinds import Kind, classified
 from distir.passes.pipelines.over_time import (
     ancestors,
     check_time_first,
+    gathers_micro_batches,
     without_time,
 )
 from distir.program import (

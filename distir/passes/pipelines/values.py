@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.dist import (
     ASYNCHRONOUS,
@@ -19,7 +18,6 @@ from distir.dialects.dist import (
     ReshardOp,
     SendOp,
     layout_of,
-    with_layout,
 )
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
@@ -28,7 +26,7 @@ from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.structure import Structure
-from distir.program import describe
+from distir.program import describe, made_with
 
 
 class Values:
@@ -51,8 +49,6 @@ class Values:
         self._home: dict[tuple[SSAValue, int | None], str] = {}
         self._one: dict[SSAValue, bool] = {}
         self._numbers: dict[tuple[int, str], SSAValue] = {}
-        # Types of sent values by the id of the type before, which is kept for that.
-        self._sent: dict[tuple[int, str], tuple[Attribute, Attribute]] = {}
 
     def store(
         self, value: SSAValue, batch: int | None, mesh: str, new: SSAValue
@@ -116,13 +112,9 @@ class Values:
         assert layout is not None and isinstance(value.type, TensorType)
         if layout.mesh == mesh:
             return value
-        key = (id(value.type), mesh)
-        if key not in self._sent:
-            moved = with_layout(value.type, replace(layout, mesh=mesh))
-            self._sent[key] = (value.type, moved)
         send = SendOp.create(
             operands=[value],
-            result_types=[self._sent[key][1]],
+            result_types=[self.fold.moved_type(value.type, mesh)],
             attributes={ASYNCHRONOUS: UnitAttr()} if self.asynchronous else {},
         )
         send.result.name_hint = value.name_hint
@@ -140,12 +132,7 @@ class Values:
             made: Operation = CallOp(name, operands, types)
             made.attributes.update(op.attributes)
         else:
-            made = type(op).create(
-                operands=operands,
-                result_types=types,
-                properties=op.properties.copy(),
-                attributes=op.attributes.copy(),
-            )
+            made = made_with(op, operands, types)
         self.block.add_op(made)
         for old, new in zip(op.results, made.results, strict=True):
             self.store(old, None, mesh, new)

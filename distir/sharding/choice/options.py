@@ -14,7 +14,7 @@ from distir.errors import DistIRError
 from distir.sharding.choice.candidates import OpCandidates
 from distir.sharding.choice.choices import ArgumentKey, OpChoice, Source
 from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
-from distir.sharding.choice.prices import gather_price, reduce_price
+from distir.sharding.choice.prices import gather_price, move_price, reduce_price
 from distir.sharding.choice.states import Available
 
 if TYPE_CHECKING:
@@ -232,17 +232,11 @@ class OpOptions:
                 case "whole", "split":
                     if may_slice or value in self.derived:
                         prices.append(0.0)
-                case "split", "whole":
-                    prices.append(gather_price(size, parts))
-                case "split", "split":
-                    prices.append(gather_price(size, parts) / parts)
-                case "partial", "whole":
-                    prices.append(reduce_price(size, parts))
                 case "partial", "split":
                     if may_slice:
                         prices.append(reduce_price(size, parts) / 2)
                 case _:
-                    pass
+                    prices.append(move_price(source.kind, target.kind, size, parts))
         return min(prices)
 
     def settled(

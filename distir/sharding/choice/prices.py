@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
@@ -33,6 +33,22 @@ def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
 def reduce_price(size: float, parts: int) -> float:
     """Of an all-reduce of that many bytes per device."""
     return PRICE_PER_BYTE_SENT * 2 * (parts - 1) / parts * size
+
+
+def move_price(source: str, target: str, size: float, parts: int) -> float:
+    """
+    Of bringing a value of that many bytes from one kind of placement to another; inf for
+    what no communication does.
+    """
+    match source, target:
+        case "split", "whole":
+            return gather_price(size, parts)
+        case "split", "split":
+            return gather_price(size, parts) / parts
+        case "partial", "whole":
+            return reduce_price(size, parts)
+        case _:
+            return inf
 
 
 def gather_price(size: float, parts: int) -> float:

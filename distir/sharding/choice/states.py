@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from distir.sharding.choice.choices import OpChoice
 from distir.sharding.choice.placement import FREE, Placement
-from distir.sharding.choice.prices import gather_price, reduce_price
+from distir.sharding.choice.prices import move_price
 
 Available = frozenset[Placement]
 """The ways in which a value is there already."""
@@ -41,18 +41,8 @@ def conversion_price(
     for target in want:
         if target in have:
             continue
-        prices = [inf]
-        for source in have:
-            match source.kind, target.kind:
-                case "split", "whole":
-                    prices.append(gather_price(size, parts))
-                case "split", "split":
-                    prices.append(gather_price(size, parts) / parts)
-                case "partial", "whole":
-                    prices.append(reduce_price(size, parts))
-                case _:
-                    pass
-        price += min(prices)
+        moves = (move_price(p.kind, target.kind, size, parts) for p in have)
+        price += min(moves, default=inf)
     return price
 
 

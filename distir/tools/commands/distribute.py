@@ -5,24 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import positive_integer
+from distir.tools.arguments import add_cluster_arguments, positive_integer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, metavar="model.mlir")
-    parser.add_argument(
-        "--cluster",
-        required=True,
-        metavar="NAME|FILE",
-        help="dgx2, dgx-a100, dgx-h100, dgx-h200, cpu, or an .mlir file with a "
-        "device.cluster",
-    )
-    parser.add_argument(
-        "--devices",
-        type=positive_integer,
-        metavar="N",
-        help="grow the cluster by whole nodes to N devices",
-    )
+    add_cluster_arguments(parser)
     parser.add_argument(
         "-d", type=positive_integer, default=1, help="data-parallel degree (default 1)"
     )

@@ -10,7 +10,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distir.tools.arguments import names, positive_integer, positive_integers
+from distir.tools.arguments import (
+    add_cluster_arguments,
+    names,
+    positive_integer,
+    positive_integers,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -40,19 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a sequential program; several are one model for several sizes of the batch, "
         "which then are searched too",
     )
-    parser.add_argument(
-        "--cluster",
-        required=True,
-        metavar="NAME|FILE",
-        help="dgx2, dgx-a100, dgx-h100, dgx-h200, cpu, or an .mlir file with a "
-        "device.cluster",
-    )
-    parser.add_argument(
-        "--devices",
-        type=positive_integer,
-        metavar="N",
-        help="grow the cluster by whole nodes to N devices",
-    )
+    add_cluster_arguments(parser)
     grid = parser.add_argument_group("the grid")
     grid.add_argument(
         "--world-size",
