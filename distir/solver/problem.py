@@ -1,0 +1,91 @@
+"""What is to be chosen, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Costs = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """
+    A limit to what the chosen alternatives occupy at any moment.
+
+    - `usages[i][a]`: bytes that node i occupies under its alternative a.
+    - `intervals[i]`: the moments `[start, end)` during which it does.
+    - `limit`: bytes.
+    """
+
+    usages: Sequence[Costs]
+    intervals: Sequence[tuple[int, int]]
+    limit: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """
+    Choose one alternative of each node so that the sum of the nodes' and the edges' costs
+    is least.
+
+    - `costs[i][a]`: of node i under its alternative a; infinite for what may not be.
+    - `edges[i, j][a, b]`: of alternatives a of node i and b of node j together; i < j, one
+      matrix per pair of nodes.
+    - `memory`: a limit, or None.
+    """
+
+    costs: Sequence[Costs]
+    edges: Mapping[tuple[int, int], Costs] = field(
+        default_factory=dict[tuple[int, int], Costs]
+    )
+    memory: Memory | None = None
+
+    def cost(self, choice: Sequence[int]) -> float:
+        """Of a choice of one alternative per node, whatever memory it takes."""
+        nodes = sum(
+            float(costs[a]) for costs, a in zip(self.costs, choice, strict=True)
+        )
+        edges = sum(float(m[choice[i], choice[j]]) for (i, j), m in self.edges.items())
+        return nodes + edges
+
+    def peak(self, choice: Sequence[int]) -> float:
+        """The most bytes that a choice occupies at a moment; 0 without memory."""
+        if self.memory is None:
+            return 0.0
+        end = max((end for _, end in self.memory.intervals), default=0)
+        change = np.zeros(end + 1)
+        for usage, (start, stop), a in zip(
+            self.memory.usages, self.memory.intervals, choice, strict=True
+        ):
+            if start < stop:
+                change[start] += usage[a]
+                change[stop] -= usage[a]
+        return float(np.cumsum(change).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """
+    The best choice found, and how good it is at least.
+
+    - `choice`: one alternative per node.
+    - `objective`: its cost; `bound`: no choice within the limit costs less.
+    - `method`: what found it; `seconds`: how long that took.
+    """
+
+    choice: Sequence[int]
+    objective: float
+    bound: float
+    method: str
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """How much dearer than the bound, as a fraction of the objective; 0 is proven."""
+        if self.objective <= self.bound:
+            return 0.0
+        return (self.objective - self.bound) / max(abs(self.objective), 1e-300)
