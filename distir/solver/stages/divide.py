@@ -54,13 +54,10 @@ def balance(
     `cheapest`.
     """
     search = _Search(problem, method, time_limit)
-    in_order, most = None, float(sum(problem.loads))
-    if search.tries_order:
-        order = InOrder(problem)
-        cap = order.least_cap()
-        in_order = None if cap is None else order.cheapest(cap)
-        if in_order is not None:
-            most = problem.bottleneck(in_order)
+    order = InOrder(problem)
+    cap = order.least_cap()
+    in_order = order.cheapest(cap) if search.tries_order and cap is not None else None
+    most = float(sum(problem.loads)) if cap is None else cap
     found = search.finish(in_order, most, balanced=True)
     if found is None:
         raise _none(problem, None, search.is_exact)
@@ -101,7 +98,7 @@ class _Search:
             self.is_exact, bound = True, value(in_order)
         elif self._tries_program(cap):
             left = self.end - monotonic()
-            answer = solve(problem, cap, balanced=balanced, time_limit=left)
+            answer = solve(problem, cap, in_order, balanced=balanced, time_limit=left)
             self.is_exact = answer.stages is not None or answer.bound == float("inf")
             if answer.stages is not None and (
                 stages is None or value(answer.stages) < value(stages)

@@ -46,21 +46,24 @@ class InOrder:
         price[0, 0] = 0.0
         came = np.zeros((count + 1, size + 1), np.int64)
         arriving = np.zeros(size + 2)
+        # With this many stretches before it the rest suffices for what is left.
+        most = np.minimum(count - self._least_stretches(cap), count - 1)
         for start in range(size):
             changed = slice(first_change[start], first_change[start + 1])
             np.add.at(arriving, index[changed], amount[changed])
             first, last = self._first_end[start], int(last_end[:, start].max())
-            reached = np.isfinite(price[:-1, start])
-            if last < first or not reached.any():
+            reached = np.flatnonzero(np.isfinite(price[: most[start] + 1, start]))
+            if last < first or not len(reached):
                 continue
             costs = np.cumsum(arriving[start + 1 : last + 1])[first - start - 1 :]
-            options = price[:-1, start, None] + costs
+            rows, window = slice(reached[0], reached[-1] + 1), slice(first, last + 1)
+            options = price[rows, start, None] + costs
             ends = np.arange(first, last + 1)
-            options[ends > last_end[:, start, None]] = np.inf
-            window = slice(first, last + 1)
-            better = options < price[1:, window]
-            price[1:, window] = np.where(better, options, price[1:, window])
-            came[1:, window][better] = start
+            options[ends > last_end[rows, start, None]] = np.inf
+            after = slice(rows.start + 1, rows.stop + 1)
+            better = options < price[after, window]
+            np.copyto(price[after, window], options, where=better)
+            came[after, window][better] = start
         if not np.isfinite(price[count, size]):
             return None
         stages = np.empty(size, np.int64)
@@ -99,6 +102,13 @@ class InOrder:
             np.add.at(changes, last_end[starts] + 1, -1)
             reached = np.cumsum(changes[:size]) > 0
         return bool(reached[-1])
+
+    def _least_stretches(self, cap: float) -> Ints:
+        """How many stretches the nodes from each one on need at least."""
+        left = self._loads[-1] - self._loads[:-1]
+        if cap <= 0:
+            return np.ones(len(left), np.int64)
+        return np.ceil(left / cap * (1 - TOLERANCE) - TOLERANCE).astype(np.int64)
 
     def _last_ends(self, cap: float) -> Ints:
         """[stage, start]: where a stretch must end for load and memory to suffice."""

@@ -14,7 +14,7 @@ upper bound counts from the wrong end, and without C as a constraint its bounds 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -64,17 +64,22 @@ def free_choices(problem: StageProblem, cap: float) -> int:
 
 
 def solve(
-    problem: StageProblem, cap: float, *, balanced: bool, time_limit: float
+    problem: StageProblem,
+    cap: float,
+    start: Sequence[int] | None = None,
+    *,
+    balanced: bool,
+    time_limit: float,
 ) -> Answer:
     """
     Minimises communication, or with `balanced` the load of the busiest stage, among the
-    divisions with no load above `cap`. What is there after `time_limit` seconds is given
-    with the bound so far.
+    divisions with no load above `cap`. `start` is such a division, if one is known. What
+    is there after `time_limit` seconds is given with the bound so far.
     """
     low, high = stage_bounds(problem, cap)
     if any(n > h for n, h in zip(low, high, strict=True)):
         return Answer(None, np.inf)
-    return _Program(problem, cap, low, high, balanced=balanced).solve(time_limit)
+    return _Program(problem, cap, low, high, balanced=balanced).solve(start, time_limit)
 
 
 class _Program:
@@ -97,7 +102,7 @@ class _Program:
         self.cost_unit = max((t.cost for t in problem.tensors), default=0.0) or 1.0
         self.is_impossible = False
         self._count = 0
-        self.model = pulp.LpProblem("stages", pulp.LpMinimize)
+        self.model: Any = pulp.LpProblem("stages", pulp.LpMinimize)
         self._later = {
             (i, s): self._variable(binary=True)
             for i in range(problem.nodes)
@@ -115,13 +120,15 @@ class _Program:
         self._fill_stages()
         self._limit_memory()
 
-    def solve(self, time_limit: float) -> Answer:
+    def solve(self, start: Sequence[int] | None, time_limit: float) -> Answer:
         """The answer within that many seconds."""
         if self.is_impossible:
             return Answer(None, np.inf)
         solver = self._pulp.HiGHS(
             msg=False, timeLimit=max(time_limit, 0.01), gapRel=0.0, gapAbs=0.0
         )
+        if start is not None:
+            solver.callSolver = self._from(start)
         status = self.model.solve(solver)
         if status == self._pulp.LpStatusInfeasible:
             return Answer(None, np.inf)
@@ -134,6 +141,20 @@ class _Program:
             # A variable that is in no constraint has no value.
             stages[i] += round(variable.varValue or 0.0)
         return Answer(stages, bound)
+
+    def _from(self, start: Sequence[int]) -> Callable[[Any], None]:
+        """Runs HiGHS on a model that PuLP built, from a known division."""
+        known = {v.name: float(start[i] >= s) for (i, s), v in self._later.items()}
+
+        def run(model: Any) -> None:
+            columns = [v.index for v in model.variables() if v.name in known]
+            values = [known[v.name] for v in model.variables() if v.name in known]
+            model.solverModel.setSolution(
+                len(columns), np.array(columns, np.int32), np.array(values, np.float64)
+            )
+            model.solverModel.run()
+
+        return run
 
     def _variable(self, *, binary: bool = False) -> Any:
         # Numbers with zeros in front: PuLP sorts variables by name.
@@ -219,9 +240,7 @@ class _Program:
                 continue
             consumers = sorted(set(tensor.consumers) - {tensor.producer})
             for stage in range(self.problem.stages):
-                there = [
-                    c for c in consumers if self.low[c] <= stage <= self.high[c]
-                ]
+                there = [c for c in consumers if self.low[c] <= stage <= self.high[c]]
                 if not there:
                     continue
                 brought = self._variable()

@@ -99,7 +99,7 @@ class StageProblem:
 
     def stage_loads(self, stages: Sequence[int]) -> Floats:
         """Seconds of each stage."""
-        return np.bincount(stages, self.loads, self.stages)
+        return _by_stage(self.loads, stages, self.stages)
 
     def bottleneck(self, stages: Sequence[int]) -> float:
         """Seconds of the busiest stage."""
@@ -117,9 +117,9 @@ class StageProblem:
         memory = self.memory
         if memory is None:
             return np.zeros(self.stages)
-        fixed = np.bincount(stages, memory.fixed, self.stages)
-        kept = np.bincount(stages, memory.kept, self.stages)
-        return fixed + kept * np.array(memory.in_flight)
+        fixed = _by_stage(memory.fixed, stages, self.stages)
+        kept = _by_stage(memory.kept, stages, self.stages)
+        return fixed + kept * np.array(memory.in_flight, np.float64)
 
     def allows(self, stages: Sequence[int], cap: float = np.inf) -> bool:
         """
@@ -162,3 +162,10 @@ class Division:
         if self.objective <= self.bound:
             return 0.0
         return (self.objective - self.bound) / max(abs(self.objective), 1e-300)
+
+
+def _by_stage(values: Sequence[float], stages: Sequence[int], count: int) -> Floats:
+    """The sum of the nodes' values on each stage."""
+    sums = np.zeros(count)
+    np.add.at(sums, list(stages), np.asarray(values, np.float64))
+    return sums
