@@ -22,6 +22,7 @@ from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.partition import PartitionPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.passes.search_stages import SearchStagesPass
 from distir.passes.sequence_parallel import SequenceParallelPass
 from distir.passes.tensor_parallel import TensorParallelPass
 from distir.passes.verify_distribution import VerifyDistributionPass
@@ -39,6 +40,9 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of, shape_of
 
 MESH = "mesh"
+SEARCH = "search"
+"""In place of the stages of a pipeline: `search-stages` finds them."""
+
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 
 
@@ -161,7 +165,8 @@ class DistributePass(ModulePass):
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
-      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
+      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients. With
+      `stages=search`, `search-stages` chooses them.
     """
 
     name = "distribute"
@@ -267,6 +272,8 @@ class DistributePass(ModulePass):
     def complete(self, ctx: Context, op: ModuleOp) -> None:
         """The last part, after `partition`: the pipeline and the communication."""
         if self._is_pipelined:
+            if self._searches_stages:
+                self._stage_search().apply(ctx, op)
             self._pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
 
@@ -275,7 +282,20 @@ class DistributePass(ModulePass):
             p=self.p,
             schedule=self.schedule,
             chunks=self.chunks,
-            stages=self.stages,
+            stages=() if self._searches_stages else self.stages,
+            schedule_file=self.schedule_file,
+            blocking_sends=self.blocking_sends,
+        )
+
+    @property
+    def _searches_stages(self) -> bool:
+        return self.stages == (SEARCH,)
+
+    def _stage_search(self) -> SearchStagesPass:
+        return SearchStagesPass(
+            p=self.p,
+            schedule=self.schedule,
+            chunks=self.chunks,
             schedule_file=self.schedule_file,
             blocking_sends=self.blocking_sends,
         )

@@ -1,0 +1,67 @@
+"""Divisions that may be the best ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from distir.errors import DistIRError
+from distir.passes.stage_search.graph import Graph
+from distir.solver.stages import Division, StageProblem, balance, cheapest
+
+SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""
+By which part the busiest stage may take longer than in the best balance, to spare
+communication. Which is worth it depends on the schedule; the simulator says.
+"""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A division into stages, what it is called, and what is known of it."""
+
+    name: str
+    stages: tuple[int, ...]
+    division: Division | None = None
+
+
+def candidates(
+    graph: Graph, method: str, time_limit: float, others: Mapping[str, Sequence[int]]
+) -> list[Candidate]:
+    """
+    The least communication under several load caps, and `others` by name: each division
+    once. Memory is a limit where that is possible. Raises DistIRError.
+    """
+    end = monotonic() + time_limit
+    problem = graph.problem
+
+    def left(questions: int) -> float:
+        return max(end - monotonic(), 0.0) / questions
+
+    try:
+        best = balance(problem, method, left(len(SLACKS) + 1))
+    except DistIRError:
+        if problem.memory is None:
+            raise
+        problem = _without_memory(problem)
+        best = balance(problem, method, left(len(SLACKS) + 1))
+    found: dict[tuple[int, ...], Candidate] = {}
+    for i, slack in enumerate(SLACKS):
+        limit = left(len(SLACKS) - i)
+        cap = best.bottleneck * (1 + slack)
+        if i and limit <= 0:
+            break
+        division = cheapest(problem, cap, method, limit)
+        name = f"at most {100 * slack:g} % above the best balance"
+        key = tuple(division.stages)
+        found.setdefault(key, Candidate(name, key, division))
+    for name, stages in others.items():
+        found.setdefault(tuple(stages), Candidate(name, tuple(stages)))
+    return list(found.values())
+
+
+def _without_memory(problem: StageProblem) -> StageProblem:
+    return StageProblem(
+        problem.loads, problem.edges, problem.tensors, problem.stages, problem.layers
+    )
