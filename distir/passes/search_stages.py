@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from distir.errors import DistIRError
-from distir.interpreters.cost import Simulation
 from distir.passes.annotations import add_notes
 from distir.passes.pipeline import PipelinePass
 from distir.passes.pipelines.stages import UNIFORM, forward_stages, mark
 from distir.passes.pipelines.structure import Structure
-from distir.passes.stage_search import Candidate, Graph, Judge, OpCosts, candidates
-from distir.pipelining import Schedule
+from distir.passes.stage_search import (
+    Graph,
+    Judge,
+    OpCosts,
+    Outcome,
+    candidates,
+    simulated,
+)
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,18 @@ class SearchStagesPass(ModulePass):
     `distribute{stages=search}`.
 
     Ops cost what the simulator says, calls of layers being one op each. The busiest stage
-    has as little to do as possible, and then a little more if that spares communication,
-    under a limit to the memory of each stage; skips between any stages are charged once for
-    each stage that they lead to. Divisions that answer this for several load caps, equal
-    numbers of layers and the stretches of equal work that are the default of `pipeline`
-    become pipelines, and the simulator says which is fastest among those that fit.
+    has as little to do as possible, or a little more if that spares communication, under
+    a limit to the memory of each stage; a value is charged once for each stage that it is
+    sent to, however many it skips. Divisions for several load caps are compared with each
+    other, with equal numbers of layers and with the default of `pipeline`: the simulator
+    says which makes the fastest pipeline among those that fit.
 
     - `p`, `schedule`, `chunks`, `schedule_file`, `blocking_sends`: of the pipeline;
     - `method`: `in-order` divides the program's order by dynamic programming;
       `integer-program` is exact for branches side by side, but slow; `auto` takes the
       second besides the first where a graph that is small enough has branches;
-    - `time_limit`: seconds for the divisions; then the best ones so far are taken.
+    - `time_limit`: seconds, of which the divisions take half at most; then no other
+      simulation begins, and the best so far is it.
 
     `dist.notes` says what was chosen, and how far it may be from the best.
     """
@@ -51,7 +58,7 @@ class SearchStagesPass(ModulePass):
     schedule_file: str = ""
     blocking_sends: bool = False
     method: str = "auto"
-    time_limit: float = 5.0
+    time_limit: float = 10.0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         pipeline = PipelinePass(
@@ -61,20 +68,20 @@ class SearchStagesPass(ModulePass):
             schedule_file=self.schedule_file,
             blocking_sends=self.blocking_sends,
         )
+        start = monotonic()
         structure = Structure(op)
         schedule = pipeline.schedule_for(structure)
-        others = dict(_simple_divisions(structure, schedule.stages))
-        costs = OpCosts.of(ctx, op, structure)
-        graph = Graph.of(structure, schedule, costs)
-        found = candidates(graph, self.method, self.time_limit, others)
-        judge = Judge(ctx, op, pipeline)
-        outcomes = [(c, judge.simulate(graph.stages(c.stages))) for c in found]
-        best = min(outcomes, key=lambda o: (not o[1].fits, o[1].step_time_s))
-        mark(graph.stages(best[0].stages))
-        add_notes(op, [_chosen(graph, schedule, best, outcomes)])
+        usual = dict(_usual_divisions(structure, schedule.stages))
+        graph = Graph.of(structure, schedule, OpCosts.of(ctx, op, structure))
+        half, end = start + self.time_limit / 2, start + self.time_limit
+        found = candidates(graph, self.method, half, usual)
+        outcomes = simulated(graph, found, Judge(ctx, op, pipeline), end)
+        best = min(outcomes, key=lambda o: (not o.fits, o.step_time_s))
+        mark(graph.stages(best.candidate.stages))
+        add_notes(op, [_chosen(graph, best, outcomes, len(found))])
 
 
-def _simple_divisions(
+def _usual_divisions(
     structure: Structure, count: int
 ) -> Iterator[tuple[str, list[int]]]:
     """What `pipeline` does by itself; raises its errors for what cannot be divided."""
@@ -88,29 +95,28 @@ def _simple_divisions(
 
 
 def _chosen(
-    graph: Graph,
-    schedule: Schedule,
-    best: tuple[Candidate, Simulation],
-    outcomes: Sequence[tuple[Candidate, Simulation]],
+    graph: Graph, best: Outcome, outcomes: Sequence[Outcome], found: int
 ) -> str:
     """What was chosen, and from what."""
-    candidate, simulation = best
-    loads = graph.problem.stage_loads(candidate.stages)
+    candidate, problem = best.candidate, graph.problem
+    loads = problem.stage_loads(candidate.stages)
     text = (
-        f"search-stages divided {len(graph.ops)} ops into {schedule.stages} stages, "
-        f"{candidate.name}: the busiest works {loads.max():.4g} s a step and the average "
+        f"search-stages divided {len(graph.ops)} ops into {problem.stages} stages, "
+        f"{candidate.name}: the busiest works {loads.max():.4g} s a step, the average "
         f"{loads.mean():.4g} s, sends take "
-        f"{graph.problem.communication(candidate.stages):.4g} s"
+        f"{problem.communication(candidate.stages):.4g} s"
     )
     if candidate.division is not None:
         gap = candidate.division.gap
         proof = "proven" if gap < 1e-6 else f"within {100 * gap:.2g} % of the bound"
         text += f" ({candidate.division.method}, {proof})"
-    others = ", ".join(
-        f"{c.name} {s.step_time_s:.4g} s" for c, s in outcomes if c is not candidate
-    )
-    text += f"; simulated, a step takes {simulation.step_time_s:.4g} s"
-    text += f" ({others})" if others else ""
-    if not simulation.fits:
-        text += "; it does not fit into memory, and no other division does"
-    return text
+    text += f"; simulated, a step takes {best.step_time_s:.4g} s"
+    others = [o for o in outcomes if o is not best]
+    if others:
+        text += " (" + ", ".join(
+            f"{o.candidate.name}: {o.step_time_s:.4g} s" for o in others
+        )
+        text += ")"
+    if found > len(outcomes):
+        text += f"; {found - len(outcomes)} divisions were not simulated"
+    return text if best.fits else text + "; it does not fit into memory"

@@ -79,7 +79,8 @@ def _check_marks(
                 f"pipeline: {describe(op)} has no {STAGE}, though other ops have one; run "
                 f"`search-stages` after everything that makes ops of the entry function"
             )
-        before = [marked[v.owner] for v in op.operands if v.owner in marked]
+        owners = (v.owner for v in op.operands)
+        before = [marked[o] for o in owners if isinstance(o, Operation) and o in marked]
         if max(before, default=0) > marked[op]:
             raise DistIRError(
                 f"pipeline: {describe(op)} is marked with stage {marked[op]}, but needs "

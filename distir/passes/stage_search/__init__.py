@@ -7,6 +7,14 @@ load caps, and `judge` simulates the pipelines that come out.
 from distir.passes.stage_search.candidates import Candidate, candidates
 from distir.passes.stage_search.costs import OpCosts
 from distir.passes.stage_search.graph import Graph
-from distir.passes.stage_search.judge import Judge
+from distir.passes.stage_search.judge import Judge, Outcome, simulated
 
-__all__ = ["Candidate", "Graph", "Judge", "OpCosts", "candidates"]
+__all__ = [
+    "Candidate",
+    "Graph",
+    "Judge",
+    "OpCosts",
+    "Outcome",
+    "candidates",
+    "simulated",
+]

@@ -17,9 +17,12 @@ communication. Which is worth it depends on the schedule; the simulator says.
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
-    """A division into stages, what it is called, and what is known of it."""
+    """
+    A division into stages and what it is called. `division` is what the solver says of
+    it; None for one that does not come from there.
+    """
 
     name: str
     stages: tuple[int, ...]
@@ -27,13 +30,13 @@ class Candidate:
 
 
 def candidates(
-    graph: Graph, method: str, time_limit: float, others: Mapping[str, Sequence[int]]
+    graph: Graph, method: str, end: float, usual: Mapping[str, Sequence[int]]
 ) -> list[Candidate]:
     """
-    The least communication under several load caps, and `others` by name: each division
-    once. Memory is a limit where that is possible. Raises DistIRError.
+    The least communication under several load caps, searched until `end` on the monotonic
+    clock, and the `usual` divisions by name: each one once. Memory is a limit where that
+    is possible. Raises DistIRError.
     """
-    end = monotonic() + time_limit
     problem = graph.problem
 
     def left(questions: int) -> float:
@@ -53,11 +56,13 @@ def candidates(
         if i and limit <= 0:
             break
         division = cheapest(problem, cap, method, limit)
-        name = f"at most {100 * slack:g} % above the best balance"
+        name = "the best balance" if not slack else f"{100 * slack:g} % off balance"
         key = tuple(division.stages)
         found.setdefault(key, Candidate(name, key, division))
-    for name, stages in others.items():
-        found.setdefault(tuple(stages), Candidate(name, tuple(stages)))
+    for name, stages in usual.items():
+        key = tuple(stages)
+        known = found.get(key)
+        found[key] = Candidate(name, key, known.division if known else None)
     return list(found.values())
 
 

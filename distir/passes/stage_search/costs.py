@@ -56,9 +56,7 @@ class OpCosts:
 class _Totals:
     """Adds up the steps of plans by the op that they come from."""
 
-    def __init__(
-        self, known: Mapping[str, Operation], seconds: dict[Operation, float]
-    ):
+    def __init__(self, known: Mapping[str, Operation], seconds: dict[Operation, float]):
         self._known = known
         self._seconds = seconds
         self._of_plans: dict[int, float] = {}

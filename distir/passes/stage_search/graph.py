@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
+import numpy as np
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
@@ -19,7 +21,7 @@ from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.stages import Placer
 from distir.passes.pipelines.structure import Structure
 from distir.passes.stage_search.costs import OpCosts
-from distir.pipelining import Schedule
+from distir.pipelining import Action, Phase, Schedule, simulate_schedule
 from distir.pipelining.in_flight import in_flight_per_stage
 from distir.program import argument_roles
 from distir.sharding.choice.prices import local_bytes
@@ -27,6 +29,8 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.stages import StageMemory, StageProblem, Tensor
 
 Stages = Mapping[Operation, int]
+
+PHASES = ("forward", "backward", "once")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Graph:
 
     ops: Sequence[Operation]
     problem: StageProblem
+    schedule: Schedule
+    work: Mapping[str, Sequence[float]]
+    """By phase (`forward`, `backward`, or `once` a step) the seconds of each node."""
 
     @staticmethod
     def of(structure: Structure, schedule: Schedule, costs: OpCosts) -> Graph:
@@ -52,9 +59,31 @@ class Graph:
         """The stage of each op from that of each node."""
         return dict(zip(self.ops, of_nodes, strict=True))
 
-    def nodes(self, stages: Stages) -> list[int]:
-        """The stage of each node from that of each op."""
-        return [stages[op] for op in self.ops]
+    def step_time(self, of_nodes: Sequence[int]) -> float:
+        """
+        About how long a step takes: the schedule with the work of each stage, each message
+        between stages taking as long as the average one. Exact enough to say which
+        divisions are worth a simulation.
+        """
+        count, batches = self.problem.stages, self.schedule.micro_batches
+        work = {
+            phase: np.bincount(of_nodes, seconds, count)
+            for phase, seconds in self.work.items()
+        }
+        halves = any(a.phase is Phase.BACKWARD_INPUT for a in self.schedule.actions[0])
+
+        def duration(action: Action) -> float:
+            if action.phase is Phase.FORWARD:
+                return float(work["forward"][action.stage]) / batches
+            return float(work["backward"][action.stage]) / batches / (1 + halves)
+
+        messages = batches * (count - 1) * (1 if self.schedule.forward_only else 2)
+        seconds = self.problem.communication(of_nodes) / max(messages, 1)
+        timeline = simulate_schedule(self.schedule, duration, seconds)
+        once = work["once"]
+        return max(
+            end + float(once[action.stage]) for action, end in timeline.end.items()
+        )
 
 
 class _Builder:
@@ -70,30 +99,34 @@ class _Builder:
         self.link = self._slowest_link(costs.hardware)
 
     def build(self) -> Graph:
+        work = self._work()
         problem = StageProblem(
-            loads=self._loads(),
+            loads=[sum(each) for each in zip(*work.values(), strict=True)],
             edges=self._edges(),
             tensors=self._tensors(),
             stages=self.schedule.stages,
             layers=layer_positions(self.ops),
             memory=self._memory(),
         )
-        return Graph(self.ops, problem)
+        return Graph(self.ops, problem, self.schedule, work)
 
     def _slowest_link(self, hardware: Hardware) -> tuple[int, int]:
         """The devices of two neighbouring ranks between which a send takes longest."""
         size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
         firsts = [rank * size for rank in range(self.schedule.ranks)]
-        pairs = list(zip(firsts, firsts[1:], strict=False)) or [(0, 0)]
+        pairs = list(pairwise(firsts)) or [(0, 0)]
         return max(pairs, key=lambda pair: send_seconds(2**20, *pair, hardware))
 
-    def _loads(self) -> list[float]:
-        loads = [0.0] * len(self.ops)
+    def _work(self) -> dict[str, list[float]]:
+        """The seconds of each node by phase."""
+        forward, backward = set(self.ops), set(self.structure.backward)
+        work = {phase: [0.0] * len(self.ops) for phase in PHASES}
         for op, seconds in self.costs.seconds.items():
             node = self._node_of(op)
             if node is not None:
-                loads[node] += seconds
-        return loads
+                phase = PHASES[0 if op in forward else 1 if op in backward else 2]
+                work[phase][node] += seconds
+        return work
 
     def _node_of(self, op: Operation) -> int | None:
         if op in self.node:

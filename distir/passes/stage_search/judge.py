@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -13,6 +14,8 @@ from distir.interpreters.cost import Simulation, simulate
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.pipelines.stages import mark, take_marks
+from distir.passes.stage_search.candidates import Candidate
+from distir.passes.stage_search.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -31,3 +34,38 @@ class Judge:
         self.pipeline.apply(self.ctx, copy)
         LowerReshardPass().apply(self.ctx, copy)
         return simulate(copy)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A division, how long a step takes with it, and whether it fits into memory."""
+
+    candidate: Candidate
+    step_time_s: float
+    fits: bool
+
+
+WORTH_SIMULATING = 1.15
+"""Of the shortest estimated step; the estimates are within a few per cent."""
+
+
+def simulated(
+    graph: Graph, found: Sequence[Candidate], judge: Judge, end: float
+) -> list[Outcome]:
+    """
+    The outcomes of divisions: the one whose step is estimated to be shortest, those of
+    which nothing is known but that they are usual, then others by estimate. After `end`,
+    on the monotonic clock, no other simulation begins; one is always done.
+    """
+    estimates = {c: graph.step_time(c.stages) for c in found}
+    first = min(found, key=lambda c: estimates[c])
+    worth = [c for c in found if estimates[c] <= WORTH_SIMULATING * estimates[first]]
+    usual = [c for c in found if c.division is None]
+    others = sorted(worth, key=lambda c: estimates[c])
+    outcomes: list[Outcome] = []
+    for candidate in dict.fromkeys((first, *usual, *others)):
+        if outcomes and monotonic() > end:
+            break
+        simulation = judge.simulate(graph.stages(candidate.stages))
+        outcomes.append(Outcome(candidate, simulation.step_time_s, simulation.fits))
+    return outcomes
