@@ -10,7 +10,7 @@ from distir.errors import DistIRError
 from distir.passes.stage_search.graph import Graph
 from distir.solver.stages import Division, StageProblem, balance, cheapest
 
-SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """
 By which part the busiest stage may take longer than in the best balance, to spare
 communication. Which is worth it depends on the schedule; the simulator says.

@@ -132,8 +132,12 @@ class _Program:
         status = self.model.solve(solver)
         if status == self._pulp.LpStatusInfeasible:
             return Answer(None, np.inf)
-        info = self.model.solverModel.getInfo()
+        highs = self.model.solverModel
+        info = highs.getInfo()
         bound = float(info.mip_dual_bound) * self.unit
+        if highs.getModelStatus().name == "kOptimal":
+            # Also of a program without binaries, which has no such bound.
+            bound = float(info.objective_function_value) * self.unit
         if int(info.primal_solution_status) != 2:  # 2: a feasible solution
             return Answer(None, bound)
         stages = list(self.low)
@@ -161,7 +165,7 @@ class _Program:
         self._count += 1
         name = f"v{self._count:08}"
         category = self._pulp.LpBinary if binary else self._pulp.LpContinuous
-        return self._pulp.LpVariable(name, 0, 1 if binary else None, category)
+        return self.model.add_variable(name, 0, 1 if binary else None, category)
 
     def _at_or_after(self, node: int, stage: int, sign: float) -> _Sum:
         """sign * y[node, stage]."""
