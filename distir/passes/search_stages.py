@@ -23,6 +23,7 @@ from distir.passes.stage_search import (
     candidates,
     simulated,
 )
+from distir.solver.stages import Division
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class SearchStagesPass(ModulePass):
     - `method`: `in-order` divides the program's order by dynamic programming;
       `integer-program` is exact for branches side by side, but slow; `auto` takes the
       second besides the first where a graph that is small enough has branches;
-    - `time_limit`: seconds, of which the divisions take half at most; then no other
-      simulation begins, and the best so far is it.
+    - `time_limit`: seconds, of which the divisions take half at most; then only what
+      `pipeline` would do by itself is still simulated.
 
     `dist.notes` says what was chosen, and how far it may be from the best.
     """
@@ -107,9 +108,7 @@ def _chosen(
         f"{problem.communication(candidate.stages):.4g} s"
     )
     if candidate.division is not None:
-        gap = candidate.division.gap
-        proof = "proven" if gap < 1e-6 else f"within {100 * gap:.2g} % of the bound"
-        text += f" ({candidate.division.method}, {proof})"
+        text += f" ({_proof(candidate.division)})"
     text += f"; simulated, a step takes {best.step_time_s:.4g} s"
     others = [o for o in outcomes if o is not best]
     if others:
@@ -118,5 +117,14 @@ def _chosen(
         )
         text += ")"
     if found > len(outcomes):
-        text += f"; {found - len(outcomes)} divisions were not simulated"
+        text += f"; {len(outcomes)} of {found} divisions were simulated"
     return text if best.fits else text + "; it does not fit into memory"
+
+
+def _proof(division: Division) -> str:
+    """How good a division is for its load cap."""
+    if division.gap < 1e-6:
+        return f"{division.method}, proven to be the best"
+    if division.method == "in-order" and not division.bound:
+        return "the best in the order of the program"
+    return f"{division.method}, within {100 * division.gap:.2g} % of the bound"

@@ -21,12 +21,14 @@ communication. Which is worth it depends on the schedule; the simulator says.
 class Candidate:
     """
     A division into stages and what it is called. `division` is what the solver says of
-    it; None for one that does not come from there.
+    it; None for one that does not come from there. `is_usual` for those that `pipeline`
+    makes by itself.
     """
 
     name: str
     stages: tuple[int, ...]
     division: Division | None = None
+    is_usual: bool = False
 
 
 def candidates(
@@ -62,7 +64,9 @@ def candidates(
     for name, stages in usual.items():
         key = tuple(stages)
         known = found.get(key)
-        found[key] = Candidate(name, key, known.division if known else None)
+        found[key] = Candidate(
+            name, key, known.division if known else None, is_usual=True
+        )
     return list(found.values())
 
 

@@ -53,18 +53,18 @@ def simulated(
     graph: Graph, found: Sequence[Candidate], judge: Judge, end: float
 ) -> list[Outcome]:
     """
-    The outcomes of divisions: the one whose step is estimated to be shortest, those of
-    which nothing is known but that they are usual, then others by estimate. After `end`,
-    on the monotonic clock, no other simulation begins; one is always done.
+    The outcomes of divisions: the one whose step is estimated to be shortest, the
+    usual ones, then others by estimate until `end` on
+    the monotonic clock.
     """
     estimates = {c: graph.step_time(c.stages) for c in found}
     first = min(found, key=lambda c: estimates[c])
     worth = [c for c in found if estimates[c] <= WORTH_SIMULATING * estimates[first]]
-    usual = [c for c in found if c.division is None]
+    usual = [c for c in found if c.is_usual]
     others = sorted(worth, key=lambda c: estimates[c])
     outcomes: list[Outcome] = []
-    for candidate in dict.fromkeys((first, *usual, *others)):
-        if outcomes and monotonic() > end:
+    for i, candidate in enumerate(dict.fromkeys((first, *usual, *others))):
+        if i > len(usual) and monotonic() > end:
             break
         simulation = judge.simulate(graph.stages(candidate.stages))
         outcomes.append(Outcome(candidate, simulation.step_time_s, simulation.fits))
