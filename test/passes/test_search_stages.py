@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from imported_programs import program
 from llama_programs import llama_step
 from pipelines import assert_same, distributed
 from programs import parse
-from test_pipeline_models import program
 from training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -19,7 +19,8 @@ from distir.frontends.builders import build_gpt
 from distir.interpreters.cost import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
-from distir.program import functions
+from distir.passes.pipelines.stages import mark
+from distir.program import entry_function, functions
 
 SEARCH = ("search",)
 
@@ -71,16 +72,17 @@ MODELS = (
 )  # fmt: skip
 
 
+QUICK = [("gpt", 2), ("gpt", 4), ("unet_deep", 3)]
+SLOW = [(f"{n}{kind}", p) for n in MODELS for kind in ("", " flat") for p in (2, 3, 4)]
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "p"),
     [
-        "gpt",
-        "unet_deep",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n != "unet_deep"),
-        *(pytest.param(f"{n} flat", marks=pytest.mark.slow) for n in MODELS),
+        *QUICK,
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW if c not in QUICK),
     ],
 )
-@pytest.mark.parametrize("p", [2, 3, 4])
 def test_no_simple_division_is_faster(name: str, p: int) -> None:
     """Equal numbers of layers, where layers are functions, and stretches of equal work."""
     module, compared = built(name), 0
@@ -119,7 +121,7 @@ def test_calls_are_nodes() -> None:
         layers=12, batch=4, seq=4, width=8, heads=2, groups=1, hidden=8, vocab=8
     )
     (note,) = read_notes(distributed(module, p=4, k=2, stages=SEARCH))
-    assert "divided 17 ops into 4 stages" in note  # and one chain: there is one order
+    assert "divided 16 ops into 4 stages" in note  # 12 layers, and 4 ops around them
     assert "proven to be the best" in note
 
 
@@ -161,3 +163,31 @@ def test_memory_is_a_limit() -> None:
     fits, note = step(20_000_000, SEARCH)
     assert not fits
     assert note.endswith("it does not fit into memory")
+
+
+def test_marks_that_are_no_division() -> None:
+    module = lookups_and_products(32_000_000_000)
+    *ops, _ = entry_function(module).body.block.ops
+
+    def pipeline(*stages: int) -> ModuleOp:
+        marked = module.clone()
+        *copies, _ = entry_function(marked).body.block.ops
+        mark(dict(zip(copies, stages, strict=False)))
+        DistributePass(p=2, k=2).apply(Context(), marked)
+        return marked
+
+    assert len(ops) == 5
+    first = functions(pipeline(0, 0, 1, 1, 1))["stage0_forward"]
+    assert [op.name for op in first.walk()][1:-1] == ["onnx.Gather", "onnx.MatMul"]
+    with pytest.raises(
+        DistIRError, match=r"MatMul %d has no dist\.stage, though other"
+    ):
+        pipeline(0, 0, 1, 1)
+    with pytest.raises(
+        DistIRError, match="marked with stage 0, but needs what stage 1"
+    ):
+        pipeline(0, 1, 0, 1, 1)
+    with pytest.raises(
+        DistIRError, match="marked with stages 0 to 2, but the schedule"
+    ):
+        pipeline(0, 1, 2, 2, 2)

@@ -59,6 +59,12 @@ class Graph:
         """The stage of each op from that of each node."""
         return dict(zip(self.ops, of_nodes, strict=True))
 
+    def fits(self, of_nodes: Sequence[int]) -> bool:
+        """Whether parameters, states and what is kept of micro-batches fit into memory."""
+        memory = self.problem.memory
+        held = self.problem.stage_memory(of_nodes)
+        return memory is None or float(held.max()) <= memory.limit
+
     def step_time(self, of_nodes: Sequence[int]) -> float:
         """
         About how long a step takes: the schedule with the work of each stage, each message

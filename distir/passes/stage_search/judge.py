@@ -53,19 +53,21 @@ def simulated(
     graph: Graph, found: Sequence[Candidate], judge: Judge, end: float
 ) -> list[Outcome]:
     """
-    The outcomes of divisions: the one whose step is estimated to be shortest, the
-    usual ones, then others by estimate until `end` on
-    the monotonic clock.
+    The outcomes of divisions: of those that should fit into memory the one whose step is
+    estimated to be shortest, then the usual ones, then until `end` on the monotonic clock
+    those that may be about as fast, or all as long as nothing fits.
     """
-    estimates = {c: graph.step_time(c.stages) for c in found}
-    first = min(found, key=lambda c: estimates[c])
-    worth = [c for c in found if estimates[c] <= WORTH_SIMULATING * estimates[first]]
+    step_time = {c: graph.step_time(c.stages) for c in found}
+    order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))
     usual = [c for c in found if c.is_usual]
-    others = sorted(worth, key=lambda c: estimates[c])
+    worth = WORTH_SIMULATING * step_time[order[0]]
     outcomes: list[Outcome] = []
-    for i, candidate in enumerate(dict.fromkeys((first, *usual, *others))):
-        if i > len(usual) and monotonic() > end:
-            break
+    for candidate in dict.fromkeys((order[0], *usual, *order)):
+        if candidate is not order[0] and not candidate.is_usual:
+            if monotonic() > end:
+                break
+            if step_time[candidate] > worth and any(o.fits for o in outcomes):
+                continue
         simulation = judge.simulate(graph.stages(candidate.stages))
         outcomes.append(Outcome(candidate, simulation.step_time_s, simulation.fits))
     return outcomes
