@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SCOPE",
         help="the scope that the next pipeline stage begins with, once for each stage but "
-        "the first; or `uniform`, equal numbers of layers (default: equal work)",
+        "the first; or `uniform`, equal numbers of layers, or `search`, the fastest that is "
+        "found (default: equal work)",
     )
     parser.add_argument(
         "--blocking-sends",
