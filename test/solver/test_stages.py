@@ -195,6 +195,18 @@ def test_without_time_the_division_in_order_is_given_with_its_gap() -> None:
     assert found.bound <= found.objective
 
 
+def test_a_known_division_is_found_without_time() -> None:
+    """No cut in order is as balanced as the first node with the last one."""
+    problem = StageProblem([3.0, 2.0, 2.0, 1.0], [(0, 3), (1, 2)], [], 2)
+    known = balance(problem)
+    assert (known.bottleneck, known.method) == (4.0, "integer-program")
+    with pytest.raises(DistIRError, match="no division was found"):
+        cheapest(problem, 4, "in-order")
+    found = cheapest(problem, 4, "in-order", known=known)
+    assert found.stages == known.stages
+    assert found.method == "integer-program"
+
+
 def test_memory_limits_what_is_in_flight() -> None:
     """The first stage keeps twice as many micro-batches, so it gets fewer nodes."""
     edges = [(i, i + 1) for i in range(5)]

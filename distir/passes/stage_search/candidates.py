@@ -57,7 +57,7 @@ def candidates(
         cap = best.bottleneck * (1 + slack)
         if i and limit <= 0:
             break
-        division = cheapest(problem, cap, method, limit)
+        division = cheapest(problem, cap, method, limit, best)
         name = "the best balance" if not slack else f"{100 * slack:g} % off balance"
         key = tuple(division.stages)
         found.setdefault(key, Candidate(name, key, division))

@@ -31,15 +31,23 @@ def cheapest(
     cap: float,
     method: str = "auto",
     time_limit: float = TIME_LIMIT,
+    known: Division | None = None,
 ) -> Division:
     """
     The division of least communication among those with no load above `cap` seconds. After
-    `time_limit` seconds it is the best one found, with a bound. Raises DistIRError if
-    there is none or none was found.
+    `time_limit` seconds it is the best one found, with a bound; `known`, if it is allowed
+    under the cap, is found at least. Raises DistIRError if there is none or none was found.
     """
     search = _Search(problem, method, time_limit)
-    in_order = InOrder(problem).cheapest(cap) if search.tries_order else None
-    found = search.finish(in_order, cap, balanced=False)
+    start: Sequence[int] | None = None
+    if search.tries_order:
+        start = InOrder(problem).cheapest(cap)
+    known_is_better = known is not None and (
+        start is None or known.communication < problem.communication(start)
+    )
+    if known is not None and known_is_better and problem.allows(known.stages, cap):
+        start, search.found_by = known.stages, known.method
+    found = search.finish(start, cap, balanced=False)
     if found is None:
         raise _none(problem, cap, search.is_exact)
     return found
@@ -79,6 +87,8 @@ class _Search:
         self.end = self.start + time_limit
         self.is_exact = False
         """Whether every division was taken into account."""
+        self.found_by = "in-order"
+        """The method that found the division to start from."""
 
     @property
     def tries_order(self) -> bool:
@@ -86,19 +96,19 @@ class _Search:
         return self.method != "integer-program"
 
     def finish(
-        self, in_order: Sequence[int] | None, cap: float, *, balanced: bool
+        self, start: Sequence[int] | None, cap: float, *, balanced: bool
     ) -> Division | None:
-        """The better one of `in_order` and what the integer program finds."""
+        """The better one of `start` and what the integer program finds."""
         problem = self.problem
         value = problem.bottleneck if balanced else problem.communication
         bound = max(sum(problem.loads) / problem.stages, *problem.loads)
         bound = bound if balanced else 0.0
-        stages, method = in_order, "in-order"
-        if problem.has_one_order and in_order is not None:
-            self.is_exact, bound = True, value(in_order)
+        stages, method = start, self.found_by
+        if problem.has_one_order and start is not None:
+            self.is_exact, bound = True, value(start)
         elif self._tries_program(cap):
             left = self.end - monotonic()
-            answer = solve(problem, cap, in_order, balanced=balanced, time_limit=left)
+            answer = solve(problem, cap, start, balanced=balanced, time_limit=left)
             self.is_exact = answer.stages is not None or answer.bound == float("inf")
             if answer.stages is not None and (
                 stages is None or value(answer.stages) < value(stages)
