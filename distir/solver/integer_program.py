@@ -1,0 +1,198 @@
+"""
+Solve a graph as an integer program.
+
+With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each pair
+how much more than the bound a choice with it costs at least. Only what costs little more is
+kept; what is left is reduced again and is much smaller. Its optimum is that of the whole
+unless it costs more than what was left out, in which case more is kept. Memory rows are added
+at the points that a solution exceeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from distir.solver.clock import Clock
+from distir.solver.failures import InfeasibleError
+from distir.solver.found import ROUNDING, Found, trivial_bound
+from distir.solver.graph import Graph, replay
+from distir.solver.highs import Highs
+from distir.solver.problem import Costs
+from distir.solver.program import Program, Rows, violated
+from distir.solver.reductions import reduce
+
+SolverName = Literal["highs", "cbc"]
+"""What is run: HiGHS in this process, or CBC through PuLP."""
+
+
+def solve_integer_program(
+    graph: Graph,
+    solver: SolverName = "highs",
+    *,
+    clock: Clock,
+    gap: float = 0.0,
+    start: Mapping[int, int] | None = None,
+) -> Found:
+    """
+    Solve a reduced graph within a time and to a relative gap, from a choice to start with if
+    there is one. On a time-out or an interruption the best found is the answer.
+    """
+    found = decided(graph)
+    if found is not None:
+        return found
+    if solver == "highs":
+        return _Relaxed(graph, gap, clock, start).run()
+    return _solve_with_cbc(graph, gap, clock, start)
+
+
+def decided(graph: Graph) -> Found | None:
+    """What the reductions found already: that nothing fits, or the choice of no nodes."""
+    if (graph.capacity < 0).any():
+        return Found(None, math.inf, math.inf)
+    return None if graph.costs else Found({}, graph.constant, graph.constant)
+
+
+class _Relaxed:
+    """The relaxation, and the search among what costs little more than it."""
+
+    def __init__(
+        self, graph: Graph, gap: float, clock: Clock, start: Mapping[int, int] | None
+    ):
+        self.graph, self.gap, self.clock = graph, gap, clock
+        self.program = Program(graph)
+        self.points: list[int] = []
+        self.bound = trivial_bound(graph)
+        self.best = Found.of(graph, start, self.bound)
+
+    def run(self) -> Found:
+        graph, program = self.graph, self.program
+        reduced = self.relax()
+        best = self.best.better(Found(None, math.inf, self.bound))
+        if reduced is None:
+            return best
+        slack = max(1e-3 * abs(self.bound), 1e-3 * program.scale)
+        while True:
+            whole = slack >= float(reduced.max(initial=0.0)) * program.scale
+            # What is left out costs more above the relaxation than the slack.
+            outside = math.inf if whole else self.bound + slack
+            part = self.part(reduced, slack)
+            if part is None:
+                best = best.better(Found(None, math.inf, outside))
+            else:
+                found = solve_directly(part, [], self.gap, self.clock, None)
+                bound = min(found.bound, outside)
+                if found.choice is not None:
+                    choice = replay(part.steps, dict(found.choice))
+                    best = best.better(Found.of(graph, choice, bound))
+                else:
+                    best = best.better(Found(None, math.inf, bound))
+            if whole or best.proven(self.gap) or self.clock.stopped:
+                return best
+            slack *= 10
+            if best.choice is not None:
+                enough = best.objective - self.bound + ROUNDING * program.scale
+                slack = min(slack, max(enough, slack / 5))
+
+    def relax(self) -> Costs | None:
+        """
+        The reduced costs of the relaxation with all the memory rows that it needs; None when
+        it has no solution or found none in time.
+        """
+        highs = Highs(self.program.relaxed())
+        graph = self.graph
+        while True:
+            answer = highs.run(self.clock)
+            self.bound = max(self.bound, self.program.real(answer.bound))
+            if answer.columns is None:
+                return None
+            load = self.program.load(answer.columns)
+            new = violated(load, graph.capacity, self.points)
+            if not len(new):
+                return answer.reduced
+            self.points += new.tolist()
+            highs.add(self.program.points(new))
+
+    def part(self, reduced: Costs, slack: float) -> Graph | None:
+        """The graph without what costs more than the slack; None: nothing is left."""
+        graph, program = self.graph, self.program
+        kept = reduced * program.scale <= slack
+        part = graph.copy(memory=True)
+        for i, at in program.first.items():
+            mask = kept[at : at + len(graph.costs[i])]
+            part.costs[i] = np.where(mask, graph.costs[i], np.inf)
+        for (i, j), (at, a, b) in program.pairs.items():
+            gone = ~kept[at : at + len(a)]
+            if gone.any():
+                matrix = graph.near[i][j].copy()
+                matrix[a[gone], b[gone]] = np.inf
+                part.near[i][j] = matrix
+                part.near[j][i] = matrix.T
+        try:
+            reduce(part)
+        except InfeasibleError:
+            return None
+        return part
+
+
+def solve_directly(
+    graph: Graph,
+    points: list[int],
+    gap: float,
+    clock: Clock,
+    start: Mapping[int, int] | None,
+) -> Found:
+    """A reduced graph as one integer program in HiGHS, from the memory rows of some points."""
+    found = decided(graph)
+    if found is not None:
+        return found
+    program = Program(graph)
+    columns = None if start is None else program.assignment(start)
+    known = list(points)
+    extra = [program.points(np.array(known, np.int64))]
+    bound = -math.inf
+    while True:
+        highs = Highs(program.linear)
+        for rows in extra:
+            highs.add(rows)
+        answer = highs.run(clock, gap, columns)
+        bound = max(bound, program.real(answer.bound))
+        if answer.columns is None:
+            return Found(None, math.inf, bound)
+        choice = program.choice(answer.columns)
+        load = graph.load(choice)
+        if not (load > graph.capacity).any():
+            return Found.of(graph, choice, bound)
+        if clock.stopped:
+            return Found(None, math.inf, bound)
+        new = violated(load, graph.capacity, known)
+        if len(new):
+            known += new.tolist()
+            extra.append(program.points(new))
+        else:
+            # It exceeds a row within the solver's tolerance.
+            point = int((load - graph.capacity).argmax())
+            extra.append(program.cover(choice, point))
+
+
+def _solve_with_cbc(
+    graph: Graph, gap: float, clock: Clock, start: Mapping[int, int] | None
+) -> Found:
+    from distir.solver.cbc import run_cbc
+
+    program = Program(graph)
+    columns = None if start is None else program.assignment(start)
+    extra: list[Rows] = [program.points(np.arange(len(graph.limit)))]
+    while True:
+        answer = run_cbc(program.linear, extra, clock, gap, columns)
+        bound = program.real(answer.bound)
+        if answer.columns is None:
+            return Found(None, math.inf, bound)
+        choice = program.choice(answer.columns)
+        over = graph.load(choice) - graph.capacity
+        if not (over > 0).any():
+            return Found.of(graph, choice, bound)
+        extra.append(program.cover(choice, int(over.argmax())))

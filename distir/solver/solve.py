@@ -1,0 +1,275 @@
+"""Solve a problem by the method that its size after the reductions asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from distir.errors import DistIRError
+from distir.solver.clock import Clock
+from distir.solver.elimination import eliminate, plan
+from distir.solver.failures import InfeasibleError
+from distir.solver.first_choice import first_choice
+from distir.solver.found import ROUNDING, Found, trivial_bound
+from distir.solver.graph import Graph, replay
+from distir.solver.integer_program import SolverName, decided, solve_integer_program
+from distir.solver.lagrangian import Lagrangian
+from distir.solver.problem import Costs, Problem, Solution
+from distir.solver.reductions import reduce
+from distir.solver.relaxed import WORK, fits
+from distir.solver.smallest_peak import smallest_peak
+
+Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
+METHODS: tuple[str, ...] = get_args(Method)
+SOLVERS: tuple[str, ...] = get_args(SolverName)
+
+# An integer program of this many columns takes a second, and of this many minutes.
+FEW_COLUMNS = 20_000
+MANY_COLUMNS = 100_000
+
+
+def solve(
+    problem: Problem,
+    *,
+    method: Method = "auto",
+    solver: SolverName = "highs",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    seed_choice: Sequence[int] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Solution:
+    """
+    The best choice found within a time (seconds) and to a gap (a fraction of the objective),
+    with its bound; an interruption (SIGINT) ends the search as the time does. The reductions
+    and a first choice are made whatever the time. `seed_choice` is a choice to be no worse
+    than; one that does not fit is left out. `progress` hears what is done.
+
+    Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
+    `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
+    and leaves that gap where an integer program would take minutes.
+    Raises `InfeasibleError` when there is no choice.
+    """
+    for name, given, names in (
+        ("method", method, METHODS),
+        ("solver", solver, SOLVERS),
+    ):
+        if given not in names:
+            raise DistIRError(
+                f"there is no {name} {given!r}: choose {' or '.join(names)}"
+            )
+    with Clock(time_limit) as clock:
+        search = _Search(problem, solver, gap, clock, progress or _silent)
+        return search.run(method, seed_choice)
+
+
+class _Search:
+    def __init__(
+        self,
+        problem: Problem,
+        solver: SolverName,
+        gap: float,
+        clock: Clock,
+        progress: Callable[[str], None],
+    ):
+        self.problem, self.gap, self.clock, self.progress = (
+            problem,
+            gap,
+            clock,
+            progress,
+        )
+        self.solver: SolverName = solver
+        self.graph = Graph.of(problem)
+
+    def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
+        problem, graph = self.problem, self.graph
+        reduce(graph)
+        self.progress(
+            f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
+        )
+        name, found = self.search(method)
+        if found.choice is None and not found.infeasible:
+            found = found.better(Found.of(graph, first_choice(graph), -math.inf))
+        chosen = self.whole(found.choice)
+        if seed is not None and self.fits(seed):
+            chosen = (
+                list(seed)
+                if chosen is None
+                else min(chosen, list(seed), key=problem.cost)
+            )
+        if chosen is None:
+            raise self.failure(found)
+        objective = problem.cost(chosen)
+        bound = settled(problem, objective, max(found.bound, trivial_bound(graph)))
+        return Solution(chosen, objective, bound, name, self.clock.seconds)
+
+    def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
+        """Of all nodes, from those that are left."""
+        if choice is None:
+            return None
+        every = replay(self.graph.steps, dict(choice))
+        return [every[i] for i in range(len(self.problem.costs))]
+
+    def fits(self, choice: Sequence[int]) -> bool:
+        """Whether a choice of all nodes is possible and within the limit."""
+        memory = self.problem.memory
+        possible = math.isfinite(self.problem.cost(choice))
+        return possible and (
+            memory is None or self.problem.peak(choice) <= memory.limit
+        )
+
+    def search(self, method: Method) -> tuple[str, Found]:
+        """The method's name and what it found for the nodes that are left."""
+        graph = self.graph
+        found = decided(graph)
+        if found is not None:
+            return "reductions", found
+        exact = f"integer program ({self.solver})"
+        if method == "integer-program":
+            return exact, self.integer_program(None)
+        small = columns_of(graph)
+        if method != "lagrangian":
+            found, fit = self.elimination(method)
+            if found is not None:
+                return "elimination", found
+            if not fit or small <= FEW_COLUMNS:
+                return exact, self.integer_program(None)
+        found = self.lagrangian()
+        if method == "lagrangian" or small > MANY_COLUMNS or self.clock.stopped:
+            return "lagrangian", found
+        if found.proven(self.gap):
+            return "lagrangian", found
+        return exact, found.better(self.integer_program(found.choice))
+
+    def lagrangian(self) -> Found:
+        """The Lagrangian, again from the smallest peak if it saw no choice that fits."""
+        graph, clock = self.graph, self.clock
+        found = Lagrangian(graph, self.gap, clock, self.progress).run()
+        if found.choice is not None or found.infeasible or clock.stopped:
+            return found
+        peak = smallest_peak(graph, clock)
+        if peak is None:
+            return found
+        if peak.least > 0:
+            return Found(None, math.inf, math.inf)
+        if peak.over > 0:
+            return found
+        again = Lagrangian(graph, self.gap, clock, self.progress, peak.choice)
+        return found.better(again.run())
+
+    def elimination(self, method: Method) -> tuple[Found | None, bool]:
+        """
+        The optimum by elimination if that is small enough and keeps the limit; whether it is
+        small enough.
+        """
+        graph = self.graph
+        free = graph.copy(memory=False)
+        reduce(free)
+        order = plan(free, WORK)
+        if not fits(order):
+            if method == "elimination":
+                raise DistIRError(
+                    f"elimination would take more than {order.work:.1e} steps on tables of "
+                    f"{order.entries:.1e} entries: choose method=auto"
+                )
+            return None, False
+        found = eliminate(free, order, self.clock)
+        if found is None:
+            return Found(None, math.inf, trivial_bound(free)), True
+        if found.choice is None:
+            return found, True
+        choice = replay(free.steps, dict(found.choice))
+        if not (graph.load(choice) > graph.capacity).any():
+            return Found(choice, found.objective, found.bound), True
+        if method == "elimination":
+            raise DistIRError(
+                "elimination knows no memory limit, and this problem's binds: choose "
+                "method=auto"
+            )
+        return None, True
+
+    def integer_program(self, start: Mapping[int, int] | None) -> Found:
+        """The integer program of what is left."""
+        return solve_integer_program(
+            self.graph, self.solver, clock=self.clock, gap=self.gap, start=start
+        )
+
+    def failure(self, found: Found) -> InfeasibleError:
+        """Why there is no choice: the limit with who exceeds it, or the forbidden pairs."""
+        memory = self.problem.memory
+        peak = None
+        if memory is not None:
+            peak = smallest_peak(self.graph, Clock(max(10.0, self.clock.left)))
+        if memory is None or peak is None:
+            what = "there is no" if found.infeasible else "no possible"
+            return InfeasibleError(
+                f"{what} choice of alternatives was found, whatever the memory: some pairs "
+                f"of alternatives have to be allowed",
+                (),
+                proven=found.infeasible,
+            )
+        chosen = self.whole(peak.choice)
+        assert chosen is not None
+        smallest = self.problem.peak(chosen)
+        least = memory.limit + peak.least if peak.least > 0 else memory.limit
+        largest = contributors(self.problem, chosen)
+        proven = found.infeasible or peak.least > 0
+        return InfeasibleError(
+            f"no choice {'fits' if proven else 'that fits was found'} in {memory.limit:.0f} "
+            f"bytes: the smallest peak found is {smallest:.0f} bytes, and none is below "
+            f"{least:.0f}",
+            largest,
+            smallest,
+            least,
+            proven,
+        )
+
+
+def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
+    """The nodes that are live when a choice occupies the most, the largest first."""
+    memory = problem.memory
+    assert memory is not None
+    end = max(end for _, end in memory.intervals)
+    change = np.zeros(end + 1)
+    for usage, (start, stop), a in zip(
+        memory.usages, memory.intervals, choice, strict=True
+    ):
+        if start < stop:
+            change[start] += usage[a]
+            change[stop] -= usage[a]
+    moment = int(np.cumsum(change).argmax())
+    live = [
+        (float(memory.usages[i][choice[i]]), i)
+        for i, (start, stop) in enumerate(memory.intervals)
+        if start <= moment < stop
+    ]
+    return [i for usage, i in sorted(live, key=lambda u: (-u[0], u[1])) if usage]
+
+
+def columns_of(graph: Graph) -> int:
+    """How large the integer program of a graph is."""
+    alternatives = sum(len(costs) for costs in graph.costs.values())
+    return alternatives + sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def settled(problem: Problem, objective: float, bound: float) -> float:
+    """
+    A bound without its rounding: the next integer when all costs are, and the objective when
+    it is closer to that than sums of floats are to each other.
+    """
+    slack = ROUNDING * abs(objective)
+    if math.isfinite(bound) and all(
+        _integral(costs) for costs in (*problem.costs, *problem.edges.values())
+    ):
+        bound = float(math.ceil(bound - max(slack, 1e-6)))
+    return objective if bound >= objective - slack else bound
+
+
+def _integral(costs: Costs) -> bool:
+    return bool((np.isinf(costs) | (costs == np.floor(costs))).all())
