@@ -28,7 +28,7 @@ MORE = [
     {"d": 4, "zero": 3},
     {"d": 2, "t": 2, "zero": 3, "sequence_parallel": True},
     {"d": 2, "p": 2, "k": 2, "zero": 3},
-    {"d": 2, "p": 2, "k": 2, "schedule": "interleaved-1f1b"},
+    {"d": 2, "p": 2, "k": 2, "schedule": "zb-h1"},
 ]
 
 

@@ -94,6 +94,10 @@ class Machine:
         self.constants: dict[Step, Buffer] = {}
         self._observer = observer
         self._summaries = summaries
+        # Parts of the arrays by the id of the slice, which stays with them: an index made
+        # anew for every op would take a third of the time.
+        self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
+        self._lives: dict[int, tuple[slice, npt.NDArray[np.int64]]] = {}
         self._path: list[Step] = []
 
     @property
@@ -106,14 +110,26 @@ class Machine:
     def allocate(self, allocation: Allocation) -> Buffer:
         """New memory for a value."""
         _, positions, size = allocation
-        self.live[positions] += size
+        known = self._lives.get(id(positions))
+        if known is not None:
+            live = known[1]
+            live += size
+        else:
+            self.live[positions] += size
+            if isinstance(positions, slice):
+                self._lives[id(positions)] = positions, self.live[positions]
         return Buffer(positions, size)
 
     def release(self, buffer: Buffer) -> None:
         """One value less holds the memory; without holders it is freed."""
         buffer.holders -= 1
         if not buffer.holders:
-            self.live[buffer.positions] -= buffer.size
+            known = self._lives.get(id(buffer.positions))
+            if known is not None:
+                live = known[1]
+                live -= buffer.size
+            else:
+                self.live[buffer.positions] -= buffer.size
             if buffer.source is not None:  # nobody has waited for it
                 source, buffer.source = buffer.source, None
                 self.release(source)
@@ -273,7 +289,14 @@ class Machine:
                 self._observer(
                     Execution(step, self._path, positions, start, step.seconds)
                 )
-            clock[positions] += step.seconds
+            known = self._clocks.get(id(positions))
+            if known is not None:
+                part = known[1]
+                part += step.seconds
+            else:
+                clock[positions] += step.seconds
+                if isinstance(positions, slice):
+                    self._clocks[id(positions)] = positions, clock[positions]
             return
         uses_stream = step.is_collective and self.streams.in_use
         for transfer in step.transfers:
@@ -299,10 +322,15 @@ class Machine:
             buffer.holders += 1
             frame[step.results[0].slot] = buffer
             return
-        kept = {a.slot for a, source in step.in_place if self._take(a, source, frame)}
-        for allocation in step.results:
-            if allocation.slot not in kept:
-                frame[allocation.slot] = self.allocate(allocation)
+        if step.in_place:
+            kept = [
+                a.slot for a, source in step.in_place if self._take(a, source, frame)
+            ]
+            made = [a for a in step.results if a.slot not in kept]
+        else:
+            made = step.results
+        for allocation in made:
+            frame[allocation.slot] = self.allocate(allocation)
         if not isinstance(step.workspace, int) or step.workspace:
             self.live[step.positions] += step.workspace
             self.note_peak()

@@ -17,6 +17,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from distir.dialects import collective
 from distir.dialects.dist import (
     ASYNCHRONOUS,
+    SCOPE,
     Layout,
     ReshardOp,
     SendOp,
@@ -44,6 +45,17 @@ class Allocation(NamedTuple):
     slot: int
     positions: Positions
     size: Bytes
+
+
+class _Work(NamedTuple):
+    """What an op computes, as far as other ops do the same: see `Step`."""
+
+    positions: Positions
+    seconds: Seconds
+    flops: float
+    seconds_at_peak: Seconds
+    workspace: Bytes
+    is_view: bool
 
 
 @dataclass(eq=False)
@@ -113,7 +125,8 @@ class Planner:
         self._open: list[str] = []
         # By the ids of types, which the module keeps.
         self._places: dict[int, tuple[Positions, Bytes]] = {}
-        self._sends: dict[tuple[int, int], tuple[Transfer, ...]] = {}
+        self._transferred: dict[object, tuple[Transfer, ...]] = {}
+        self._worked: dict[object, _Work] = {}
 
     def plan(self, function: FuncOp) -> Plan:
         """The plan of a function and of those that it calls. Raises DistIRError."""
@@ -227,19 +240,41 @@ class Planner:
         return self._compute(op, operands, results)
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
-        """`transfers_of`, which is the same for all sends between the same types."""
-        if not isinstance(op, SendOp):
+        """`transfers_of`, which is the same for all such ops between the same types."""
+        if not isinstance(op, SendOp | collective.CollectiveOp):
             return transfers_of(op, self.placement)
-        key = id(op.source.type), id(op.result.type)
-        if key not in self._sends:
+        axes = None if isinstance(op, SendOp) else op.axes
+        key = type(op), id(op.operands[0].type), id(op.results[0].type), axes
+        if key not in self._transferred:
             found = transfers_of(op, self.placement)
-            assert found is not None
-            self._sends[key] = found
-        return self._sends[key]
+            if found is None:
+                return None
+            self._transferred[key] = found
+        return self._transferred[key]
 
     def _compute(
         self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
     ) -> Step:
+        key = _same_work(op)
+        work = self._worked.get(key) if key is not None else None
+        if work is None:
+            work = self._work(op)
+            if key is not None:
+                self._worked[key] = work
+        return Step(
+            op,
+            operands,
+            work.positions,
+            work.seconds,
+            work.flops,
+            work.seconds_at_peak,
+            work.workspace,
+            results=results,
+            view_of=operands[0] if work.is_view and len(results) == 1 else None,
+            is_constant=not op.operands and op.name == "onnx.Constant",
+        )
+
+    def _work(self, op: Operation) -> _Work:
         placement = self.placement
         names = placement.mesh_names((*op.operands, *op.results))
         if len(names) > 1:
@@ -269,22 +304,35 @@ class Planner:
         else:
             seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
             seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
-        is_view = (
-            op.name in VIEWS and len(results) == 1 and operand_bytes[:1] == result_bytes
-        )
-        is_constant = not op.operands and op.name == "onnx.Constant"
-        return Step(
-            op,
-            operands,
+        return _Work(
             placement.positions(name),
             seconds,
             flops,
             seconds_at_peak,
             placement.allocated(max(c.workspace for c in by_kind.values()), name),
-            results=results,
-            view_of=operands[0] if is_view else None,
-            is_constant=is_constant,
+            op.name in VIEWS and operand_bytes[:1] == result_bytes,
         )
+
+
+def _same_work(op: Operation) -> object | None:
+    """
+    Equal for ops that take the same time: of the same kind, attributes and types. None for
+    those that may depend on the value of an operand, a constant.
+    """
+    types: list[int] = []
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, Operation) and owner.name == "onnx.Constant":
+            return None
+        types.append(id(value.type))
+    attributes = [(k, v) for k, v in op.attributes.items() if k != SCOPE]
+    return (
+        op.name,
+        tuple(types),
+        tuple([id(r.type) for r in op.results]),
+        tuple(op.properties.items()),
+        tuple(attributes),
+    )
 
 
 def _body(function: FuncOp) -> Block:
