@@ -17,7 +17,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from distir.dialects import collective
 from distir.dialects.dist import (
     ASYNCHRONOUS,
-    SCOPE,
     Layout,
     ReshardOp,
     SendOp,
@@ -45,17 +44,6 @@ class Allocation(NamedTuple):
     slot: int
     positions: Positions
     size: Bytes
-
-
-class _Work(NamedTuple):
-    """What an op computes, as far as other ops do the same: see `Step`."""
-
-    positions: Positions
-    seconds: Seconds
-    flops: float
-    seconds_at_peak: Seconds
-    workspace: Bytes
-    is_view: bool
 
 
 @dataclass(eq=False)
@@ -125,8 +113,7 @@ class Planner:
         self._open: list[str] = []
         # By the ids of types, which the module keeps.
         self._places: dict[int, tuple[Positions, Bytes]] = {}
-        self._transferred: dict[object, tuple[Transfer, ...]] = {}
-        self._worked: dict[object, _Work] = {}
+        self._sends: dict[tuple[int, int], tuple[Transfer, ...]] = {}
 
     def plan(self, function: FuncOp) -> Plan:
         """The plan of a function and of those that it calls. Raises DistIRError."""
@@ -240,41 +227,19 @@ class Planner:
         return self._compute(op, operands, results)
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
-        """`transfers_of`, which is the same for all such ops between the same types."""
-        if not isinstance(op, SendOp | collective.CollectiveOp):
+        """`transfers_of`, which is the same for all sends between the same types."""
+        if not isinstance(op, SendOp):
             return transfers_of(op, self.placement)
-        axes = None if isinstance(op, SendOp) else op.axes
-        key = type(op), id(op.operands[0].type), id(op.results[0].type), axes
-        if key not in self._transferred:
+        key = id(op.source.type), id(op.result.type)
+        if key not in self._sends:
             found = transfers_of(op, self.placement)
-            if found is None:
-                return None
-            self._transferred[key] = found
-        return self._transferred[key]
+            assert found is not None
+            self._sends[key] = found
+        return self._sends[key]
 
     def _compute(
         self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
     ) -> Step:
-        key = _same_work(op)
-        work = self._worked.get(key) if key is not None else None
-        if work is None:
-            work = self._work(op)
-            if key is not None:
-                self._worked[key] = work
-        return Step(
-            op,
-            operands,
-            work.positions,
-            work.seconds,
-            work.flops,
-            work.seconds_at_peak,
-            work.workspace,
-            results=results,
-            view_of=operands[0] if work.is_view and len(results) == 1 else None,
-            is_constant=not op.operands and op.name == "onnx.Constant",
-        )
-
-    def _work(self, op: Operation) -> _Work:
         placement = self.placement
         names = placement.mesh_names((*op.operands, *op.results))
         if len(names) > 1:
@@ -304,35 +269,22 @@ class Planner:
         else:
             seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
             seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
-        return _Work(
+        is_view = (
+            op.name in VIEWS and len(results) == 1 and operand_bytes[:1] == result_bytes
+        )
+        is_constant = not op.operands and op.name == "onnx.Constant"
+        return Step(
+            op,
+            operands,
             placement.positions(name),
             seconds,
             flops,
             seconds_at_peak,
             placement.allocated(max(c.workspace for c in by_kind.values()), name),
-            op.name in VIEWS and operand_bytes[:1] == result_bytes,
+            results=results,
+            view_of=operands[0] if is_view else None,
+            is_constant=is_constant,
         )
-
-
-def _same_work(op: Operation) -> object | None:
-    """
-    Equal for ops that take the same time: of the same kind, attributes and types. None for
-    those that may depend on the value of an operand, a constant.
-    """
-    types: list[int] = []
-    for value in op.operands:
-        owner = value.owner
-        if isinstance(owner, Operation) and owner.name == "onnx.Constant":
-            return None
-        types.append(id(value.type))
-    attributes = [(k, v) for k, v in op.attributes.items() if k != SCOPE]
-    return (
-        op.name,
-        tuple(types),
-        tuple([id(r.type) for r in op.results]),
-        tuple(op.properties.items()),
-        tuple(attributes),
-    )
 
 
 def _body(function: FuncOp) -> Block:
