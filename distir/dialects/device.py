@@ -271,10 +271,63 @@ class LinkOp(IRDLOperation):
 
 
 @irdl_op_definition
+class RouteOp(IRDLOperation):
+    """
+    Links between two sets of devices that differ from those of their level, such as one slow
+    cable: `device.route @cable between [0 to 4] and [4 to 8] {bandwidth = ..., latency = ...}`.
+
+    - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
+    """
+
+    name = "device.route"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    first = prop_def(DeviceIdsAttr)
+    second = prop_def(DeviceIdsAttr)
+    bandwidth = prop_def(FloatAttr)
+    latency = prop_def(FloatAttr)
+
+    traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
+    assembly_format = "$sym_name `between` $first `and` $second attr-dict"
+    irdl_options = (ParsePropInAttrDict(),)
+
+    def __init__(
+        self,
+        name: str,
+        first: Sequence[int],
+        second: Sequence[int],
+        *,
+        bandwidth: float,
+        latency: float,
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "first": DeviceIdsAttr(tuple(first)),
+                "second": DeviceIdsAttr(tuple(second)),
+                "bandwidth": FloatAttr(bandwidth, 64),
+                "latency": FloatAttr(latency, 64),
+            }
+        )
+
+    def verify_(self) -> None:
+        owner = f"device route @{self.sym_name.data}"
+        _positive(self.bandwidth, "bandwidth", owner)
+        if not self.latency.value.data >= 0:
+            raise VerifyException(f"{owner}: latency must not be negative")
+        if not self.first.data or not self.second.data:
+            raise VerifyException(f"{owner} needs devices on both sides")
+        both = set(self.first.data) & set(self.second.data)
+        if both:
+            raise VerifyException(f"{owner}: device {min(both)} is on both sides")
+
+
+@irdl_op_definition
 class ClusterOp(IRDLOperation):
     """
-    A cluster: its kinds of devices, then its levels of links, innermost first. Devices
-    are numbered from 0; every device belongs to exactly one kind.
+    A cluster: its kinds of devices, then its levels of links, innermost first, then links
+    that differ from these. Devices are numbered from 0; every device belongs to exactly one
+    kind.
 
     ```mlir
     device.cluster @pair {
@@ -292,10 +345,16 @@ class ClusterOp(IRDLOperation):
     traits = traits_def(SymbolOpInterface(), SymbolTable(), NoTerminator())
     assembly_format = "$sym_name $body attr-dict"
 
-    def __init__(self, name: str, kinds: Sequence[KindOp], links: Sequence[LinkOp]):
+    def __init__(
+        self,
+        name: str,
+        kinds: Sequence[KindOp],
+        links: Sequence[LinkOp],
+        routes: Sequence[RouteOp] = (),
+    ):
         super().__init__(
             properties={"sym_name": StringAttr(name)},
-            regions=[Region(Block([*kinds, *links]))],
+            regions=[Region(Block([*kinds, *links, *routes]))],
         )
 
     @property
@@ -308,6 +367,11 @@ class ClusterOp(IRDLOperation):
         return [op for op in self.body.block.ops if isinstance(op, LinkOp)]
 
     @property
+    def routes(self) -> list[RouteOp]:
+        """Links that differ from those of their level."""
+        return [op for op in self.body.block.ops if isinstance(op, RouteOp)]
+
+    @property
     def size(self) -> int:
         """The number of devices."""
         return sum(len(kind.devices.data) for kind in self.kinds)
@@ -315,9 +379,10 @@ class ClusterOp(IRDLOperation):
     def verify_(self) -> None:
         owner = f"cluster @{self.sym_name.data}"
         for op in self.body.block.ops:
-            if not isinstance(op, KindOp | LinkOp):
+            if not isinstance(op, KindOp | LinkOp | RouteOp):
                 raise VerifyException(
-                    f"{owner} may hold only device.kind and device.link, not {op.name}"
+                    f"{owner} may hold only device.kind, device.link and device.route, "
+                    f"not {op.name}"
                 )
         if not self.kinds:
             raise VerifyException(f"{owner} has no device.kind")
@@ -336,6 +401,13 @@ class ClusterOp(IRDLOperation):
                     f"{spans} of the level inside it"
                 )
             spans = link.spans.value.data
+        for route in self.routes:
+            last = max(*route.first.data, *route.second.data)
+            if last >= len(ids):
+                raise VerifyException(
+                    f"{owner}: route @{route.sym_name.data} names device {last}, but there "
+                    f"are {len(ids)} devices"
+                )
         if len(ids) > 1 and spans < len(ids):
             raise VerifyException(
                 f"{owner}: no link connects all of its {len(ids)} devices"
@@ -414,5 +486,5 @@ class MeshOp(IRDLOperation):
 
 
 Device = Dialect(
-    "device", [KindOp, LinkOp, ClusterOp, MeshOp], [AxesAttr, DeviceIdsAttr]
+    "device", [KindOp, LinkOp, RouteOp, ClusterOp, MeshOp], [AxesAttr, DeviceIdsAttr]
 )

@@ -132,7 +132,8 @@ def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
         in_fabric_reduction=outer.in_fabric_reduction is not None
         and bool(outer.in_fabric_reduction.value.data),
     )
-    return ClusterOp(name, kinds, [*inner, grown])
+    routes = [route.clone() for route in cluster.routes]
+    return ClusterOp(name, kinds, [*inner, grown], routes)
 
 
 def _with_devices(kind: KindOp, devices: list[int]) -> KindOp:

@@ -17,6 +17,7 @@ _PASSES: dict[str, str] = {
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",
     "lower-reshard": "LowerReshardPass",
+    "overlap-communication": "OverlapCommunicationPass",
     "partition": "PartitionPass",
     "pipeline": "PipelinePass",
     "propagate-sharding": "PropagateShardingPass",

@@ -19,6 +19,7 @@ from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPa
 from distir.passes.annotations import request_split, requested_layout
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.lower_reshard import LowerReshardPass
+from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.propagate_sharding import PropagateShardingPass
@@ -155,8 +156,9 @@ class DistributePass(ModulePass):
     parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks
     that work on `k` micro-batches (DistIR's D/T/P transform). It is the composition of
     `activation-checkpoint`, `data-parallel`, `zero`, `sequence-parallel`,
-    `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard` and
-    `verify-distribution` on the first d x t x p devices of the cluster.
+    `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`,
+    `overlap-communication` and `verify-distribution` on the first d x t x p devices of the
+    cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
@@ -164,6 +166,8 @@ class DistributePass(ModulePass):
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
+    - `overlap`: run communication beside computation, as far as it pays on the cluster;
+      see `overlap-communication`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients. With
       `stages=search`, `search-stages` chooses them.
@@ -185,6 +189,7 @@ class DistributePass(ModulePass):
     stages: tuple[str, ...] = ()
     schedule_file: str = ""
     blocking_sends: bool = False
+    overlap: bool = False
 
     @property
     def _is_pipelined(self) -> bool:
@@ -221,6 +226,11 @@ class DistributePass(ModulePass):
             )
         if self.k < 1:
             raise DistIRError(f"distribute: k={self.k} micro-batches; choose 1 or more")
+        if self.overlap and self.blocking_sends:
+            raise DistIRError(
+                "distribute: sends that block cannot overlap with computation; leave out "
+                "either overlap or blocking_sends"
+            )
         if self.zero and self.d == 1:
             raise DistIRError(
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
@@ -241,6 +251,9 @@ class DistributePass(ModulePass):
         PartitionPass(lower=False).apply(ctx, op)
         self.complete(ctx, op)
         VerifyDistributionPass().apply(ctx, op)
+        if self.overlap:
+            OverlapCommunicationPass().apply(ctx, op)
+            VerifyDistributionPass().apply(ctx, op)
 
     def annotate(self, ctx: Context, op: ModuleOp) -> None:
         """The first part: chooses the layouts and leaves them as annotations."""

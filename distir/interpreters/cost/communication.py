@@ -41,7 +41,7 @@ def topology(group: Sequence[int], hardware: Hardware) -> Topology:
     inner = 1
     size = len(group)
     even = True
-    for level in hardware.levels:
+    for within, level in zip((None, *hardware.levels), hardware.levels, strict=False):
         if inner == size:
             break
         counts: dict[int, int] = {}
@@ -49,11 +49,12 @@ def topology(group: Sequence[int], hardware: Hardware) -> Topology:
             block = device // level.span
             counts[block] = counts.get(block, 0) + 1
         if len(counts) == 1 and not even:
-            return (Stage(level, size, 1),)
+            return (Stage(hardware.level_within(level, None, group), size, 1),)
         count = min(counts.values())
         even = even and max(counts.values()) == count and count % inner == 0
         if even and count > inner:
-            stages.append(Stage(level, count // inner, inner))
+            slowest = hardware.level_within(level, within, group)
+            stages.append(Stage(slowest, count // inner, inner))
             inner = count
     return tuple(stages)
 

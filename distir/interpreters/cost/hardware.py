@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xdsl.dialects.builtin import FloatAttr
 
-from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.device import ClusterOp, KindOp, LinkOp, RouteOp
 from distir.errors import DistIRError
 
 
@@ -82,12 +82,42 @@ class LinkLevel:
 
 
 @dataclass(frozen=True)
+class Route:
+    """Links between devices of two sets that are not as those of their level."""
+
+    first: frozenset[int]
+    second: frozenset[int]
+    bandwidth: float
+    latency: float
+
+    @staticmethod
+    def of(op: RouteOp) -> Route:
+        """What a `device.route` declares."""
+        return Route(
+            frozenset(op.first.data),
+            frozenset(op.second.data),
+            op.bandwidth.value.data,
+            op.latency.value.data,
+        )
+
+    def joins(self, first: int, second: int) -> bool:
+        """Whether messages between the two devices take it."""
+        return (first in self.first and second in self.second) or (
+            first in self.second and second in self.first
+        )
+
+
+@dataclass(frozen=True)
 class Hardware:
-    """The kind of each device, by device id, and the levels of links, innermost first."""
+    """
+    The kind of each device, by device id, the levels of links, innermost first, and links
+    that differ from these.
+    """
 
     name: str
     kinds: tuple[DeviceKind, ...]
     levels: tuple[LinkLevel, ...]
+    routes: tuple[Route, ...] = ()
 
     @staticmethod
     def of(cluster: ClusterOp) -> Hardware:
@@ -100,6 +130,7 @@ class Hardware:
             cluster.sym_name.data,
             tuple(by_device[i] for i in range(len(by_device))),
             tuple(LinkLevel.of(op) for op in cluster.links),
+            tuple(Route.of(op) for op in cluster.routes),
         )
 
     @cached_property
@@ -114,10 +145,45 @@ class Hardware:
         return list({id(self.kinds[i]): self.kinds[i] for i in devices}.values())
 
     def level_between(self, first: int, second: int) -> LinkLevel:
-        """The innermost level that connects two devices."""
+        """The innermost level that connects two devices, as it is between them."""
         for level in self.levels:
             if first // level.span == second // level.span:
+                for route in self.routes:
+                    if route.joins(first, second):
+                        return self._changed(level, route.bandwidth, route.latency)
                 return level
         raise DistIRError(
             f"no link of cluster @{self.name} connects devices {first} and {second}"
         )
+
+    def level_within(
+        self, level: LinkLevel, inner: LinkLevel | None, group: Sequence[int]
+    ) -> LinkLevel:
+        """
+        A level for a group of devices that talk through it, between the groups of the level
+        inside: as slow as the slowest link that a ring through all of them may take.
+        """
+        for route in self.routes:
+            sides = [[d for d in group if d in s] for s in (route.first, route.second)]
+            if any(
+                inner is None or a // inner.span != b // inner.span
+                for a in sides[0]
+                for b in sides[1]
+                if a // level.span == b // level.span
+            ):
+                bandwidth = min(level.bandwidth, route.bandwidth)
+                latency = max(level.latency, route.latency)
+                level = self._changed(level, bandwidth, latency)
+        return level
+
+    @cached_property
+    def _changed_levels(self) -> dict[tuple[int, float, float], LinkLevel]:
+        return {}
+
+    def _changed(self, level: LinkLevel, bandwidth: float, latency: float) -> LinkLevel:
+        """The level with other figures; equal ones are one object."""
+        key = level.span, bandwidth, latency
+        if key not in self._changed_levels:
+            changed = replace(level, bandwidth=bandwidth, latency=latency)
+            self._changed_levels[key] = changed
+        return self._changed_levels[key]

@@ -50,8 +50,10 @@ class Allocation(NamedTuple):
 class Step:
     """
     One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
-    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by `transfers` (while its devices compute, if it
-    `is_asynchronous`), or it calls `callee`.
+    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by
+    `transfers` (while its devices compute, if it `is_asynchronous`; `holds_operand`: its
+    operand's memory is needed until it is done), as a collective or a send, or it calls
+    `callee`.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
@@ -68,6 +70,8 @@ class Step:
     workspace: Bytes = 0
     transfers: tuple[Transfer, ...] = ()
     is_asynchronous: bool = False
+    is_collective: bool = False
+    holds_operand: bool = False
     callee: Plan | None = None
     results: tuple[Allocation, ...] = ()
     view_of: int | None = None
@@ -207,12 +211,17 @@ class Planner:
         _refuse_other_forms(op)
         transfers = self._transfers(op)
         if transfers is not None:
+            is_collective = isinstance(op, collective.CollectiveOp)
             return Step(
                 op,
                 operands,
                 slice(0, 0),
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
+                is_collective=is_collective,
+                # An all-reduce works on a copy, its result.
+                holds_operand=is_collective
+                and not isinstance(op, collective.AllReduceOp),
                 results=results,
             )
         return self._compute(op, operands, results)

@@ -83,7 +83,8 @@ class Run:
             buffer.holders += 1  # arguments live throughout
         machine.hold_constants(self.planner.plans)
         machine.note_peak()
-        machine.run(self.plan, held)
+        for result in machine.run(self.plan, held):
+            machine.wait_for(result)
         return machine
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:

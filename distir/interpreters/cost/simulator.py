@@ -18,6 +18,7 @@ from distir.interpreters.cost.machine import Observer
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
 from distir.interpreters.cost.run import Run
 from distir.interpreters.cost.simulation import Simulation
+from distir.interpreters.cost.totals import Totals
 from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
 from distir.sharding.rule import shape_of
@@ -71,6 +72,7 @@ def simulate(
 
 def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
     machine, placement = run.simulate(), run.placement
+    totals = Totals.of(machine.runs, machine.devices)
     step_time = machine.end
     batch = _batch(run.entry)
     idle = machine.idle + (step_time - machine.clock)
@@ -87,14 +89,14 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         throughput_samples_per_s=batch / step_time if step_time else 0.0,
         peak_memory_bytes=listed(machine.peak),
         memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
-        communication_bytes=[round(b) for b in listed(machine.sent)],
-        flops=listed(machine.flops),
-        seconds_at_peak=listed(machine.seconds_at_peak),
-        compute_s=listed(machine.compute),
-        communication_s=listed(machine.communication),
+        communication_bytes=[round(b) for b in listed(totals.sent)],
+        flops=listed(totals.flops),
+        seconds_at_peak=listed(totals.seconds_at_peak),
+        compute_s=listed(totals.compute),
+        communication_s=listed(totals.communication),
         transit_s=listed(machine.transit),
         idle_s=listed(idle),
-        ops=machine.ops,
+        ops=totals.ops,
         replay=replay,
         run=run,
     )

@@ -92,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="split sequences over the tensor-parallel devices between the blocks",
     )
     parser.add_argument(
+        "--overlap",
+        action="store_true",
+        help="run communication while devices compute, where the simulator says that it "
+        "is faster and fits into memory",
+    )
+    parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="dist.mlir"
     )
 
@@ -144,6 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
                 stages=tuple(arguments.stages),
                 schedule_file=arguments.schedule_file,
                 blocking_sends=arguments.blocking_sends,
+                overlap=arguments.overlap,
             ),
         )
     for text in read_notes(module):
