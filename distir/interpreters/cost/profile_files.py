@@ -56,14 +56,18 @@ def _path_of(name: str) -> Path:
     )
 
 
-def load_profiles(names: Sequence[str | Path], cluster: ClusterOp) -> list[Profile]:
+def load_profiles(
+    names: Sequence[str | Path | Profile], cluster: ClusterOp
+) -> list[Profile]:
     """
     The profiles for the kinds of devices of a cluster, each by a built-in name, a file,
     or `auto`: those that the kinds name themselves (`profile`). Raises DistIRError.
     """
     found: list[Profile] = []
     for name in names:
-        if str(name) == AUTO:
+        if isinstance(name, Profile):
+            found.append(name)
+        elif str(name) == AUTO:
             found += [load_profile(_named(kind, cluster)) for kind in cluster.kinds]
         else:
             found.append(load_profile(name))

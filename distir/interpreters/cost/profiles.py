@@ -17,6 +17,7 @@ from typing import Any
 
 from distir.errors import DistIRError
 from distir.interpreters.cost.profile_table import Table
+from distir.interpreters.cost.work import Product
 
 OP_CLASSES: Mapping[str, str | None] = {
     "contraction": None,
@@ -29,6 +30,12 @@ OP_CLASSES: Mapping[str, str | None] = {
 }
 """The classes of ops, each with the class that serves it where a profile lacks it."""
 
+SMALLEST_TILE = 16
+"""Rows and columns of the smallest tiles, those of a tensor core's instructions."""
+
+SPLITS = (1, 2, 3, 4, 6, 8)
+"""Into how many parts the sums of a product may be split."""
+
 DEFAULT = "default"
 """The element type whose curves serve the others."""
 
@@ -39,10 +46,11 @@ class Curve:
     How long an op of a class takes on the device: `overhead` seconds, and then the longer
     of moving its bytes at `bandwidth` (a share of the memory's) and of computing.
 
-    A result of `m x n` elements, each a sum of `k` products, is computed in tiles of `tile`
+    A product of matrices of `m x k` and `k x n` elements is computed in tiles of `tile`
     elements, on `units` parts of the device at the same time, at `efficiency` (a share of
-    the peak); a tile takes as long as `k + depth` products for each of its elements. So
-    what does not fill tiles, or the last round of `units` tiles, is lost.
+    the peak); a tile takes as long as `k + depth` products for each of its elements. What
+    does not fill tiles, or the last round of `units` tiles, is lost, unless it pays to
+    split the sums and to add their parts up in memory.
     """
 
     bandwidth: float
@@ -52,12 +60,38 @@ class Curve:
     units: int = 1
     depth: float = 0.0
 
-    def busy_share(self, batch: int, m: int, n: int, k: int) -> float:
-        """The share of `efficiency` that `batch` products of m x k and k x n reach."""
-        rows, columns = self.tile
+    def moving_seconds(self, moved: float, bandwidth: float) -> float:
+        """Seconds of an op that only moves bytes through a memory of that bandwidth."""
+        return self.overhead + moved / (bandwidth * self.bandwidth)
+
+    def seconds(
+        self,
+        flops: float,
+        product: Product | None,
+        moved: float,
+        peak: float,
+        bandwidth: float,
+    ) -> float:
+        """Seconds of an op that computes, as a product of matrices if it is one."""
+        memory = moved / (bandwidth * self.bandwidth)
+        compute = flops / (peak * self.efficiency)
+        if product is None or not product.k:
+            return self.overhead + max(compute, memory)
+        batch, m, n, k = product
+        # Kernels for few rows or columns have smaller tiles.
+        rows, columns = (
+            min(tile, -(-size // SMALLEST_TILE) * SMALLEST_TILE) if tile > 1 else 1
+            for tile, size in zip(self.tile, (m, n), strict=True)
+        )
         tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
-        computed = math.ceil(tiles / self.units) * self.units * rows * columns
-        return batch * m * n * k / (computed * (k + self.depth))
+        each = rows * columns * self.units / (batch * m * n * k) * compute
+        parts = 8 * batch * m * n / (bandwidth * self.bandwidth)
+        best = math.inf
+        for split in (1,) if self.units == 1 else SPLITS:
+            busy = math.ceil(tiles * split / self.units) * (k / split + self.depth)
+            added = parts * split if split > 1 else 0.0
+            best = min(best, max(busy * each, memory) + added)
+        return self.overhead + best
 
     @staticmethod
     def read(table: Table, computes: bool) -> Curve:
