@@ -70,6 +70,7 @@ class LinkLevel:
     bandwidth: float
     latency: float
     in_fabric_reduction: bool
+    block_bandwidth: float | None = None
     profile: Profile | None = field(default=None, compare=False)
 
     @property
@@ -87,6 +88,7 @@ class LinkLevel:
             op.bandwidth.value.data,
             op.latency.value.data,
             reduces is not None and bool(reduces.value.data),
+            None if op.block_bandwidth is None else op.block_bandwidth.value.data,
             profile,
         )
 
