@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from distir.errors import DistIRError
+from distir.interpreters.cost.fusion import FUSIONS
 from distir.interpreters.cost.profile_table import Table
 from distir.interpreters.cost.work import Product
 
@@ -174,7 +175,8 @@ class Profile:
     - `device`: the name of the kind in a cluster that the profile is for;
     - `compute`: by element type (`default` serves those that are not there) and class of
       ops, a curve;
-    - `links`: by name of a `device.link`.
+    - `links`: by name of a `device.link`;
+    - `fusion`: which ops run together (see `distir.interpreters.cost.fusion`).
     """
 
     name: str
@@ -182,6 +184,7 @@ class Profile:
     compute: Mapping[str, Mapping[str, Curve]]
     dispatch: Dispatch = Dispatch()
     links: Mapping[str, LinkFigures] = field(default_factory=dict[str, LinkFigures])
+    fusion: frozenset[str] = frozenset()
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """The curve for ops of a class on an element type. Raises DistIRError."""
@@ -244,5 +247,6 @@ class Profile:
             link: LinkFigures.read(figures)
             for link, figures in table.tables("links").items()
         }
+        fusion = table.choices("fusion", FUSIONS)
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links)
+        return Profile(name, device, compute, dispatch, links, fusion)
