@@ -8,7 +8,8 @@ kernel. A profile names the fusions that the software it was measured with makes
 - `views`: transposed, split and sliced tensors are read where they lie, except by what
   needs them contiguous (reshapes, communication, results of functions);
 - `elementwise`: an elementwise op, or a softmax, goes on with the result of the elementwise
-  op before it.
+  op before it;
+- `buckets`: gradients of all parameters are reduced, and parameters updated, many at once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.sharding.rule import rank_of, shape_of
 
-BIAS, VIEWS, ELEMENTWISE = FUSIONS = ("bias", "views", "elementwise")
+BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
+    "bias",
+    "views",
+    "elementwise",
+    "buckets",
+)
 
 _PRODUCTS = frozenset({"onnx.MatMul", "onnx.Gemm"})
 _STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
@@ -41,6 +47,7 @@ _ELEMENTWISE = frozenset(
         "train.swish_grad",
     ]
 )
+_OPTIMIZERS = frozenset({"train.adam", "train.adamw", "train.sgd"})
 _BEFORE = _ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = _ELEMENTWISE | {"onnx.Softmax"}
 
@@ -82,6 +89,22 @@ def stays(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
             if joins(use.operation, fusions) is value:
                 return value
     return None
+
+
+def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
+    """
+    Whether an op is done together with others like it: an update of a parameter, a
+    conversion of one, or what brings a gradient to an update.
+    """
+    if BUCKETS not in fusions:
+        return False
+    if op.name in _OPTIMIZERS:
+        return True
+    if op.name == "onnx.Cast":
+        before = op.operands[0].owner
+        return isinstance(before, Operation) and before.name in _OPTIMIZERS
+    users = [use.operation for result in op.results for use in result.uses]
+    return any(user.name in _OPTIMIZERS for user in users)
 
 
 def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
