@@ -15,7 +15,7 @@ kernel. A profile names the fusions that the software it was measured with makes
 from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 
 from distir.sharding.rule import rank_of, shape_of
 
@@ -81,7 +81,7 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
     return None
 
 
-def stays(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
+def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     """The result of an op that another one goes on with in the same kernel."""
     for value in op.results:
         if value.has_one_use():

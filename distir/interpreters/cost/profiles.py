@@ -117,8 +117,8 @@ class Curve:
 @dataclass(frozen=True)
 class Dispatch:
     """
-    Seconds in which the host issues an op or a collective. While the device computes it
-    issues the next ones, so an op takes the longer of both.
+    Seconds in which the host issues an op or a collective, while the device works on
+    earlier ones (see `distir.interpreters.cost.pacing`).
     """
 
     op: float = 0.0
