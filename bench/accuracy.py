@@ -22,11 +22,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from measured import gpt
+from measured import collectives, gpt, kernels, megatron, mlp, mpt
 from measured.rows import Row
 
 LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "gpt_single_node*": gpt.load,
+    "kernel_efficiency*": kernels.load,
+    "megatron_weak_scaling*": megatron.load,
+    "mlp_single_gpu*": mlp.load,
+    "mpt_fsdp*": mpt.load,
+    "nccl_allreduce*": collectives.load,
 }
 
 

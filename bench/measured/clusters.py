@@ -23,7 +23,7 @@ class Gpu:
     nvlink: float
 
 
-GPUS = {
+_GPUS = {
     "v100_sxm2_16gb": Gpu("V100", 16e9, 0.9e12, 125e12, 15.7e12, 150e9),
     "v100_sxm2_32gb": Gpu("V100", 32e9, 0.9e12, 125e12, 15.7e12, 150e9),
     "v100_sxm3_32gb": Gpu("V100", 32e9, 0.9e12, 125e12, 15.7e12, 150e9),
@@ -35,8 +35,12 @@ GPUS = {
     "h100_pcie_80gb": Gpu("H100", 80e9, 2.0e12, 756e12, 51e12, 63e9),
     "h200_sxm_141gb": Gpu("H200", 141e9, 4.8e12, 989e12, 67e12, 450e9),
 }
-GPUS |= {"a100_40gb": GPUS["a100_sxm_40gb"], "a100_80gb": GPUS["a100_sxm_80gb"]}
-GPUS |= {"h100_80gb": GPUS["h100_sxm_80gb"]}
+GPUS = {
+    **_GPUS,
+    "a100_40gb": _GPUS["a100_sxm_40gb"],
+    "a100_80gb": _GPUS["a100_sxm_80gb"],
+    "h100_80gb": _GPUS["h100_sxm_80gb"],
+}
 
 
 def cluster(

@@ -219,7 +219,8 @@ def attention_gradient(context: CostContext) -> Cost:
     return replace(context.roofline(), workspace=dy + q + k + v)
 
 
-op_class("attention", "onnx.Attention", "train.attention_grad")
+op_class("attention", "onnx.Attention")
+op_class("attention_gradient", "train.attention_grad")
 op_class(
     "convolution",
     "onnx.Conv",
