@@ -113,6 +113,8 @@ def report(name: str, scored: Sequence[Scored]) -> dict[str, Any]:
         print(
             f"  no prediction for {failed.row.name}: {failed.failure}", file=sys.stderr
         )
+    if not good:
+        return {"missing": len(scored)}
     fitted = [s for s in good if not s.row.is_held_out] or good
     constant = statistics.median(s.row.ideal / s.row.measured for s in fitted)
     parts = {

@@ -104,8 +104,9 @@ class CostContext:
         return Cost(device.launch_latency + max(compute, memory))
 
     def _profiled(self, profile: Profile, flops: float, moved: float) -> Cost:
-        if is_view(self.op, profile.fusion):
-            return FREE
+        sizes = (*self.operand_bytes, *self.result_bytes)
+        if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
+            return FREE  # numbers are the host's business
         before, after = joins(self.op, profile.fusion), stays(self.op, profile.fusion)
         if before is not None:
             moved -= self.operand_bytes[list(self.op.operands).index(before)]

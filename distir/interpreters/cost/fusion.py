@@ -9,13 +9,14 @@ kernel. A profile names the fusions that the software it was measured with makes
   needs them contiguous (reshapes, communication, results of functions);
 - `elementwise`: an elementwise op, or a softmax, goes on with the result of the elementwise
   op before it;
-- `buckets`: gradients of all parameters are reduced, and parameters updated, many at once.
+- `buckets`: gradients of all parameters are added up over micro-batches and reduced, and
+  parameters updated, many at once.
 """
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from distir.sharding.rule import rank_of, shape_of
 
@@ -94,7 +95,8 @@ def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
 def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
     Whether an op is done together with others like it: an update of a parameter, a
-    conversion of one, or what brings a gradient to an update.
+    conversion of one, what brings a gradient to an update, or what adds a term to a sum
+    that a function is given and returns.
     """
     if BUCKETS not in fusions:
         return False
@@ -104,6 +106,8 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
         before = op.operands[0].owner
         return isinstance(before, Operation) and before.name in _OPTIMIZERS
     users = [use.operation for result in op.results for use in result.uses]
+    if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
+        return any(isinstance(operand.owner, Block) for operand in op.operands)
     return any(user.name in _OPTIMIZERS for user in users)
 
 
