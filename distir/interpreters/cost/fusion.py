@@ -58,7 +58,7 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
     return (
         VIEWS in fusions
         and op.name in _STRIDED
-        and all(_takes_strides(use.operation) for r in op.results for use in r.uses)
+        and all(_takes_strides(user) for r in op.results for user in _users(r))
     )
 
 
@@ -75,7 +75,7 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
             isinstance(before, Operation)
             and before.name in _BEFORE
             and _biased(before, fusions) is None
-            and value.has_one_use()
+            and len(_users(value)) == 1
             and shape_of(value.type) == shape_of(op.results[0].type)
         ):
             return value
@@ -85,9 +85,9 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     """The result of an op that another one goes on with in the same kernel."""
     for value in op.results:
-        if value.has_one_use():
-            (use,) = value.uses
-            if joins(use.operation, fusions) is value:
+        if len(_users(value)) == 1:
+            (user,) = _users(value)
+            if joins(user, fusions) is value:
                 return value
     return None
 
@@ -105,7 +105,7 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     if op.name == "onnx.Cast":
         before = op.operands[0].owner
         return isinstance(before, Operation) and before.name in _OPTIMIZERS
-    users = [use.operation for result in op.results for use in result.uses]
+    users = [user for result in op.results for user in _users(result)]
     if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
         return any(isinstance(operand.owner, Block) for operand in op.operands)
     return any(user.name in _OPTIMIZERS for user in users)
@@ -121,7 +121,7 @@ def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
         if (
             isinstance(before, Operation)
             and before.name in _PRODUCTS
-            and value.has_one_use()
+            and len(_users(value)) == 1
             and rank_of(other.type) == 1
         ):
             return value
@@ -134,3 +134,9 @@ def _takes_strides(user: Operation) -> bool:
         and not user.name.startswith(("collective.", "dist.", "func."))
         and isinstance(user.operands[0].type, TensorType)
     )
+
+
+def _users(value: SSAValue) -> list[Operation]:
+    """The ops of the function that use a value; not those that passes took out of it."""
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return [use.operation for use in value.uses if use.operation.parent is block]
