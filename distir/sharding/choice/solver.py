@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.errors import DistIRError
@@ -28,17 +28,26 @@ MAX_ALTERNATIVES = 4
 
 
 class FunctionSolver:
-    """The dynamic program over one function's ops, in program order."""
+    """
+    The dynamic program over one function's ops.
+
+    A result of the entry function that replaces an argument in the next step must be placed
+    like it. What that costs is known, and counted, as soon as the result is there, and ops
+    that give nothing but such results (updates of parameters) are looked at as soon as
+    their operands are there. Else every way of having each gradient would be a state of
+    its own up to the end of the program.
+    """
 
     def __init__(self, chooser: AxisChooser, function: FuncOp):
         self.chooser = chooser
         self.function = function
         self.options = OpOptions(chooser, function.sym_name.data)
-        self.ops = list(function.body.block.ops)
+        self.is_entry = function.sym_name.data == chooser.entry
+        self.settled: dict[SSAValue, Placement] = {}
+        """How results leave the function that are placed where they are computed."""
+        self.ops: list[Operation] = []
+        """The ops, in the order in which they are looked at."""
         self.last_use: dict[SSAValue, int] = {}
-        for position, op in enumerate(self.ops):
-            for value in op.operands:
-                self.last_use[value] = position
         self.unused: dict[SSAValue, Available] = {}
         """Arguments before their first use: the same in every state, so in none."""
         self.states = States(chooser.parts)
@@ -47,13 +56,13 @@ class FunctionSolver:
         self.free: list[int] = []
         """Columns of values that are dead."""
         self.width = 0
-        self.is_entry = function.sym_name.data == chooser.entry
 
     def solve(self, arguments: Sequence[ArgumentKey]) -> list[FunctionChoice]:
         """Runs the dynamic program; see `AxisChooser.solve`."""
         for arg, key in zip(self.function.body.block.args, arguments, strict=True):
             self.unused[arg] = frozenset([key[0]])
             self.options.add_argument(arg, key)
+        self._settle(arguments)
         for position, op in enumerate(self.ops):
             self._add_arguments(op)
             if isinstance(op, ReturnOp):
@@ -63,6 +72,32 @@ class FunctionSolver:
         raise DistIRError(
             f"function @{self.function.sym_name.data} does not end in func.return"
         )
+
+    def _settle(self, arguments: Sequence[ArgumentKey]) -> None:
+        """Finds the results that are placed at once, and the order of the ops."""
+        ops = list(self.function.body.block.ops)
+        updates = self.chooser.updates if self.is_entry else {}
+        if isinstance(ops[-1], ReturnOp):
+            for index, argument in updates.items():
+                value, placement = ops[-1].operands[index], arguments[argument][0]
+                if placement != FREE and value.has_one_use():
+                    self.settled[value] = placement
+        positions = {
+            result: position for position, op in enumerate(ops) for result in op.results
+        }
+        keys: dict[Operation, tuple[int, int]] = {}
+        for position, op in enumerate(ops):
+            keys[op] = (position, 0)
+            used = [r for r in op.results if r.first_use is not None]
+            if used and all(r in self.settled for r in used):
+                if not isinstance(op, CallOp):
+                    last = max((positions.get(v, -1) for v in op.operands), default=-1)
+                    keys[op] = (last, 1 + position)
+        self.ops = sorted(ops, key=keys.__getitem__)
+        for position, op in enumerate(self.ops):
+            for value in op.operands:
+                if value not in self.settled:
+                    self.last_use[value] = position
 
     def _take_column(self, value: SSAValue) -> int:
         if self.free:
@@ -85,6 +120,7 @@ class FunctionSolver:
     def _step(self, position: int, op: Operation) -> None:
         """Brings the states from before an op to after it."""
         columns = [self.columns[v] for v in op.operands]
+        sizes = self.chooser.info(op).result_bytes
         # Many states agree on this op's operands; what it can do is found once.
         found = self.states.groups(columns)
         groups = {group: number for number, group in enumerate(dict.fromkeys(found))}
@@ -98,7 +134,11 @@ class FunctionSolver:
             if r in self.last_use
         ]
         for i, column in results:
-            self.states.resize(column, self.chooser.info(op).result_bytes[i])
+            self.states.resize(column, sizes[i])
+
+        settled = [
+            (i, self.settled[r]) for i, r in enumerate(op.results) if r in self.settled
+        ]
 
         def option(
             group: Sequence[Available], choice: OpChoice, price: float
@@ -111,6 +151,9 @@ class FunctionSolver:
                 changes[column] = fresh if FREE in before else before | fresh
             changes |= freed
             changes |= {c: frozenset([choice.results[i]]) for i, c in results}
+            for i, target in settled:
+                have = frozenset([choice.results[i]])
+                price += self._update_price(op.results[i], have, target, sizes[i])
             return Option(choice, price, changes)
 
         self.states.advance(
@@ -127,8 +170,8 @@ class FunctionSolver:
         arguments: Sequence[ArgumentKey],
     ) -> list[FunctionChoice]:
         best: dict[tuple[Placement, ...], FunctionChoice] = {}
-        columns = [self.columns[value] for value in op.operands]
-        found = self.states.groups(columns)
+        left = [(i, v) for i, v in enumerate(op.operands) if v not in self.settled]
+        found = self.states.groups([self.columns[value] for _, value in left])
         for available, node in zip(found, self.states.nodes, strict=True):
             if (
                 self.is_entry
@@ -138,7 +181,8 @@ class FunctionSolver:
                 break
             choices = node.path()
             placed = self._arguments(arguments, choices)
-            price, results = self._returned(op, available, placed)
+            ways = dict(zip((i for i, _ in left), available, strict=True))
+            price, results = self._returned(op, ways, placed)
             cost = node.cost + price
             if results not in best or cost < best[results].cost:
                 name = self.function.sym_name.data
@@ -174,30 +218,27 @@ class FunctionSolver:
     def _returned(
         self,
         op: ReturnOp,
-        available: Sequence[Available],
+        available: Mapping[int, Available],
         arguments: Sequence[Placement],
     ) -> tuple[float, tuple[Placement, ...]]:
         """
-        How the results leave the function, and the price. A result that replaces an
-        argument in the next step must be placed like it; within the program values may
-        stay partial.
+        How the results leave the function, and the price, given the ways in which those
+        are there that are not settled. A result that replaces an argument in the next step
+        must be placed like it; within the program values may stay partial.
         """
         chooser, info = self.chooser, self.chooser.info(op)
         total = 0.0
         results: list[Placement] = []
-        for i, placements in enumerate(available):
+        for i, value in enumerate(op.operands):
+            if value in self.settled:
+                results.append(self.settled[value])
+                continue
+            placements = available[i]
             replaced = chooser.updates.get(i) if self.is_entry else None
             only_partial = all(p.kind == "partial" for p in placements)
             if replaced is not None:
-                placement = arguments[replaced]
-                value = op.operands[i]
-                total += self.options.move(
-                    value,
-                    placements,
-                    placement,
-                    info.operand_bytes[i],
-                    may_slice=True,
-                )
+                placement, size = arguments[replaced], info.operand_bytes[i]
+                total += self._update_price(value, placements, placement, size)
             elif only_partial and not self.is_entry:
                 placement = min(placements)
             else:
@@ -213,6 +254,12 @@ class FunctionSolver:
                     total += gather_price(info.operand_bytes[i], chooser.parts)
             results.append(placement)
         return total, tuple(results)
+
+    def _update_price(
+        self, value: SSAValue, have: Available, target: Placement, size: float
+    ) -> float:
+        """Of placing a value like the argument that it replaces in the next step."""
+        return self.options.move(value, have, target, size, may_slice=True)
 
     def _arguments(
         self, arguments: Sequence[ArgumentKey], choices: Sequence[OpChoice]
