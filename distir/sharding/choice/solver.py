@@ -36,6 +36,10 @@ class FunctionSolver:
     that give nothing but such results (updates of parameters) are looked at as soon as
     their operands are there. Else every way of having each gradient would be a state of
     its own up to the end of the program.
+
+    For the same reason the calls of a function between its first and its last one, the
+    layers of a model, take the same choice wherever their arguments come alike. Each may
+    leave residuals for its backward in several ways, and what is best shows only there.
     """
 
     def __init__(self, chooser: AxisChooser, function: FuncOp):
@@ -43,6 +47,10 @@ class FunctionSolver:
         self.function = function
         self.options = OpOptions(chooser, function.sym_name.data)
         self.is_entry = function.sym_name.data == chooser.entry
+        self.calls: dict[str, list[int]] = {}
+        """Where each function is called."""
+        self.alike: dict[str, int] = {}
+        """The column with what was chosen for its calls, while there are more to come."""
         self.settled: dict[SSAValue, Placement] = {}
         """How results leave the function that are placed where they are computed."""
         self.ops: list[Operation] = []
@@ -89,23 +97,27 @@ class FunctionSolver:
         for position, op in enumerate(ops):
             keys[op] = (position, 0)
             used = [r for r in op.results if r.first_use is not None]
-            if used and all(r in self.settled for r in used):
-                if not isinstance(op, CallOp):
-                    last = max((positions.get(v, -1) for v in op.operands), default=-1)
-                    keys[op] = (last, 1 + position)
+            is_last = used and all(r in self.settled for r in used)
+            if is_last and not isinstance(op, CallOp):
+                last = max((positions.get(v, -1) for v in op.operands), default=-1)
+                keys[op] = (last, 1 + position)
         self.ops = sorted(ops, key=keys.__getitem__)
         for position, op in enumerate(self.ops):
+            if isinstance(op, CallOp):
+                self.calls.setdefault(op.callee.string_value(), []).append(position)
             for value in op.operands:
                 if value not in self.settled:
                     self.last_use[value] = position
 
     def _take_column(self, value: SSAValue) -> int:
-        if self.free:
-            self.columns[value] = self.free.pop()
-        else:
-            self.columns[value] = self.width
-            self.width += 1
+        self.columns[value] = self._free_column()
         return self.columns[value]
+
+    def _free_column(self) -> int:
+        if self.free:
+            return self.free.pop()
+        self.width += 1
+        return self.width - 1
 
     def _add_arguments(self, op: Operation) -> None:
         """Adds the arguments that the op is the first to use to the states."""
@@ -121,10 +133,11 @@ class FunctionSolver:
         """Brings the states from before an op to after it."""
         columns = [self.columns[v] for v in op.operands]
         sizes = self.chooser.info(op).result_bytes
+        alike = self._alike(position, op)
         # Many states agree on this op's operands; what it can do is found once.
-        found = self.states.groups(columns)
+        found = self.states.groups([*columns, *alike])
         groups = {group: number for number, group in enumerate(dict.fromkeys(found))}
-        choices = [list(self.options.of(op, group)) for group in groups]
+        choices = [self._choices(op, group) for group in groups]
         dead = [v for v in dict.fromkeys(op.operands) if self.last_use[v] == position]
         freed = {self.columns.pop(v): NOTHING for v in dead}
         self.free += freed
@@ -144,8 +157,10 @@ class FunctionSolver:
             group: Sequence[Available], choice: OpChoice, price: float
         ) -> Option:
             changes: dict[int, Available] = {}
+            if alike and choice.callee is not None:
+                changes[alike[0]] = group[-1] | {choice.callee.mark}
             for column, have, placement in zip(
-                columns, group, choice.operands, strict=True
+                columns, group, choice.operands, strict=False
             ):
                 before, fresh = changes.get(column, have), frozenset([placement])
                 changes[column] = fresh if FREE in before else before | fresh
@@ -164,6 +179,38 @@ class FunctionSolver:
             ],
         )
 
+    def _choices(
+        self, op: Operation, group: tuple[Available, ...]
+    ) -> list[tuple[OpChoice, float]]:
+        """What an op can do where its operands, and calls like it, are like that."""
+        count = len(op.operands)
+        found = self.options.of(op, group[:count])
+        if len(group) > count:
+            taken = group[count]
+            same = [c for c in found if c[0].callee and c[0].callee.mark in taken]
+            return same or found
+        return found
+
+    def _alike(self, position: int, op: Operation) -> list[int]:
+        """
+        For a call between the first and the last one of a function the column that holds
+        what was chosen for the others.
+        """
+        if not isinstance(op, CallOp):
+            return []
+        name = op.callee.string_value()
+        calls = self.calls[name]
+        if position == calls[-1] and name in self.alike:
+            column = self.alike.pop(name)
+            self.states.add_value(column, 0.0, NOTHING)
+            self.free.append(column)
+        if position in (calls[0], calls[-1]):
+            return []
+        if name not in self.alike:
+            self.alike[name] = self._free_column()
+            self.states.add_value(self.alike[name], 0.0, NOTHING)
+        return [self.alike[name]]
+
     def _finish(
         self,
         op: ReturnOp,
@@ -179,7 +226,7 @@ class FunctionSolver:
                 and node.cost >= min(c.cost for c in best.values())
             ):
                 break
-            choices = node.path()
+            choices = [c.on(o) for c, o in zip(node.path(), self.ops[:-1], strict=True)]
             placed = self._arguments(arguments, choices)
             ways = dict(zip((i for i, _ in left), available, strict=True))
             price, results = self._returned(op, ways, placed)
