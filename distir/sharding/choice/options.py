@@ -68,8 +68,12 @@ class OpOptions:
         key = self._key(op, available)
         found = self.chooser.priced.get(key)
         if found is None:
-            choices = self._call if isinstance(op, CallOp) else self._compute
-            found = self.chooser.priced[key] = list(choices(op, available))
+            choices = (
+                self._call(op, available)
+                if isinstance(op, CallOp)
+                else self._compute(op, available)
+            )
+            found = self.chooser.priced[key] = list(choices)
         return found
 
     def _key(

@@ -90,7 +90,7 @@ class FunctionSolver:
                 value, placement = ops[-1].operands[index], arguments[argument][0]
                 if placement != FREE and value.has_one_use():
                     self.settled[value] = placement
-        positions = {
+        positions: dict[SSAValue, int] = {
             result: position for position, op in enumerate(ops) for result in op.results
         }
         keys: dict[Operation, tuple[int, int]] = {}
