@@ -114,11 +114,12 @@ class ShardingPlan:
         check_layout(shape, layout, self.mesh, what)
 
     def solve(
-        self, axis: str, *, free_parameters: bool
+        self, axis: str, *, free_parameters: bool, is_forward: bool = False
     ) -> tuple[AxisChooser, FunctionChoice]:
         """
         The cheapest choice for one axis given those before. With `free_parameters`,
-        parameters without a request may be split as suits. Ops that the choice splits
+        parameters without a request may be split as suits; `is_forward` says that this is
+        the forward of a training step. Ops that the choice splits
         along a reduction although they add something afterwards are decomposed.
         """
         self.mesh.size(axis)
@@ -137,6 +138,7 @@ class ShardingPlan:
                 split_parameters=stored and not data,
                 updates=updated_arguments(self.entry),
                 signatures=self.signatures,
+                is_forward=is_forward,
             )
             choice = chooser.solve(self.entry.sym_name.data, keys)[0]
             pending = [

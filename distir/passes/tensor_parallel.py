@@ -137,8 +137,12 @@ class TensorParallelPass(ModulePass):
             if axis == self.axis:
                 break
             plan.add_axis(axis)
-        _, choice = plan.solve(self.axis, free_parameters=True)
         function = entry_function(op)
+        _, choice = plan.solve(
+            self.axis,
+            free_parameters=True,
+            is_forward=bool(updated_arguments(function)),
+        )
         attributes = argument_attributes(function)
         for entry, placement, arg in zip(
             attributes, choice.arguments, function.body.block.args, strict=True

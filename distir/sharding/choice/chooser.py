@@ -28,6 +28,8 @@ class AxisChooser:
     - `split_parameters`: whether parameters (and what derives from parameters and
       constants only) may start a split. For a data axis they may not: only a split
       input, label or annotated parameter does.
+    - `is_forward`: whether the program is the forward of a training step, whose backward
+      will follow what is chosen for the parameters.
     - `signatures`: says which ops are alike.
     """
 
@@ -42,6 +44,7 @@ class AxisChooser:
         split_parameters: bool,
         updates: Mapping[int, int],
         signatures: Signatures,
+        is_forward: bool = False,
     ):
         self.functions = functions
         self.entry = entry
@@ -51,6 +54,7 @@ class AxisChooser:
         self.parts = mesh.size(axis)
         self.layouts = layouts
         self.split_parameters = split_parameters
+        self.is_forward = is_forward
         self._signatures = signatures
         self._infos: dict[Operation, OpCandidates] = {}
         self._candidates: dict[int, OpCandidates] = {}
@@ -134,7 +138,13 @@ class AxisChooser:
         whose result is wished for in parts may cut its operands for it.
         """
         wishes: dict[SSAValue, set[Placement]] = {}
-        self._collect_wishes(self.entry, (), wishes)
+        constrained = (
+            isinstance(op, ConstrainOp)
+            for function in self.functions.values()
+            for op in function.body.block.ops
+        )
+        if any(constrained):
+            self._collect_wishes(self.entry, (), wishes)
         return wishes
 
     def _collect_wishes(

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.sharding.choice.candidates import OpCandidates
+from distir.sharding.choice.candidates import Candidate, OpCandidates
 from distir.sharding.choice.choices import ArgumentKey, OpChoice, Source
 from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
 from distir.sharding.choice.prices import gather_price, move_price, reduce_price
@@ -105,7 +105,7 @@ class OpOptions:
             candidate = info.candidate(*key)
             if candidate is None or self._is_foreign(op, key[0]):
                 continue
-            price = candidate.work
+            price = candidate.work + self._gradient_price(op, available, candidate)
             for i, target in enumerate(candidate.operands):
                 price += self.move(
                     op.operands[i],
@@ -127,6 +127,27 @@ class OpOptions:
                     price,
                 )
         yield from self._partial(op, available)
+
+    def _gradient_price(
+        self, op: Operation, available: tuple[Available, ...], candidate: Candidate
+    ) -> float:
+        """
+        Of a contraction that cuts its part out of a parameter that every device has: in the
+        backward all of them will compute the gradient of the whole.
+        """
+        info, parts = self.chooser.info(op), self.chooser.parts
+        if not self.chooser.is_forward or candidate.factor is None:
+            return 0.0
+        cut = any(
+            self.derived.get(v) == "parameter"
+            and target.kind == "split"
+            and FREE not in have
+            and target not in have
+            for v, have, target in zip(
+                op.operands, available, candidate.operands, strict=True
+            )
+        )
+        return info.flops * (1 - 1 / parts) if cut else 0.0
 
     def _is_foreign(self, op: Operation, factor: int | None) -> bool:
         """
@@ -219,12 +240,11 @@ class OpOptions:
         if not starts:
             return found
         # A split starts where a parameter meets a contraction, or before that where an
-        # undecided parameter is prepared for one (transposed, cast). Added to an
-        # activation (a bias, a table of positions) a parameter only follows: else it
-        # would split the sequence.
+        # undecided parameter is prepared for one (transposed, cast), or where rows of one
+        # are looked up (each device has some of the rows). Added to an activation (a bias,
+        # a table of positions) a parameter only follows: else it would split the sequence.
         preparation = len(op.operands) == 1 and FREE in available[0]
-        if not preparation and not info.rule.flops:
-            return found
+        starts_all = preparation or info.rule.flops
         hints = self.chooser.hints(self.function)
         wanted: set[tuple[int, int | None]] = set(
             self.chooser.hinted_factors(op, hints)
@@ -232,6 +252,8 @@ class OpOptions:
         for i in starts:
             for dim in info.rule.operands[i]:
                 for factor in dim:
+                    if not starts_all and info.rule.factors[factor].kind != "reduction":
+                        continue
                     found.setdefault((factor, None), set())
                     for hinted, run in wanted:
                         if hinted == factor:

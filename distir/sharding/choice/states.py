@@ -221,8 +221,7 @@ class States:
 
     def _undominated(self, rows: Integers, costs: Floats) -> list[int]:
         """The rows to keep, of rows with ascending costs."""
-        rows = np.ascontiguousarray(rows)
-        sizes = np.array([self.sizes[column] for column in self._varying])
+        rows, sizes = self._merged(rows)
         alive = np.ones(len(rows), bool)
         kept: list[int] = []
         seen = set[bytes]()
@@ -239,6 +238,20 @@ class States:
                 spent = self._conversions(rows[i], rows[later], sizes)
                 alive[later] = costs[later] - costs[i] < spent
         return kept
+
+    def _merged(self, rows: Integers) -> tuple[Integers, Floats]:
+        """
+        The rows and the sizes of their columns, where columns that hold the same as each
+        other in every row (the residuals of layers that are alike) are one.
+        """
+        sizes = np.array([self.sizes[column] for column in self._varying])
+        first: dict[bytes, int] = {}
+        columns = np.ascontiguousarray(rows.T)
+        where = [first.setdefault(column.tobytes(), len(first)) for column in columns]
+        if len(first) == len(where):
+            return np.ascontiguousarray(rows), sizes
+        kept = [where.index(i) for i in range(len(first))]
+        return np.ascontiguousarray(rows[:, kept]), np.bincount(where, sizes)
 
     def _conversions(self, have: Integers, want: Integers, sizes: Floats) -> Floats:
         """The price of coming from one row to each of others."""
