@@ -90,20 +90,26 @@ def _split_states_like_parameters(
     """Optimizer states are laid out like the parameter that they belong to."""
     names, roles = argument_names(function), argument_roles(function)
     inputs = function.function_type.inputs.data
-    for i, name in enumerate(names):
-        if roles[i] != "parameter" or LAYOUT not in attributes[i]:
+    parameters = {
+        name: i
+        for i, name in enumerate(names)
+        if roles[i] == "parameter" and LAYOUT in attributes[i]
+    }
+    for j, state in enumerate(names):
+        if roles[j] != "state":
             continue
-        for j, state in enumerate(names):
-            belongs = roles[j] == "state" and state.startswith(f"{name}.")
-            if belongs and shape_of(inputs[j]) == shape_of(inputs[i]):
-                before = requested_layout(attributes[j]) or Layout(mesh.name)
-                like = requested_layout(attributes[i]) or before
-                placement = placement_in(like, axis)
-                after = add_placement(before, axis, placement, rank_of(inputs[j]))
-                if axis not in before.split_axes and fits(
-                    shape_of(inputs[j]), after, mesh
-                ):
-                    attributes[j][LAYOUT] = LayoutAttr(after)
+        # A parameter's name may hold dots itself.
+        parts = state.split(".")
+        for count in range(1, len(parts)):
+            i = parameters.get(".".join(parts[:count]))
+            if i is None or shape_of(inputs[j]) != shape_of(inputs[i]):
+                continue
+            before = requested_layout(attributes[j]) or Layout(mesh.name)
+            like = requested_layout(attributes[i]) or before
+            placement = placement_in(like, axis)
+            after = add_placement(before, axis, placement, rank_of(inputs[j]))
+            if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
+                attributes[j][LAYOUT] = LayoutAttr(after)
 
 
 @dataclass(frozen=True)
@@ -131,8 +137,12 @@ class TensorParallelPass(ModulePass):
             if axis == self.axis:
                 break
             plan.add_axis(axis)
-        _, choice = plan.solve(self.axis, free_parameters=True)
         function = entry_function(op)
+        _, choice = plan.solve(
+            self.axis,
+            free_parameters=True,
+            is_forward=bool(updated_arguments(function)),
+        )
         attributes = argument_attributes(function)
         for entry, placement, arg in zip(
             attributes, choice.arguments, function.body.block.args, strict=True

@@ -12,6 +12,7 @@ from distir.errors import DistIRError
 from distir.sharding.choice.candidates import Candidate, OpCandidates
 from distir.sharding.choice.choices import FunctionChoice, OpChoice
 from distir.sharding.choice.placement import WHOLE, Placement
+from distir.sharding.choice.signatures import Signatures
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import rule_for
 
@@ -27,7 +28,8 @@ class MicroBatchChooser:
 
     - `functions`: those of the program by name; `entry`: which one is entered;
     - `updates`: results of the entry that replace an argument in the next step, by
-      index; they are placed like it.
+      index; they are placed like it;
+    - `signatures`: says which ops are alike.
     """
 
     def __init__(
@@ -37,13 +39,16 @@ class MicroBatchChooser:
         mesh: Mesh,
         axis: str,
         updates: Mapping[int, int],
+        signatures: Signatures,
     ):
         self.functions = functions
         self.entry = entry
         self.mesh = mesh
         self.axis = axis
         self.updates = updates
+        self._signatures = signatures
         self._infos: dict[Operation, OpCandidates] = {}
+        self._candidates: dict[int, OpCandidates] = {}
         self._solved: dict[tuple[str, tuple[Placement, ...]], FunctionChoice] = {}
 
     def solve(self, name: str, arguments: Sequence[Placement]) -> FunctionChoice:
@@ -129,6 +134,10 @@ class MicroBatchChooser:
     def _info(self, op: Operation) -> OpCandidates:
         found = self._infos.get(op)
         if found is None:
-            found = OpCandidates(op, rule_for(op), None, self.mesh, self.axis)
+            signature = self._signatures.of(op, None)
+            found = self._candidates.get(signature)
+            if found is None:
+                found = OpCandidates(op, rule_for(op), None, self.mesh, self.axis)
+                self._candidates[signature] = found
             self._infos[op] = found
         return found
