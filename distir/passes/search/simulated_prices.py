@@ -1,0 +1,127 @@
+"""What ops and changes of layout cost, by the simulator's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf, prod
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Block, Operation
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.dist import Layout, with_layout
+from distir.dialects.onnx_values import bytes_per_element
+from distir.errors import DistIRError
+from distir.interpreters.cost.costs import CostContext, cost_of
+from distir.interpreters.cost.hardware import Hardware
+from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
+from distir.interpreters.cost.transfers import transfers_of
+from distir.passes.lower_reshard import expand
+from distir.sharding.layout import local_shape
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import Rule, factor_shards
+
+
+class SimulatedPrices:
+    """
+    `Prices` of a mesh on a cluster: the seconds of the slowest device, from the functions
+    that the simulator asks and the collectives that `lower-reshard` makes.
+    """
+
+    def __init__(self, mesh: Mesh, cluster: ClusterOp):
+        self.mesh = mesh
+        hardware = Hardware.of(cluster)
+        if max(mesh.devices) >= len(hardware.kinds):
+            raise DistIRError(
+                f"mesh @{mesh.name} uses device {max(mesh.devices)}, but cluster "
+                f"@{hardware.name} has only {len(hardware.kinds)} devices"
+            )
+        self.kinds = hardware.distinct_kinds(mesh.devices)
+        meshes, names = {mesh.name: mesh}, [mesh.name]
+        try:
+            self.placement: Placement = UniformPlacement(meshes, names, hardware)
+        except NotUniform:
+            self.placement = Placement(meshes, names, hardware)
+        self._bytes: dict[tuple[Attribute, Layout], int] = {}
+        self._reshards: dict[tuple[Attribute, Layout, Layout], float] = {}
+        # The placement knows types by their ids, so those that it has seen must stay.
+        self._seen: list[Attribute] = []
+
+    def bytes(self, type_: Attribute, layout: Layout) -> int:
+        """Bytes of a value on each device."""
+        key = (type_, layout)
+        if key not in self._bytes:
+            size = 0
+            if isinstance(type_, TensorType):
+                shape = local_shape(type_.get_shape(), layout, self.mesh)
+                size = ceil(prod(shape) * bytes_per_element(type_.element_type))
+            self._bytes[key] = size
+        return self._bytes[key]
+
+    def op(
+        self,
+        op: Operation,
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> float:
+        """Seconds of an op of the sequential program on each device."""
+        return self._cost(
+            op,
+            rule.flops / self._parts(rule, operands) if rule.flops else 0.0,
+            [self.bytes(v.type, x) for v, x in zip(op.operands, operands, strict=True)],
+            [self.bytes(v.type, x) for v, x in zip(op.results, results, strict=True)],
+        )
+
+    def _cost(
+        self,
+        op: Operation,
+        flops: float,
+        operand_bytes: Sequence[int],
+        result_bytes: Sequence[int],
+    ) -> float:
+        sizes = tuple(operand_bytes), tuple(result_bytes)
+        return max(
+            cost_of(CostContext(op, kind, flops, *sizes)).seconds for kind in self.kinds
+        )
+
+    def _parts(self, rule: Rule, operands: Sequence[Layout]) -> int:
+        """Into how many parts the work of an op is split."""
+        axes: set[str] = set()
+        for layout, dims in zip(operands, rule.operands, strict=True):
+            for d, dim in enumerate(dims):
+                split = factor_shards(layout.dim(d), dim, rule, self.mesh) or {}
+                axes |= {s.axis for shards in split.values() for s in shards}
+        return prod(self.mesh.size(axis) for axis in axes)
+
+    def reshard(self, type_: Attribute, before: Layout, after: Layout) -> float:
+        """Seconds of the ops that `lower-reshard` makes of it; infinite if it cannot."""
+        if before == after or not isinstance(type_, TensorType):
+            return 0.0
+        key = (type_, before, after)
+        if key not in self._reshards:
+            self._reshards[key] = self._reshard(type_, before, after)
+        return self._reshards[key]
+
+    def _reshard(
+        self, type_: TensorType[Attribute], before: Layout, after: Layout
+    ) -> float:
+        source = Block(arg_types=[with_layout(type_, before)]).args[0]
+        try:
+            ops = expand(source, after, {self.mesh.name: self.mesh})
+        except DistIRError:
+            return inf
+        self._seen.append(source.type)
+        self._seen += [op.results[0].type for op in ops]
+        return sum(self._communication(op) for op in ops)
+
+    def _communication(self, op: Operation) -> float:
+        transfers = transfers_of(op, self.placement)
+        if transfers is not None:
+            return sum(float(np.max(t.seconds)) for t in transfers)
+        sizes = [
+            [self.placement.bytes_of(v, op) for v in values]
+            for values in (op.operands, op.results)
+        ]
+        return self._cost(op, 0.0, *sizes)

@@ -1,0 +1,15 @@
+"""
+The choices that `search-sharding` weighs, as a problem for `distir.solver`.
+
+For each op the sharding rule offers strategies (`strategies`, `runs`); what they cost and
+what changes of layout cost between them, `Prices` says. `GraphBuilder` makes one node per
+op, argument and value that several ops use, and edges along the values; repeated calls
+share their nodes (`sharing`).
+"""
+
+from distir.sharding.search.builder import GraphBuilder
+from distir.sharding.search.graph import Body, Graph, Node, Port
+from distir.sharding.search.prices import Prices
+from distir.sharding.search.strategies import Strategy
+
+__all__ = ["Body", "Graph", "GraphBuilder", "Node", "Port", "Prices", "Strategy"]
