@@ -21,6 +21,7 @@ _PASSES: dict[str, str] = {
     "pipeline": "PipelinePass",
     "propagate-sharding": "PropagateShardingPass",
     "search-grid": "SearchGridPass",
+    "search-sharding": "SearchShardingPass",
     "sequence-parallel": "SequenceParallelPass",
     "tensor-parallel": "TensorParallelPass",
     "train-dropout": "TrainDropoutPass",

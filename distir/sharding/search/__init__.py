@@ -7,9 +7,19 @@ op, argument and value that several ops use, and edges along the values; repeate
 share their nodes (`sharing`).
 """
 
-from distir.sharding.search.builder import GraphBuilder
+from distir.sharding.search.builder import Before, GraphBuilder, work_size
 from distir.sharding.search.graph import Body, Graph, Node, Port
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.strategies import Strategy
 
-__all__ = ["Body", "Graph", "GraphBuilder", "Node", "Port", "Prices", "Strategy"]
+__all__ = [
+    "Before",
+    "Body",
+    "Graph",
+    "GraphBuilder",
+    "Node",
+    "Port",
+    "Prices",
+    "Strategy",
+    "work_size",
+]

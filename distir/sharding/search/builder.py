@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
@@ -27,8 +29,12 @@ from distir.sharding.search.strategies import (
     strategies,
 )
 
-MAX_STRATEGIES = 64
-"""More combinations of axes than that for one op: the axes are chosen one by one."""
+@dataclass(frozen=True)
+class Before:
+    """What was chosen for the mesh's first axes."""
+
+    body: Body
+    chosen: Mapping[Node, Strategy]
 
 
 class GraphBuilder:
@@ -54,6 +60,7 @@ class GraphBuilder:
         self.share = share
         self.prices = prices
         self.graph = Graph(prices)
+        self.before: Before | None = None
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
             for function in reachable
@@ -61,8 +68,10 @@ class GraphBuilder:
             if not isinstance(op, CallOp | ReturnOp | ConstrainOp)
         }
         self.axis_options = self._axis_options(reachable)
+        self.axes = 0
         self._alternatives: dict[
-            Operation, tuple[Sequence[Strategy], Sequence[float]]
+            tuple[Operation, tuple[Option, ...]],
+            tuple[Sequence[Strategy], Sequence[float]],
         ] = {}
 
     def _axis_options(
@@ -75,24 +84,60 @@ class GraphBuilder:
                 found[op].append(options(op, rule, self.mesh, axis, runs.get(op, ())))
         return found
 
-    def build(self) -> Body:
-        """The choices of the entry, and in it those of all calls."""
-        return self._body(self.entry, 1)
+    def alternatives_of_all(self) -> int:
+        """How many alternatives ops have when all axes are chosen together, at most."""
+        return sum(prod(map(len, options)) for options in self.axis_options.values())
+
+    def build(self, axes: int, before: Before | None = None) -> Body:
+        """
+        The choices of the entry, and in it those of all calls, for the mesh's first `axes`
+        axes. What the axes that were chosen `before` do stays as it is.
+        """
+        self.graph = Graph(self.prices)
+        self.axes = axes
+        self.before = before
+        return self._body(self.entry, 1, before.body if before else None)
+
+    def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
+        """The layouts that keep what the axes chosen before do; `before` if there are none."""
+        assert self.before is not None
+        fixed = {axis for axis, _ in self.mesh.axes[: self.axes - 1]}
+        return [x for x in layouts if restricted(x, fixed) == before] or [before]
 
     def alternatives(
-        self, op: Operation
+        self, op: Operation, before: Strategy | None
     ) -> tuple[Sequence[Strategy], Sequence[float]]:
         """What an op can do, and the seconds that takes."""
-        if op not in self._alternatives:
+        key = (op, before.options if before else ())
+        if key not in self._alternatives:
             if isinstance(op, ConstrainOp):
                 found = self._constrained(op)
-                self._alternatives[op] = found, [0.0] * len(found)
+                self._alternatives[key] = found, [0.0] * len(found)
             else:
-                rule = self.rules[op]
-                chosen = strategies(op, rule, self.mesh, self.axis_options[op])
-                seconds = [self._seconds(op, rule, s) for s in chosen]
-                self._alternatives[op] = chosen, seconds
-        return self._alternatives[op]
+                fixed = [[option] for option in key[1]]
+                per_axis = [*fixed, *self.axis_options[op][len(fixed) : self.axes]]
+                found = strategies(op, self.rules[op], self.mesh, per_axis)
+                seconds = [self._seconds(op, self.rules[op], s) for s in found]
+                self._alternatives[key] = found, seconds
+        found, seconds = self._alternatives[key]
+        if before is None:
+            return found, seconds
+        kept = [
+            i
+            for i, s in enumerate(found)
+            if self._keeps(s, before)
+        ]
+        return [found[i] for i in kept], [seconds[i] for i in kept]
+
+    def _keeps(self, strategy: Strategy, before: Strategy) -> bool:
+        """Whether the axes chosen before do the same."""
+        fixed = {axis for axis, _ in self.mesh.axes[: self.axes - 1]}
+        layouts = zip(
+            strategy.operands + strategy.results,
+            before.operands + before.results,
+            strict=True,
+        )
+        return all(restricted(new, fixed) == old for new, old in layouts)
 
     def _seconds(self, op: Operation, rule: Rule, strategy: Strategy) -> float:
         if not strategy.parts:
@@ -111,7 +156,9 @@ class GraphBuilder:
         """A request fixes what some axes do and leaves the others free."""
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
-        free = [axis for axis, _ in self.mesh.axes if not op.fixes(axis)]
+        active = [axis for axis, _ in self.mesh.axes[: self.axes]]
+        base = restricted(base, set(active))
+        free = [axis for axis in active if not op.fixes(axis)]
         found: list[Strategy] = []
         for dims in product(range(-1, rank), repeat=len(free)):
             layout = base
@@ -129,7 +176,7 @@ class GraphBuilder:
             check_layout(shape, base, self.mesh, describe(op))
         return found
 
-    def _body(self, function: FuncOp, count: int) -> Body:
+    def _body(self, function: FuncOp, count: int, before: Body | None) -> Body:
         body = Body(function, count)
         calls = call_kinds(function, share=self.share)
         kinds = op_kinds(function, calls)
@@ -143,22 +190,32 @@ class GraphBuilder:
                 kind = calls[op]
                 if kind not in callees:
                     callee = self.functions[op.callee.string_value()]
-                    callees[kind] = self._body(callee, count * sizes[kind])
+                    known = before.calls[op] if before else None
+                    callees[kind] = self._body(callee, count * sizes[kind], known)
                 body.calls[op] = callees[kind]
             elif not isinstance(op, ReturnOp):
                 kind = kinds[op]
                 if kind not in nodes:
-                    nodes[kind] = Node(describe(op), *self.alternatives(op))
+                    known = self.chosen_before(before.ops[op]) if before else None
+                    nodes[kind] = Node(describe(op), *self.alternatives(op, known))
                 body.ops[op] = self.graph.add(nodes[kind], count)
-        _Values(self, body, function is self.entry).connect()
+        _Values(self, body, before, function is self.entry).connect()
         return body
+
+    def chosen_before(self, node: Node) -> Strategy:
+        """What was chosen for the axes before."""
+        assert self.before is not None
+        return self.before.chosen[node]
 
 
 class _Values:
     """Connects the nodes of one function along its values."""
 
-    def __init__(self, builder: GraphBuilder, body: Body, is_entry: bool):
+    def __init__(
+        self, builder: GraphBuilder, body: Body, before: Body | None, is_entry: bool
+    ):
         self.builder = builder
+        self.before = before
         self.graph = builder.graph
         self.body = body
         self.is_entry = is_entry
@@ -207,10 +264,12 @@ class _Values:
         if self.is_entry:
             wanted = {layout for layout in wanted if not layout.partial}
         if request is not None:
-            wanted = {request}
+            active = {axis for axis, _ in self.builder.mesh.axes[: self.builder.axes]}
+            wanted = {restricted(request, active)}
         key = (arg.type, request, frozenset(uses))
         if key not in self.shared or not uses:
-            self.shared[key] = value_node(name, _ordered(wanted))
+            before = self.before.arguments[arg.index] if self.before else None
+            self.shared[key] = value_node(name, self._ordered(wanted, before))
         return self.graph.add(self.shared[key], self.body.count)
 
     def _fan_out(self, value: SSAValue, port: Port, uses: Iterable[Use]) -> None:
@@ -232,7 +291,9 @@ class _Values:
                 layout.without_partial(layout.partial_axes)
                 for layout in port.node.layouts(port.index)
             }
-            target = value_node(f"result {index}", _ordered(layouts | {self.whole}))
+            before = self.before.sinks[index] if self.before else None
+            alternatives = self._ordered(layouts | {self.whole}, before)
+            target = value_node(f"result {index}", alternatives)
             self.body.sinks[index] = self.graph.add(target, count)
         self.graph.connect(value.type, port, Use(target, (0,)), count)
 
@@ -258,13 +319,40 @@ class _Values:
             owner = value.owner
             assert isinstance(owner, Operation)
             what = f"what follows {describe(owner)}"
-            self.shared[key] = value_node(what, _ordered(layouts))
+            before = self.before.kept.get(value) if self.before else None
+            self.shared[key] = value_node(what, self._ordered(layouts, before))
         node = self.graph.add(self.shared[key], self.body.count)
         self.body.kept[value] = node
         self.graph.connect(value.type, port, Use(node, (0,)), self.body.count)
         return Port(node, 0)
 
+    def _ordered(self, layouts: Iterable[Layout], before: Node | None) -> list[Layout]:
+        """In the same order in every run, whole values first; like before, if given."""
+        found = sorted(
+            layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
+        )
+        if before is None:
+            if self.before is None:
+                return found
+            return self.builder.still(found, self.whole)
+        return self.builder.still(found, self.builder.chosen_before(before).results[0])
 
-def _ordered(layouts: Iterable[Layout]) -> list[Layout]:
-    """In the same order in every run; whole values first."""
-    return sorted(layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x)))
+
+def restricted(layout: Layout, axes: Set[str]) -> Layout:
+    """What these axes do to a value with that layout."""
+    return Layout(
+        layout.mesh,
+        tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
+        tuple(p for p in layout.partial if p[0] in axes),
+    )
+
+
+def work_size(reachable: Sequence[FuncOp]) -> int:
+    """The ops of a program, those of a function once for each call; the entry is last."""
+    sizes: dict[str, int] = {}
+    for function in reachable:
+        sizes[function.sym_name.data] = sum(
+            sizes[op.callee.string_value()] if isinstance(op, CallOp) else 1
+            for op in function.body.block.ops
+        )
+    return sizes[reachable[-1].sym_name.data]
