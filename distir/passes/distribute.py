@@ -56,8 +56,7 @@ def cluster_in(
         return found[0]
     if len(clusters) > 1:
         raise DistIRError(
-            f"{what}: the module has {len(clusters)} clusters; name one with "
-            f"`cluster=`"
+            f"{what}: the module has {len(clusters)} clusters; name one with `cluster=`"
         )
     return clusters[0] if clusters else None
 

@@ -14,6 +14,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.errors import DistIRError
+from distir.interpreters.cost.hardware import Hardware
 from distir.passes.annotations import add_notes, requested_layout
 from distir.passes.distribute import (
     add_mesh,
@@ -22,7 +23,7 @@ from distir.passes.distribute import (
     request_shards,
 )
 from distir.passes.partition import PartitionPass
-from distir.passes.search.sharding import Limits, search_sharding
+from distir.passes.search.sharding import SOLVERS, Limits, Solver, search_sharding
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.program import (
     argument_attributes,
@@ -33,7 +34,17 @@ from distir.program import (
 from distir.sharding.mesh import Mesh
 
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
-SOLVERS = ("auto", "highs", "cbc")
+
+
+def solver_named(name: str) -> Solver:
+    """The solver of that name. Raises DistIRError."""
+    for known in SOLVERS:
+        if known == name:
+            return known
+    raise DistIRError(
+        f"search-sharding: there is no solver {name!r}; choose one of "
+        f"{', '.join(SOLVERS)}"
+    )
 
 
 def _axes(texts: Sequence[str]) -> list[tuple[str, int]]:
@@ -84,6 +95,7 @@ class SearchShardingPass(ModulePass):
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
       one.
     - `solver`: `highs` or `cbc` for integer programming, `auto` for whatever suits.
+    - `memory`: bytes per device that may be used; those of the smallest device by default.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
       after that many seconds.
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
@@ -95,6 +107,7 @@ class SearchShardingPass(ModulePass):
     axes: tuple[str, ...] = ()
     cluster: str = ""
     solver: str = "auto"
+    memory: float | None = None
     gap: float = 0.0
     time_limit: float | None = None
     shard: tuple[str, ...] = ()
@@ -102,11 +115,7 @@ class SearchShardingPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)
-        if self.solver not in SOLVERS:
-            raise DistIRError(
-                f"search-sharding: there is no solver {self.solver!r}; choose one of "
-                f"{', '.join(SOLVERS)}"
-            )
+        solver = solver_named(self.solver)
         cluster = cluster_in(op, self.cluster, self.name)
         if cluster is None:
             raise DistIRError(
@@ -116,11 +125,17 @@ class SearchShardingPass(ModulePass):
         mesh = self._mesh(op, cluster)
         request_shards(op, mesh, self.shard)
         keep_whole(op, mesh, self.whole)
-        limits = Limits(None, self.solver, self.gap, self.time_limit)
+        limits = Limits(self._memory(cluster, mesh), solver, self.gap, self.time_limit)
         found = search_sharding(op, mesh, cluster, limits)
         PartitionPass().apply(ctx, op)
         VerifyDistributionPass().apply(ctx, op)
         add_notes(op, [f"search-sharding: {found}"])
+
+    def _memory(self, cluster: ClusterOp, mesh: Mesh) -> float:
+        if self.memory is not None:
+            return self.memory
+        kinds = Hardware.of(cluster).distinct_kinds(mesh.devices)
+        return min(kind.memory for kind in kinds)
 
     def _mesh(self, module: ModuleOp, cluster: ClusterOp) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]

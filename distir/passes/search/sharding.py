@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Literal
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
+from distir.errors import DistIRError
 from distir.passes.annotations import requested_layout
 from distir.passes.search.sharding_choice import annotate
 from distir.passes.search.simulated_prices import SimulatedPrices
 from distir.passes.sharding_plan import ShardingPlan
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
-from distir.sharding.search import Before, GraphBuilder, work_size
-from distir.solver import solve
+from distir.sharding.search import (
+    Before,
+    GraphBuilder,
+    LimitedProblem,
+    peak_bytes,
+    with_memory,
+    work_size,
+)
+from distir.solver import InfeasibleError, Problem, Solution, solve
+
+Solver = Literal["auto", "highs", "cbc"]
+SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 
 MAX_OPS = 2000
 """Ops, counted once per call: a larger program shares choices between its calls."""
 
 MAX_ALTERNATIVES = 6000
 """Alternatives of all choices together: above that, axes are chosen one by one."""
+
+
+_NANO = 1e9
 
 
 @dataclass(frozen=True)
@@ -37,7 +52,7 @@ class Limits:
     """
 
     memory: float | None = None
-    solver: str = "auto"
+    solver: Solver = "auto"
     gap: float = 0.0
     seconds: float | None = None
 
@@ -49,6 +64,7 @@ class Found:
 
     - `objective`: seconds of all ops and communication, as the simulator counts them;
       `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
+    - `peak`: bytes on a device at most;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
     - `shared`: whether repeated calls shared their choices; the bound is then one for plans
       that share alike;
@@ -60,6 +76,7 @@ class Found:
     objective: float
     bound: float
     gap: float
+    peak: float
     choices: int
     alternatives: int
     edges: int
@@ -74,7 +91,8 @@ class Found:
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
         return (
             f"{self.objective:.6g} s of work and communication, at most "
-            f"{100 * self.gap:.3g} % above the best ({self.choices} choices with "
+            f"{100 * self.gap:.3g} % above the best, in {self.peak:.6g} bytes "
+            f"({self.choices} choices with "
             f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages})"
         )
 
@@ -109,35 +127,104 @@ def search_sharding(
     if joint is None:
         joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
     stages = [axes] if joint or axes < 2 else list(range(1, axes + 1))
-    building = solving = 0.0
-    before: Before | None = None
+    search = _Search(builder, limits)
     for count in stages:
-        body = builder.build(count, before)
-        problem = builder.graph.problem()
-        now = perf_counter()
-        building += now - start
-        solution = solve(problem)
+        search.run(count, is_last=count == axes)
+    annotate(module, search.body, search.chosen)
+    return search.found(share, len(stages), perf_counter() - start)
+
+
+class _Search:
+    """The stages of a search, each for some more of the mesh's axes."""
+
+    def __init__(self, builder: GraphBuilder, limits: Limits):
+        self.builder = builder
+        self.limits = limits
+        self.before: Before | None = None
+        self.solving = 0.0
+
+    def run(self, axes: int, *, is_last: bool) -> None:
+        """
+        Chooses for the first `axes` axes. The limit to memory is one for all axes: what is
+        split by the last ones only counts when they are chosen.
+        """
+        self.body = self.builder.build(axes, self.before)
+        self.problem = self.builder.graph.problem()
+        self.solution = self._solve(self.problem)
+        self._choose()
+        self.peak = peak_bytes(self.builder, self.body, self.chosen)
+        limit = self.limits.memory
+        if is_last and limit is not None and self.peak > limit:
+            limited = with_memory(self.builder, self.body, limit)
+            self.problem = limited.problem
+            try:
+                self.solution = self._solve(self.problem)
+            except InfeasibleError as error:
+                raise _too_small(error, limited, limit) from error
+            self._choose()
+            self.peak = peak_bytes(self.builder, self.body, self.chosen)
+        self.before = Before(self.body, self.chosen)
+
+    def _solve(self, problem: Problem) -> Solution:
+        """In nanoseconds, so that no method takes small costs for rounding errors."""
         start = perf_counter()
-        solving += start - now
-        chosen = {
-            node: node.strategies[a]
-            for node, a in zip(builder.graph.nodes, solution.choice, strict=True)
-        }
-        before = Before(body, chosen)
-    assert before is not None
-    annotate(module, before.body, before.chosen)
-    return Found(
-        solution.objective,
-        solution.bound,
-        solution.gap,
-        len(problem.costs),
-        sum(len(c) for c in problem.costs),
-        len(problem.edges),
-        share,
-        len(stages),
-        solution.method,
-        building + perf_counter() - start,
-        solving,
+        by_program = self.limits.solver != "auto"
+        solution = solve(
+            Problem(
+                [costs * _NANO for costs in problem.costs],
+                {pair: matrix * _NANO for pair, matrix in problem.edges.items()},
+                problem.memory,
+            ),
+            method="integer-program" if by_program else "auto",
+            solver=self.limits.solver if self.limits.solver != "auto" else "highs",
+            time_limit=self.limits.seconds,
+            gap=self.limits.gap,
+        )
+        self.solving += perf_counter() - start
+        return solution
+
+    def _choose(self) -> None:
+        nodes = zip(self.builder.graph.nodes, self.solution.choice, strict=False)
+        self.chosen = {node: node.strategies[a] for node, a in nodes}
+
+    def found(self, shared: bool, stages: int, seconds: float) -> Found:
+        """What the last stage found, after that many seconds."""
+        return Found(
+            self.solution.objective / _NANO,
+            self.solution.bound / _NANO,
+            self.solution.gap,
+            self.peak,
+            len(self.problem.costs),
+            sum(len(costs) for costs in self.problem.costs),
+            len(self.problem.edges),
+            shared,
+            stages,
+            self.solution.method,
+            seconds - self.solving,
+            self.solving,
+        )
+
+
+def _too_small(
+    error: InfeasibleError, limited: LimitedProblem, limit: float
+) -> DistIRError:
+    """Names what takes the most memory, and how much would do."""
+    largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]
+    text = (
+        f"search-sharding: no layouts fit into {limit:.6g} bytes per device"
+        if error.proven
+        else f"search-sharding: no layouts were found in the time given that fit into "
+        f"{limit:.6g} bytes per device"
+    )
+    if error.peak is not None:
+        assert limited.problem.memory is not None
+        constants = limit - limited.problem.memory.limit
+        text += f"; {error.peak + constants:.6g} bytes would do"
+    if largest:
+        text += f". Most is taken by {', '.join(largest)}"
+    return DistIRError(
+        f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
+        f"search"
     )
 
 

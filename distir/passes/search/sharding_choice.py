@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
@@ -47,20 +48,33 @@ def _request(op: Operation, operands: Sequence[Layout], results: Sequence[Layout
             op.attributes[name] = ArrayAttr([LayoutAttr(x) for x in layouts])
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """
+    A function for one body: the copies of the original ops, and of the values that are kept
+    in a layout.
+    """
+
+    body: Body
+    function: FuncOp
+    ops: Mapping[Operation, Operation]
+    kept: Sequence[tuple[SSAValue, Node]]
+
+
 class _Annotator:
     def __init__(self, module: ModuleOp, chosen: Chosen):
         self.module = module
         self.chosen = chosen
         self._signatures: dict[Body, int] = {}
         self._numbers: dict[Hashable, int] = {}
-        self._copies: dict[int, tuple[FuncOp, list[Operation], Body]] = {}
+        self._copies: dict[int, _Copy] = {}
         self._used: set[FuncOp] = set()
 
     def run(self, entry: Body) -> None:
         """Copies are made before anything is changed."""
         self._signature(entry)
-        for function, ops, body in self._copies.values():
-            self._annotate(function, ops, body)
+        for copy in self._copies.values():
+            self._annotate(copy)
 
     def _signature(self, body: Body) -> int:
         """A number that bodies have in common that do the same; makes their function."""
@@ -76,8 +90,7 @@ class _Annotator:
         number = self._numbers.setdefault(key, len(self._numbers))
         self._signatures[body] = number
         if number not in self._copies:
-            function = self._function(body.function)
-            self._copies[number] = (function, list(function.body.block.ops), body)
+            self._copies[number] = self._copy(body)
         return number
 
     def _function(self, original: FuncOp) -> FuncOp:
@@ -90,31 +103,37 @@ class _Annotator:
         Rewriter.insert_op(clone, InsertPoint.after(original))
         return clone
 
+    def _copy(self, body: Body) -> _Copy:
+        function = self._function(body.function)
+        pairs = zip(body.function.body.block.ops, function.body.block.ops, strict=True)
+        ops = dict(pairs)
+        kept = [
+            (ops[value.op].results[value.index], node)
+            for value, node in body.kept.items()
+            if isinstance(value, OpResult)
+        ]
+        return _Copy(body, function, ops, kept)
+
     def _layout(self, port: Port) -> Layout:
         return self.chosen[port.node].results[port.index]
 
-    def _annotate(self, function: FuncOp, ops: list[Operation], body: Body) -> None:
+    def _annotate(self, copy: _Copy) -> None:
+        body, function = copy.body, copy.function
         attributes = argument_attributes(function)
         for entry, node in zip(attributes, body.arguments, strict=True):
             entry[LAYOUT] = LayoutAttr(self.chosen[node].results[0])
         set_argument_attributes(function, attributes)
-        copies = dict(zip(body.function.body.block.ops, ops, strict=True))
         self._return(function, body)
-        kept = [
-            (copies[owner].results[list(owner.results).index(value)], node)
-            for value, node in body.kept.items()
-            if isinstance(owner := value.owner, Operation)
-        ]
         for original, callee in body.calls.items():
-            self._call(copies[original], callee)
+            self._call(copy.ops[original], callee)
         values: dict[SSAValue, SSAValue] = {}
         for original, node in body.ops.items():
-            op, strategy = copies[original], self.chosen[node]
+            op, strategy = copy.ops[original], self.chosen[node]
             if strategy.parts:
                 values[op.results[0]] = self._decompose(op, strategy)
             else:
                 _request(op, strategy.operands, strategy.results)
-        for value, node in kept:
+        for value, node in copy.kept:
             self._keep(values.get(value, value), self.chosen[node].results[0])
 
     def _return(self, function: FuncOp, body: Body) -> None:
@@ -133,7 +152,7 @@ class _Annotator:
 
     def _call(self, call: Operation, callee: Body) -> None:
         assert isinstance(call, CallOp)
-        function = self._copies[self._signatures[callee]][0]
+        function = self._copies[self._signatures[callee]].function
         call.properties["callee"] = SymbolRefAttr(function.sym_name)
         arguments = [self.chosen[node].results[0] for node in callee.arguments]
         _request(call, arguments, [self._layout(port) for port in callee.results])
@@ -148,11 +167,11 @@ class _Annotator:
 
     def _keep(self, value: SSAValue, layout: Layout) -> None:
         """Brings a value to a layout where it is computed, for all that use it."""
-        owner = value.owner
-        assert isinstance(owner, Operation)
+        assert isinstance(value, OpResult)
+        owner = value.op
         given = owner.attributes[RESULT_LAYOUTS]
         assert isinstance(given, ArrayAttr)
-        if given.data[list(owner.results).index(value)] == LayoutAttr(layout):
+        if given.data[value.index] == LayoutAttr(layout):
             return
         constrain = ConstrainOp(value, layout)
         _request(constrain, [layout], [layout])

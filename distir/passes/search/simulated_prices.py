@@ -13,7 +13,7 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout, with_layout
 from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
-from distir.interpreters.cost.costs import CostContext, cost_of
+from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
 from distir.interpreters.cost.transfers import transfers_of
@@ -67,24 +67,36 @@ class SimulatedPrices:
         results: Sequence[Layout],
     ) -> float:
         """Seconds of an op of the sequential program on each device."""
-        return self._cost(
-            op,
-            rule.flops / self._parts(rule, operands) if rule.flops else 0.0,
-            [self.bytes(v.type, x) for v, x in zip(op.operands, operands, strict=True)],
-            [self.bytes(v.type, x) for v, x in zip(op.results, results, strict=True)],
-        )
+        return max(c.seconds for c in self._costs(op, rule, operands, results))
 
-    def _cost(
+    def workspace(
         self,
         op: Operation,
-        flops: float,
-        operand_bytes: Sequence[int],
-        result_bytes: Sequence[int],
-    ) -> float:
-        sizes = tuple(operand_bytes), tuple(result_bytes)
-        return max(
-            cost_of(CostContext(op, kind, flops, *sizes)).seconds for kind in self.kinds
-        )
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> int:
+        """Bytes that an op needs besides its operands and results while it runs."""
+        return max(c.workspace for c in self._costs(op, rule, operands, results))
+
+    def is_view(self, op: Operation) -> bool:
+        """Whether an op's result is its first operand's memory."""
+        return op.name in VIEWS
+
+    def _costs(
+        self,
+        op: Operation,
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> list[Cost]:
+        """On each kind of device."""
+        flops = rule.flops / self._parts(rule, operands) if rule.flops else 0.0
+        sizes = [
+            tuple(self.bytes(v.type, x) for v, x in zip(values, layouts, strict=True))
+            for values, layouts in ((op.operands, operands), (op.results, results))
+        ]
+        return [cost_of(CostContext(op, kind, flops, *sizes)) for kind in self.kinds]
 
     def _parts(self, rule: Rule, operands: Sequence[Layout]) -> int:
         """Into how many parts the work of an op is split."""
@@ -121,7 +133,8 @@ class SimulatedPrices:
         if transfers is not None:
             return sum(float(np.max(t.seconds)) for t in transfers)
         sizes = [
-            [self.placement.bytes_of(v, op) for v in values]
+            tuple(self.placement.bytes_of(v, op) for v in values)
             for values in (op.operands, op.results)
         ]
-        return self._cost(op, 0.0, *sizes)
+        contexts = (CostContext(op, kind, 0.0, *sizes) for kind in self.kinds)
+        return max(cost_of(context).seconds for context in contexts)

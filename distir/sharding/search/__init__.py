@@ -9,6 +9,7 @@ share their nodes (`sharing`).
 
 from distir.sharding.search.builder import Before, GraphBuilder, work_size
 from distir.sharding.search.graph import Body, Graph, Node, Port
+from distir.sharding.search.memory import LimitedProblem, peak_bytes, with_memory
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.strategies import Strategy
 
@@ -17,9 +18,12 @@ __all__ = [
     "Body",
     "Graph",
     "GraphBuilder",
+    "LimitedProblem",
     "Node",
     "Port",
     "Prices",
     "Strategy",
+    "peak_bytes",
+    "with_memory",
     "work_size",
 ]

@@ -29,6 +29,7 @@ from distir.sharding.search.strategies import (
     strategies,
 )
 
+
 @dataclass(frozen=True)
 class Before:
     """What was chosen for the mesh's first axes."""
@@ -122,11 +123,7 @@ class GraphBuilder:
         found, seconds = self._alternatives[key]
         if before is None:
             return found, seconds
-        kept = [
-            i
-            for i, s in enumerate(found)
-            if self._keeps(s, before)
-        ]
+        kept = [i for i, s in enumerate(found) if self._keeps(s, before)]
         return [found[i] for i in kept], [seconds[i] for i in kept]
 
     def _keeps(self, strategy: Strategy, before: Strategy) -> bool:
@@ -152,6 +149,25 @@ class GraphBuilder:
             seconds += self.prices.op(part, rule_for(part), *layouts)
         return seconds
 
+    def workspace(self, op: Operation, strategy: Strategy) -> float:
+        """Bytes besides operands and results, while an op runs."""
+        if strategy.parts:
+            type_ = op.results[0].type
+            return self.prices.bytes(type_, strategy.parts[0].results[0])
+        if isinstance(op, ConstrainOp):
+            return 0
+        layouts = strategy.operands, strategy.results
+        return self.prices.workspace(op, self.rules[op], *layouts)
+
+    def constant_bytes(self) -> int:
+        """Bytes of the constants, which every device holds all the time."""
+        whole = Layout(self.mesh.name)
+        return sum(
+            self.prices.bytes(op.results[0].type, whole)
+            for op in self.rules
+            if op.name == "onnx.Constant"
+        )
+
     def _constrained(self, op: ConstrainOp) -> list[Strategy]:
         """A request fixes what some axes do and leaves the others free."""
         base, shape = op.layout.data, shape_of(op.source.type)
@@ -164,9 +180,7 @@ class GraphBuilder:
             layout = base
             for axis, dim in zip(free, dims, strict=True):
                 if dim >= 0:
-                    layout = layout.with_dim(
-                        dim, (*layout.dim(dim), Shard(axis)), rank
-                    )
+                    layout = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), rank)
             try:
                 check_layout(shape, layout, self.mesh, describe(op))
             except DistIRError:
@@ -198,7 +212,9 @@ class GraphBuilder:
                 if kind not in nodes:
                     known = self.chosen_before(before.ops[op]) if before else None
                     nodes[kind] = Node(describe(op), *self.alternatives(op, known))
-                body.ops[op] = self.graph.add(nodes[kind], count)
+                body.ops[op] = node = self.graph.add(nodes[kind], count)
+                for i, result in enumerate(op.results):
+                    self.graph.types[Port(node, i)] = result.type
         _Values(self, body, before, function is self.entry).connect()
         return body
 
@@ -270,11 +286,13 @@ class _Values:
         if key not in self.shared or not uses:
             before = self.before.arguments[arg.index] if self.before else None
             self.shared[key] = value_node(name, self._ordered(wanted, before))
-        return self.graph.add(self.shared[key], self.body.count)
+        node = self.graph.add(self.shared[key], self.body.count)
+        self.graph.types[Port(node, 0)] = arg.type
+        return node
 
     def _fan_out(self, value: SSAValue, port: Port, uses: Iterable[Use]) -> None:
         for use in uses:
-            self.graph.connect(value.type, port, use, self.body.count)
+            self.graph.connect(port, use, self.body.count)
         self.returned[value] = port
         if self.is_entry:
             for use in value.uses:
@@ -288,14 +306,14 @@ class _Values:
             target = self.body.arguments[self.updates[index]]
         else:
             layouts = {
-                layout.without_partial(layout.partial_axes)
-                for layout in port.node.layouts(port.index)
+                layout.without_partial(layout.partial_axes) for layout in port.layouts()
             }
             before = self.before.sinks[index] if self.before else None
             alternatives = self._ordered(layouts | {self.whole}, before)
             target = value_node(f"result {index}", alternatives)
             self.body.sinks[index] = self.graph.add(target, count)
-        self.graph.connect(value.type, port, Use(target, (0,)), count)
+            self.graph.types[Port(target, 0)] = value.type
+        self.graph.connect(port, Use(target, (0,)), count)
 
     def _result(self, op: Operation, index: int, value: SSAValue) -> None:
         if isinstance(op, CallOp):
@@ -310,7 +328,7 @@ class _Values:
 
     def _kept(self, value: SSAValue, port: Port, uses: Sequence[Use]) -> Port:
         """The layout that a value is brought to once for all that use it."""
-        layouts = set(port.node.layouts(port.index))
+        layouts = set(port.layouts())
         layouts = layouts.union(*(use.wanted() for use in uses))
         if layouts == {self.whole}:
             return port
@@ -323,7 +341,8 @@ class _Values:
             self.shared[key] = value_node(what, self._ordered(layouts, before))
         node = self.graph.add(self.shared[key], self.body.count)
         self.body.kept[value] = node
-        self.graph.connect(value.type, port, Use(node, (0,)), self.body.count)
+        self.graph.types[Port(node, 0)] = value.type
+        self.graph.connect(port, Use(node, (0,)), self.body.count)
         return Port(node, 0)
 
     def _ordered(self, layouts: Iterable[Layout], before: Node | None) -> list[Layout]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,16 +34,16 @@ class Node:
     seconds: Sequence[float]
     count: int = 0
 
-    def layouts(self, port: int) -> list[Layout]:
-        """The layout of a result under each alternative."""
-        return [s.results[port] for s in self.strategies]
-
 
 class Port(NamedTuple):
     """A value: a result of a node."""
 
     node: Node
     index: int
+
+    def layouts(self) -> list[Layout]:
+        """Its layout under each alternative."""
+        return [s.results[self.index] for s in self.node.strategies]
 
 
 class Use(NamedTuple):
@@ -86,14 +86,26 @@ def value_node(what: str, layouts: Iterable[Layout]) -> Node:
     return Node(what, alternatives, [0.0] * len(alternatives))
 
 
+class Edge(NamedTuple):
+    """A value that goes from one node to another."""
+
+    source: Port
+    use: Use
+
+
 class Graph:
-    """Nodes, and the reshards between them."""
+    """
+    Nodes, and the values that go between them.
+
+    - `nodes`: each with its number; `edges`: how often each value goes that way;
+    - `types`: the (sequential) type of every value of the program.
+    """
 
     def __init__(self, prices: Prices):
         self.prices = prices
         self.nodes: dict[Node, int] = {}
-        self._edges: dict[tuple[Node, int, Node, tuple[int, ...]], int] = {}
-        self._types: dict[tuple[Node, int], Attribute] = {}
+        self.edges: dict[Edge, int] = {}
+        self.types: dict[Port, Attribute] = {}
 
     def add(self, node: Node, count: int) -> Node:
         """Adds a node, or further uses of it."""
@@ -101,23 +113,22 @@ class Graph:
         node.count += count
         return node
 
-    def connect(self, type_: Attribute, source: Port, use: Use, count: int) -> None:
-        """A value of that type goes from a node to one that uses it."""
-        key = (source.node, source.index, use.node, use.operands)
-        self._types[source.node, source.index] = type_
-        self._edges[key] = self._edges.get(key, 0) + count
+    def connect(self, source: Port, use: Use, count: int) -> None:
+        """A value goes from a node to one that uses it."""
+        edge = Edge(source, use)
+        self.edges[edge] = self.edges.get(edge, 0) + count
 
-    def problem(self) -> Problem:
-        """The problem to solve; its nodes are in the order of `nodes`."""
+    def problem(self, without: Set[Edge] = frozenset()) -> Problem:
+        """The problem to solve, its nodes in the order of `nodes`, without some edges."""
         costs = [
             np.asarray(node.seconds, np.float64) * node.count for node in self.nodes
         ]
         edges: dict[tuple[int, int], Floats] = {}
-        for (source, port, target, operands), count in self._edges.items():
-            matrix = self.reshards(source, port, target, operands)
+        for edge, count in self.edges.items():
+            matrix = None if edge in without else self.reshards(edge)
             if matrix is None:
                 continue
-            i, j = self.nodes[source], self.nodes[target]
+            i, j = self.nodes[edge.source.node], self.nodes[edge.use.node]
             if i == j:
                 costs[i] = costs[i] + count * np.diag(matrix)
                 continue
@@ -126,28 +137,27 @@ class Graph:
             edges[key] = edges[key] + oriented if key in edges else oriented
         return Problem(costs, edges)
 
-    def reshards(
-        self, source: Node, port: int, target: Node, operands: Sequence[int]
-    ) -> Floats | None:
+    def reshards(self, edge: Edge) -> Floats | None:
         """Seconds of bringing a value from each alternative to each; None: none ever."""
-        type_ = self._types[source, port]
-        have = source.layouts(port)
+        type_ = self.types[edge.source]
+        have = edge.source.layouts()
         total: Floats | None = None
         seen: list[list[Layout]] = []
-        for operand in operands:
-            want = [s.operands[operand] for s in target.strategies]
-            prices = self._prices(type_, have, want)
+        for operand in edge.use.operands:
+            want = [s.operands[operand] for s in edge.use.node.strategies]
+            moves = self.moves(type_, have, want)
             # A layout that two operands share is made once.
             for before in seen:
                 same = [a == b for a, b in zip(before, want, strict=True)]
-                prices[:, same] = 0.0
+                moves[:, same] = 0.0
             seen.append(want)
-            total = prices if total is None else total + prices
+            total = moves if total is None else total + moves
         return total if total is not None and total.any() else None
 
-    def _prices(
+    def moves(
         self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
+        """Seconds of a change from each layout of the rows to each of the columns."""
         rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
         columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
         small = np.array(

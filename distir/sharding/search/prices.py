@@ -12,7 +12,7 @@ from distir.sharding.rule import Rule
 
 
 class Prices(Protocol):
-    """Seconds on the devices of a mesh, by the cost model of the simulator."""
+    """Seconds and bytes on the devices of a mesh, by the cost model of the simulator."""
 
     def op(
         self,
@@ -29,4 +29,22 @@ class Prices(Protocol):
         Of bringing a value of that (sequential) type from one layout to another; infinite
         where no communication does that.
         """
+        ...
+
+    def bytes(self, type_: Attribute, layout: Layout) -> int:
+        """Of a value of that (sequential) type on each device."""
+        ...
+
+    def workspace(
+        self,
+        op: Operation,
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> int:
+        """Bytes that an op needs besides its operands and results while it runs."""
+        ...
+
+    def is_view(self, op: Operation) -> bool:
+        """Whether an op's result is its first operand's memory."""
         ...

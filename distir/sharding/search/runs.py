@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Shard
 from distir.sharding.mesh import Mesh
@@ -99,14 +99,16 @@ class RunLengths:
             assert isinstance(function, FuncOp)
             for call in self._calls.get(function.sym_name.data, ()):
                 self._add(call.operands[value.index], split)
+        elif not isinstance(value, OpResult):
+            return
         elif isinstance(owner, CallOp):
             callee = self.functions[owner.callee.string_value()]
             last = callee.body.block.last_op
             assert last is not None
-            self._add(last.operands[list(owner.results).index(value)], split)
+            self._add(last.operands[value.index], split)
         elif isinstance(owner, Operation) and owner in self.rules:
             rule = self.rules[owner]
-            index = list(owner.results).index(value)
+            index = value.index
             self._use(owner, rule, rule.results[index], split)
 
     def _returned(self, op: ReturnOp, index: int, split: _Split) -> None:

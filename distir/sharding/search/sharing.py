@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import OPERAND_LAYOUTS, RESULT_LAYOUTS, SCOPE
 
@@ -64,11 +64,9 @@ def op_kinds(
                 kind = arguments[value]
                 is_shared |= any(sizes[call] > 1 for call, _ in kind)
                 key.append((kind, str(value.type)))
-            else:
-                owner = value.owner
-                assert isinstance(owner, Operation)
-                is_shared |= owner in shared
-                key.append((kinds[owner], list(owner.results).index(value)))
+            elif isinstance(value, OpResult):
+                is_shared |= value.op in shared
+                key.append((kinds[value.op], value.index))
         kinds[op] = (op.name, place)
         if is_shared:
             shared.add(op)
