@@ -115,7 +115,7 @@ class _Annotator:
         return _Copy(body, function, ops, kept)
 
     def _layout(self, port: Port) -> Layout:
-        return self.chosen[port.node].results[port.index]
+        return self.chosen[port.node].results[port.result]
 
     def _annotate(self, copy: _Copy) -> None:
         body, function = copy.body, copy.function

@@ -39,11 +39,11 @@ class Port(NamedTuple):
     """A value: a result of a node."""
 
     node: Node
-    index: int
+    result: int
 
     def layouts(self) -> list[Layout]:
         """Its layout under each alternative."""
-        return [s.results[self.index] for s in self.node.strategies]
+        return [s.results[self.result] for s in self.node.strategies]
 
 
 class Use(NamedTuple):

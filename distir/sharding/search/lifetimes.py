@@ -67,12 +67,12 @@ class _Buffer:
 
 
 class Interval(NamedTuple):
-    """`count` times that memory is needed during the moments `[start, end)`."""
+    """`times` that memory is needed during the moments `[start, end)`."""
 
     what: What
     start: int
     end: int
-    count: int
+    times: int
 
 
 class Lifetimes:

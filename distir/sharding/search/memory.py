@@ -59,7 +59,7 @@ class _Problem:
         if not any(usage):
             return
         key = (at.start, at.end)
-        more = np.asarray(usage, np.float64) * at.count
+        more = np.asarray(usage, np.float64) * at.times
         before = self.usages[node].get(key)
         self.usages[node][key] = more if before is None else before + more
 
@@ -113,7 +113,7 @@ def peak_bytes(
     changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
 
     def copied(port: Port, use: Use) -> bool:
-        have = chosen[port.node].results[port.index]
+        have = chosen[port.node].results[port.result]
         return any(chosen[use.node].operands[i] != have for i in use.operands)
 
     def size(port: Port, layout: Layout) -> float:
@@ -124,9 +124,9 @@ def peak_bytes(
         usage = 0.0
         match what:
             case Result(port):
-                usage = size(port, chosen[port.node].results[port.index])
+                usage = size(port, chosen[port.node].results[port.result])
             case Partial(port):
-                layout = chosen[port.node].results[port.index]
+                layout = chosen[port.node].results[port.result]
                 usage = size(port, layout) if layout.partial else 0.0
             case Workspace(op, node):
                 usage = builder.workspace(op, chosen[node])
@@ -135,7 +135,7 @@ def peak_bytes(
                     usage = size(port, chosen[use.node].operands[use.operands[0]])
             case Updated(port, use):
                 if copied(port, use):
-                    usage = size(port, chosen[port.node].results[port.index])
+                    usage = size(port, chosen[port.node].results[port.result])
         changes[start] += count * usage
         changes[end] -= count * usage
     return builder.constant_bytes() + float(np.cumsum(changes).max(initial=0.0))
@@ -203,7 +203,7 @@ class _Builder:
         source, target = what.port.node, what.use.node
         type_ = self.graph.types[what.port]
         copies = self._copies(what)
-        have = source.layouts(what.port.index)
+        have = what.port.layouts()
         want = [s.operands[what.use.operands[0]] for s in target.strategies]
         into = _is_in(have, copies), _is_in(want, copies)
         count = self.graph.edges[edge]
