@@ -108,7 +108,7 @@ class SearchShardingPass(ModulePass):
     cluster: str = ""
     solver: str = "auto"
     memory: float | None = None
-    gap: float = 0.0
+    gap: float = 1e-3
     time_limit: float | None = None
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()

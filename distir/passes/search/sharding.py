@@ -21,7 +21,8 @@ from distir.sharding.search import (
     Before,
     GraphBuilder,
     LimitedProblem,
-    peak_bytes,
+    Peak,
+    peak_of,
     with_memory,
     work_size,
 )
@@ -33,7 +34,7 @@ SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 MAX_OPS = 2000
 """Ops, counted once per call: a larger program shares choices between its calls."""
 
-MAX_ALTERNATIVES = 6000
+MAX_ALTERNATIVES = 3000
 """Alternatives of all choices together: above that, axes are chosen one by one."""
 
 
@@ -152,17 +153,17 @@ class _Search:
         self.problem = self.builder.graph.problem()
         self.solution = self._solve(self.problem)
         self._choose()
-        self.peak = peak_bytes(self.builder, self.body, self.chosen)
+        self.peak = peak_of(self.builder, self.body, self.chosen)
         limit = self.limits.memory
-        if is_last and limit is not None and self.peak > limit:
+        if is_last and limit is not None and self.peak.bytes > limit:
             limited = with_memory(self.builder, self.body, limit)
             self.problem = limited.problem
             try:
                 self.solution = self._solve(self.problem)
             except InfeasibleError as error:
-                raise _too_small(error, limited, limit) from error
+                raise _too_small(error, limited, limit, self.peak) from error
             self._choose()
-            self.peak = peak_bytes(self.builder, self.body, self.chosen)
+            self.peak = peak_of(self.builder, self.body, self.chosen)
         self.before = Before(self.body, self.chosen)
 
     def _solve(self, problem: Problem) -> Solution:
@@ -193,7 +194,7 @@ class _Search:
             self.solution.objective / _NANO,
             self.solution.bound / _NANO,
             self.solution.gap,
-            self.peak,
+            self.peak.bytes,
             len(self.problem.costs),
             sum(len(costs) for costs in self.problem.costs),
             len(self.problem.edges),
@@ -206,10 +207,12 @@ class _Search:
 
 
 def _too_small(
-    error: InfeasibleError, limited: LimitedProblem, limit: float
+    error: InfeasibleError, limited: LimitedProblem, limit: float, fastest: Peak
 ) -> DistIRError:
     """Names what takes the most memory, and how much would do."""
     largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]
+    if not largest:
+        largest = [name for name, _ in fastest.held[:5]]
     text = (
         f"search-sharding: no layouts fit into {limit:.6g} bytes per device"
         if error.proven

@@ -17,9 +17,10 @@ from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
 from distir.interpreters.cost.transfers import transfers_of
-from distir.passes.lower_reshard import expand
+from distir.passes.lower_reshard import op_of_step
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
+from distir.sharding.reshard import Step, plan_reshard
 from distir.sharding.rule import Rule, factor_shards
 
 
@@ -45,6 +46,10 @@ class SimulatedPrices:
             self.placement = Placement(meshes, names, hardware)
         self._bytes: dict[tuple[Attribute, Layout], int] = {}
         self._reshards: dict[tuple[Attribute, Layout, Layout], float] = {}
+        self._plans: dict[
+            tuple[Layout, Layout, int | tuple[int, ...]], Sequence[Step] | None
+        ] = {}
+        self._steps: dict[tuple[str, tuple[str, ...], int, int], float] = {}
         # The placement knows types by their ids, so those that it has seen must stay.
         self._seen: list[Attribute] = []
 
@@ -119,16 +124,40 @@ class SimulatedPrices:
     def _reshard(
         self, type_: TensorType[Attribute], before: Layout, after: Layout
     ) -> float:
-        source = Block(arg_types=[with_layout(type_, before)]).args[0]
-        try:
-            ops = expand(source, after, {self.mesh.name: self.mesh})
-        except DistIRError:
+        steps = self._plan(type_.get_shape(), before, after)
+        if steps is None:
             return inf
-        self._seen.append(source.type)
-        self._seen += [op.results[0].type for op in ops]
-        return sum(self._communication(op) for op in ops)
+        seconds, layout = 0.0, before
+        for step in steps:
+            sizes = self.bytes(type_, layout), self.bytes(type_, step.layout)
+            key = (step.kind, step.axes, *sizes)
+            if key not in self._steps:
+                source = Block(arg_types=[with_layout(type_, layout)]).args[0]
+                self._steps[key] = self._communication(op_of_step(source, step))
+            seconds += self._steps[key]
+            layout = step.layout
+        return seconds
+
+    def _plan(
+        self, shape: tuple[int, ...], before: Layout, after: Layout
+    ) -> Sequence[Step] | None:
+        """
+        The steps of a change of layout; None if there are none. Without run lengths they
+        are the same for all shapes that can have the layouts, as all sizes are fractions of
+        the whole.
+        """
+        shards = (s for layout in (before, after) for dim in layout.dims for s in dim)
+        runs = any(s.run is not None for s in shards)
+        key = (before, after, shape if runs else len(shape))
+        if key not in self._plans:
+            try:
+                self._plans[key] = plan_reshard(before, after, shape, self.mesh)
+            except DistIRError:
+                self._plans[key] = None
+        return self._plans[key]
 
     def _communication(self, op: Operation) -> float:
+        self._seen += [op.operands[0].type, op.results[0].type]
         transfers = transfers_of(op, self.placement)
         if transfers is not None:
             return sum(float(np.max(t.seconds)) for t in transfers)

@@ -9,7 +9,7 @@ share their nodes (`sharing`).
 
 from distir.sharding.search.builder import Before, GraphBuilder, work_size
 from distir.sharding.search.graph import Body, Graph, Node, Port
-from distir.sharding.search.memory import LimitedProblem, peak_bytes, with_memory
+from distir.sharding.search.memory import LimitedProblem, Peak, peak_of, with_memory
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.strategies import Strategy
 
@@ -20,10 +20,11 @@ __all__ = [
     "GraphBuilder",
     "LimitedProblem",
     "Node",
+    "Peak",
     "Port",
     "Prices",
     "Strategy",
-    "peak_bytes",
+    "peak_of",
     "with_memory",
     "work_size",
 ]

@@ -106,6 +106,7 @@ class Graph:
         self.nodes: dict[Node, int] = {}
         self.edges: dict[Edge, int] = {}
         self.types: dict[Port, Attribute] = {}
+        self._reshards: dict[Edge, Floats | None] = {}
 
     def add(self, node: Node, count: int) -> Node:
         """Adds a node, or further uses of it."""
@@ -139,6 +140,11 @@ class Graph:
 
     def reshards(self, edge: Edge) -> Floats | None:
         """Seconds of bringing a value from each alternative to each; None: none ever."""
+        if edge not in self._reshards:
+            self._reshards[edge] = self._found_reshards(edge)
+        return self._reshards[edge]
+
+    def _found_reshards(self, edge: Edge) -> Floats | None:
         type_ = self.types[edge.source]
         have = edge.source.layouts()
         total: Floats | None = None

@@ -77,12 +77,20 @@ class Interval(NamedTuple):
 
 class Lifetimes:
     """
-    Follows a program. Of calls that share their choices only the first and the last count
+    Follows a program; `may_need` says whether some alternative takes memory for something.
+    Of calls that share their choices only the first and the last count
     as moments: between them, what lives grows or shrinks by the same with every call.
     """
 
-    def __init__(self, entry: Body, is_view: Callable[[Operation], bool]):
+    def __init__(
+        self,
+        entry: Body,
+        is_view: Callable[[Operation], bool],
+        may_need: Callable[[What], bool],
+    ):
         self.is_view = is_view
+        self.may_need = may_need
+        self._known: dict[What, bool] = {}
         self.buffers: list[_Buffer] = []
         self.moments: list[int] = []
         self.now = 0
@@ -181,7 +189,7 @@ class Lifetimes:
             taken += [*held[value], *fresh]
             first = first or [*held[value], *fresh]
         self._use(taken)
-        self._new(Workspace(op, node))
+        self._if_needed(Workspace(op, node))
         own = [Port(node, i) for i in range(len(op.results))]
         if self.is_view(op):
             return [first], own
@@ -194,7 +202,12 @@ class Lifetimes:
         ], own
 
     def _fresh(self, port: Port, use: Use) -> list[_Buffer]:
-        return [self._new(Fresh(port, use))]
+        return self._if_needed(Fresh(port, use))
+
+    def _if_needed(self, what: What) -> list[_Buffer]:
+        if what not in self._known:
+            self._known[what] = self.may_need(what)
+        return [self._new(what)] if self._known[what] else []
 
     def _end_instances(self, body: Body) -> dict[Operation, bool]:
         """Whether each op is the first or last one of those that share its choice."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from distir.dialects.dist import Layout
 from distir.sharding.search.builder import GraphBuilder
-from distir.sharding.search.graph import Body, Edge, Floats, Node, Port, Use
+from distir.sharding.search.graph import Body, Edge, Floats, Node, Port
 from distir.sharding.search.lifetimes import (
     Fresh,
     Interval,
@@ -105,40 +105,81 @@ def with_memory(builder: GraphBuilder, entry: Body, limit: float) -> LimitedProb
     return _Builder(builder, entry, limit).problem()
 
 
-def peak_bytes(
+@dataclass(frozen=True)
+class Peak:
+    """What is live on a device at the moment when it is most: bytes, largest first."""
+
+    bytes: float
+    held: Sequence[tuple[str, float]]
+
+
+def peak_of(
     builder: GraphBuilder, entry: Body, chosen: Mapping[Node, Strategy]
-) -> float:
+) -> Peak:
     """What a choice occupies on a device at most."""
-    intervals = Lifetimes(entry, builder.prices.is_view).intervals()
+    intervals = _lifetimes(builder, entry).intervals()
     changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
+    sizes = [at.times * _size(builder, at.what, chosen) for at in intervals]
+    for at, size in zip(intervals, sizes, strict=True):
+        changes[at.start] += size
+        changes[at.end] -= size
+    live = np.cumsum(changes)
+    moment = int(live.argmax())
+    held: dict[str, float] = {}
+    for at, size in zip(intervals, sizes, strict=True):
+        if at.start <= moment < at.end and size:
+            held[_name(at.what)] = held.get(_name(at.what), 0.0) + size
+    largest = sorted(held.items(), key=lambda item: -item[1])
+    return Peak(builder.constant_bytes() + float(live[moment]), largest)
 
-    def copied(port: Port, use: Use) -> bool:
-        have = chosen[port.node].results[port.result]
-        return any(chosen[use.node].operands[i] != have for i in use.operands)
 
-    def size(port: Port, layout: Layout) -> float:
+def _name(what: What) -> str:
+    match what:
+        case Result(port) | Partial(port) | Updated(port, _):
+            return port.node.what
+        case Fresh(port, _):
+            return f"a copy of {port.node.what}"
+        case Workspace(_, node):
+            return node.what
+
+
+def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) -> float:
+    """Bytes of one piece of memory under a choice."""
+
+    def bytes_of(port: Port, layout: Layout) -> float:
         type_ = builder.graph.types.get(port)
         return 0.0 if type_ is None else float(builder.prices.bytes(type_, layout))
 
-    for what, start, end, count in intervals:
-        usage = 0.0
-        match what:
-            case Result(port):
-                usage = size(port, chosen[port.node].results[port.result])
-            case Partial(port):
-                layout = chosen[port.node].results[port.result]
-                usage = size(port, layout) if layout.partial else 0.0
-            case Workspace(op, node):
-                usage = builder.workspace(op, chosen[node])
-            case Fresh(port, use):
-                if copied(port, use):
-                    usage = size(port, chosen[use.node].operands[use.operands[0]])
-            case Updated(port, use):
-                if copied(port, use):
-                    usage = size(port, chosen[port.node].results[port.result])
-        changes[start] += count * usage
-        changes[end] -= count * usage
-    return builder.constant_bytes() + float(np.cumsum(changes).max(initial=0.0))
+    if isinstance(what, Workspace):
+        return builder.workspace(what.op, chosen[what.node])
+    port = what.port
+    have = chosen[port.node].results[port.result]
+    match what:
+        case Result():
+            return bytes_of(port, have)
+        case Partial():
+            return bytes_of(port, have) if have.partial else 0.0
+        case Fresh(_, use):
+            want = chosen[use.node].operands[use.operands[0]]
+            return bytes_of(port, want) if want != have else 0.0
+        case Updated(_, use):
+            want = chosen[use.node].operands[use.operands[0]]
+            return bytes_of(port, have) if want != have else 0.0
+
+
+def _lifetimes(builder: GraphBuilder, entry: Body) -> Lifetimes:
+    graph = builder.graph
+
+    def may_need(what: What) -> bool:
+        if isinstance(what, Workspace):
+            strategies = what.node.strategies
+            return any(builder.workspace(what.op, s) for s in strategies)
+        if isinstance(what, Fresh):
+            edge = Edge(what.port, what.use)
+            return edge in graph.edges and graph.reshards(edge) is not None
+        return True
+
+    return Lifetimes(entry, builder.prices.is_view, may_need)
 
 
 class _Builder:
@@ -152,7 +193,7 @@ class _Builder:
 
     def problem(self) -> LimitedProblem:
         """Nodes, edges and what they occupy."""
-        intervals = Lifetimes(self.entry, self.prices.is_view).intervals()
+        intervals = _lifetimes(self.builder, self.entry).intervals()
         divided = self._divided(at.what for at in intervals)
         plain = self.graph.problem(without=set(divided))
         self.built = _Problem(list(plain.costs), dict(plain.edges))
