@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from distir.errors import DistIRError
-from distir.solver.integer_program import Answer, Program
+from distir.solver.clock import Clock
 from distir.solver.problem import Costs
+from distir.solver.program import Answer, LinearProgram, Rows
 
 
 def run_cbc(
-    program: Program, time_limit: float, gap: float, start: Costs | None
+    program: LinearProgram,
+    extra: Sequence[Rows],
+    clock: Clock,
+    gap: float,
+    start: Costs | None,
 ) -> Answer:
     """CBC is a process of its own that ends with what it has when it is interrupted."""
     try:
@@ -30,35 +36,30 @@ def run_cbc(
             msg=False,
             gapRel=gap,
             gapAbs=0,
-            timeLimit=max(time_limit, 0.01) if math.isfinite(time_limit) else None,
+            timeLimit=max(clock.left, 0.01) if math.isfinite(clock.left) else None,
             logPath=str(log),
             warmStart=start is not None,
-            keepFiles=False,
         )
         if not solver.available():
             raise DistIRError(
                 "the solver CBC is not installed: install it (PuLP brings it on most "
                 "platforms), or choose solver=highs"
             )
-        problem, variables = _model(program, pulp)
+        problem, variables = _model(program, extra, pulp)
         if start is not None:
             for variable, value in zip(variables, start, strict=True):
                 variable.setInitialValue(value)
-        interrupted = False
-        try:
-            problem.solve(solver)
-        except KeyboardInterrupt:
-            interrupted = True
+        problem.solve(solver)
         text = log.read_text() if log.exists() else ""
-    if interrupted or problem.sol_status == pulp.LpSolutionNoSolutionFound:
-        return Answer(None, _bound(text), interrupted)
+    if problem.sol_status == pulp.LpSolutionNoSolutionFound:
+        return Answer(None, _bound(text))
     if problem.sol_status == pulp.LpSolutionInfeasible:
-        return Answer(None, math.inf, False)
+        return Answer(None, math.inf)
     columns = np.array([variable.varValue or 0.0 for variable in variables])
     objective = float(program.costs @ columns)
     # On a time-out `status` is optimal all the same; `sol_status` tells.
     proven = problem.sol_status == pulp.LpSolutionOptimal and not gap
-    return Answer(columns, objective if proven else _bound(text), False)
+    return Answer(columns, objective if proven else _bound(text))
 
 
 def _bound(log: str) -> float:
@@ -70,11 +71,11 @@ def _bound(log: str) -> float:
     return float(found[-1]) if found else -math.inf
 
 
-def _model(program: Program, pulp):  # pyright: ignore
+def _model(program: LinearProgram, extra: Sequence[Rows], pulp):  # pyright: ignore
     width = len(str(len(program.costs)))  # names that sort as numbers do
     variables = [
         pulp.LpVariable(
-            f"x{c:0{width}}", 0, 1, "Integer" if c < program.binaries else "Continuous"
+            f"x{c:0{width}}", 0, 1, "Integer" if c < program.integers else "Continuous"
         )
         for c in range(len(program.costs))
     ]
@@ -82,12 +83,14 @@ def _model(program: Program, pulp):  # pyright: ignore
     problem += pulp.LpAffineExpression(
         list(zip(variables, program.costs.tolist(), strict=True))
     )
-    columns, values = program.columns.tolist(), program.values.tolist()
-    for r, (lower, upper) in enumerate(zip(program.lower, program.upper, strict=True)):
-        row = range(program.starts[r], program.starts[r + 1])
-        sense = pulp.LpConstraintEQ if lower == upper else pulp.LpConstraintLE
-        terms = pulp.LpAffineExpression(
-            [(variables[columns[e]], values[e]) for e in row]
-        )
-        problem += pulp.LpConstraint(terms, sense, f"r{r}", float(upper))
+    number = 0
+    for rows in (program.rows, *extra):
+        columns, values = rows.columns.tolist(), rows.values.tolist()
+        for r, (lower, upper) in enumerate(zip(rows.lower, rows.upper, strict=True)):
+            entries = range(rows.starts[r], rows.starts[r + 1])
+            sense = pulp.LpConstraintEQ if lower == upper else pulp.LpConstraintLE
+            terms = [(variables[columns[e]], values[e]) for e in entries]
+            row = pulp.LpAffineExpression(terms)
+            problem += pulp.LpConstraint(row, sense, f"r{number}", float(upper))
+            number += 1
     return problem, variables

@@ -41,10 +41,10 @@ FINITE = 1e200
 
 def reduce(graph: Graph) -> None:
     """Reduce a graph in place, until nothing more can be reduced."""
-    _Reductions(graph).run()
+    Reductions(graph).run()
 
 
-class _Reductions:
+class Reductions:
     """The worklist: nodes by degree, as leaves first keeps the others' work small."""
 
     def __init__(self, graph: Graph):
@@ -53,11 +53,16 @@ class _Reductions:
         self.queued: set[int] = set()
 
     def run(self) -> None:
-        graph = self.graph
+        """Reduce everything."""
         self.normalise_all()
-        forget_slack(graph)
-        for i in graph.costs:
+        forget_slack(self.graph)
+        for i in self.graph.costs:
             self.push(i)
+        self.settle()
+
+    def settle(self) -> None:
+        """Reduce what is on the worklist, and what follows from that."""
+        graph = self.graph
         while True:
             while self.queue:
                 _, i = heapq.heappop(self.queue)
@@ -284,7 +289,7 @@ class _Reductions:
             columns = stack.min(axis=1)
             stack -= np.where(np.isinf(columns), 0.0, columns)[:, None, :]
             changed_rows, changed_columns = rows.any(axis=1), columns.any(axis=1)
-            left = stack.any(axis=(1, 2))
+            left = stack.reshape(len(edges), -1).any(axis=1)
             for e, (i, j, _) in enumerate(edges):
                 if changed_rows[e]:
                     graph.costs[i] = graph.costs[i] + rows[e]
@@ -307,7 +312,7 @@ def forget_slack(graph: Graph) -> list[int]:
     most, begins, ends = _extremes(graph)
     capacity = graph.capacity
     # A point at which even nothing is too much stays, for the answer that nothing fits.
-    kept: npt.NDArray[np.bool_] = (most > capacity) | (capacity < 0)
+    kept = np.greater(most, capacity) | np.less(capacity, 0)
     tight = np.flatnonzero(kept)
     kept[tight] = _strictest(
         capacity[tight], _between(begins, tight), _between(ends, tight)
