@@ -54,7 +54,7 @@ def _axes(texts: Sequence[str]) -> list[tuple[str, int]]:
         if match is None:
             raise DistIRError(
                 f"search-sharding: cannot read the axis {text!r}; write NAME=SIZE, for "
-                f"example axes=d=2,t=4"
+                f'example axes="d=2","t=4"'
             )
         found.append((match["name"], int(match["size"])))
     return found
@@ -149,6 +149,6 @@ class SearchShardingPass(ModulePass):
         if not self.axes:
             raise DistIRError(
                 "search-sharding: the module has no device.mesh; say with `axes` how many "
-                "devices there are, for example axes=d=2,t=4"
+                'devices there are, for example axes="d=2","t=4"'
             )
         return add_mesh(module, _axes(self.axes), cluster, self.name)

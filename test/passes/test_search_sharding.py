@@ -244,3 +244,28 @@ def test_an_op_without_a_rule_works_on_whole_values() -> None:
     )
     searched(module, machine(2, bandwidth=1e9), "d=2")
     assert layout_of(entry_function(module).body.block.args[0]) is not None
+
+
+def test_constraints_are_honoured() -> None:
+    """All axes of one value, and one axis of another, whose other axis is chosen."""
+    module = parse(
+        """
+        device.mesh @mesh on @c <"d" = 2, "t" = 2> [0 to 4]
+        func.func @main(%x: tensor<64x64xf32> {dist.role = "input"})
+            -> tensor<64x64xf32> {
+          %0 = onnx.Relu(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %1 = dist.constrain %0 to #dist.layout<@mesh, [{}, {d}]>
+            : tensor<64x64xf32> -> tensor<64x64xf32>
+          %2 = onnx.Sigmoid(%1) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %3 = dist.constrain %2 to #dist.layout<@mesh, [{t}, {}]> over ["t"]
+            : tensor<64x64xf32> -> tensor<64x64xf32>
+          %4 = onnx.Tanh(%3) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          func.return %4 : tensor<64x64xf32>
+        }"""
+    )
+    searched(module, machine(4, bandwidth=1e9))
+    by_name = {op.name: op for op in entry_function(module).body.block.ops}
+    sigmoid = layout_of(by_name["onnx.Sigmoid"].operands[0])
+    tanh = layout_of(by_name["onnx.Tanh"].operands[0])
+    assert str(sigmoid) == "<@mesh, [{}, {d}]>"
+    assert tanh is not None and [s.axis for s in tanh.dim(0)] == ["t"]

@@ -223,6 +223,8 @@ def _too_small(
         assert limited.problem.memory is not None
         constants = limit - limited.problem.memory.limit
         text += f"; {error.peak + constants:.6g} bytes would do"
+        if error.least is not None and error.least < error.peak:
+            text += f", and less than {error.least + constants:.6g} cannot"
     if largest:
         text += f". Most is taken by {', '.join(largest)}"
     return DistIRError(
