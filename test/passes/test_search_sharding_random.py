@@ -119,9 +119,15 @@ def some_choice(problem: Problem, seed: int) -> list[int]:
 
 
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
-@given(programs(), st.sampled_from(MESHES), st.booleans(), st.integers(0, 2**31))
+@given(
+    programs(),
+    st.sampled_from(MESHES),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
 def test_programs_cost_what_was_promised(
-    program: ModuleOp, axes: Axes, slow: bool, seed: int
+    program: ModuleOp, axes: Axes, slow: bool, joint: bool, seed: int
 ) -> None:
     """The best choice and any other: uses of one copy share it, else times are equal."""
     module, mesh, on = placed(program, axes, slow)
@@ -130,20 +136,17 @@ def test_programs_cost_what_was_promised(
     choice = some_choice(problem, seed)
     other, actual = realised(program, axes, slow, choice)
     assert actual <= problem.cost(choice) * (1 + 1e-9)
-    found = search_sharding(module, mesh, on, joint=True)
+    found = search_sharding(module, mesh, on, joint=joint)
     best_time = simulate(distributed(module)).step_time_s
     assert best_time <= found.objective * (1 + 1e-9)
-    assert found.objective <= problem.cost(choice) * (1 + 1e-9)
+    if joint or len(axes) == 1:
+        assert found.objective <= problem.cost(choice) * (1 + 1e-9)
     arguments = arguments_of(program)
     assert_same_results(program, module, arguments)
     assert_same_results(program, other, arguments)
 
 
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
-@given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
-def test_the_best_of_all_combinations(
-    program: ModuleOp, axes: Axes, slow: bool
-) -> None:
+def assert_best(program: ModuleOp, axes: Axes, slow: bool) -> None:
     module, mesh, on = placed(program, axes, slow)
     builder, _ = built(module, mesh, on)
     try:
@@ -153,3 +156,20 @@ def test_the_best_of_all_combinations(
     found = search_sharding(module, mesh, on, joint=True)
     assert found.objective == pytest.approx(expected)
     assert found.bound == pytest.approx(expected)
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
+def test_the_best_of_all_combinations(
+    program: ModuleOp, axes: Axes, slow: bool
+) -> None:
+    assert_best(program, axes, slow)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
+def test_the_best_of_all_combinations_many_times(
+    program: ModuleOp, axes: Axes, slow: bool
+) -> None:
+    assert_best(program, axes, slow)

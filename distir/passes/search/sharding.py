@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, prod
 from time import perf_counter
 from typing import Literal
 
@@ -129,8 +131,7 @@ def search_sharding(
         joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
     stages = [axes] if joint or axes < 2 else list(range(1, axes + 1))
     search = _Search(builder, limits)
-    for count in stages:
-        search.run(count, is_last=count == axes)
+    search.run_stages(stages)
     annotate(module, search.body, search.chosen)
     return search.found(share, len(stages), perf_counter() - start)
 
@@ -144,24 +145,48 @@ class _Search:
         self.before: Before | None = None
         self.solving = 0.0
 
-    def run(self, axes: int, *, is_last: bool) -> None:
+    def run_stages(self, stages: Sequence[int]) -> None:
         """
-        Chooses for the first `axes` axes. The limit to memory is one for all axes: what is
-        split by the last ones only counts when they are chosen.
+        Chooses for so many of the first axes at a time. Memory that does not fit may still be
+        split by the axes to come: at first they are expected to split all of it, and when
+        the last ones cannot, half as much, and so on.
+        """
+        sizes = [size for _, size in self.builder.mesh.axes]
+        rest = [prod(sizes[axes:]) for axes in stages]
+        splits, failure = float(rest[0]), None
+        while True:
+            self.before, axes = None, 0
+            try:
+                for axes, most in zip(stages, rest, strict=True):
+                    self.run(axes, max(1.0, min(splits, most)))
+                return
+            except DistIRError as error:
+                if not isinstance(error.__cause__, InfeasibleError):
+                    raise
+                # What the last axes could not do says more than what the first cannot.
+                is_last = axes == len(sizes)
+                failure = error if is_last or failure is None else failure
+                if not is_last or splits <= 1:
+                    raise failure from failure.__cause__
+                splits /= 2
+
+    def run(self, axes: int, splits: float) -> None:
+        """
+        Chooses for the first `axes` axes, as if there were `splits` times as much memory.
         """
         self.body = self.builder.build(axes, self.before)
         self.problem = self.builder.graph.problem()
         self.solution = self._solve(self.problem)
         self._choose()
         self.peak = peak_of(self.builder, self.body, self.chosen)
-        limit = self.limits.memory
-        if is_last and limit is not None and self.peak.bytes > limit:
+        limit = inf if self.limits.memory is None else splits * self.limits.memory
+        if self.peak.bytes > limit:
             limited = with_memory(self.builder, self.body, limit)
             self.problem = limited.problem
             try:
                 self.solution = self._solve(self.problem)
             except InfeasibleError as error:
-                raise _too_small(error, limited, limit, self.peak) from error
+                raise _too_small(error, limited, limit, splits, self.peak) from error
             self._choose()
             self.peak = peak_of(self.builder, self.body, self.chosen)
         self.before = Before(self.body, self.chosen)
@@ -207,24 +232,33 @@ class _Search:
 
 
 def _too_small(
-    error: InfeasibleError, limited: LimitedProblem, limit: float, fastest: Peak
+    error: InfeasibleError,
+    limited: LimitedProblem,
+    limit: float,
+    splits: float,
+    fastest: Peak,
 ) -> DistIRError:
-    """Names what takes the most memory, and how much would do."""
+    """
+    Names what takes the most memory, and how much would do. The limit is `splits` times
+    that of a device.
+    """
+    device = limit / splits
     largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]
     if not largest:
         largest = [name for name, _ in fastest.held[:5]]
     text = (
-        f"search-sharding: no layouts fit into {limit:.6g} bytes per device"
+        f"search-sharding: no layouts fit into {device:.6g} bytes per device"
         if error.proven
         else f"search-sharding: no layouts were found in the time given that fit into "
-        f"{limit:.6g} bytes per device"
+        f"{device:.6g} bytes per device"
     )
     if error.peak is not None:
         assert limited.problem.memory is not None
         constants = limit - limited.problem.memory.limit
-        text += f"; {error.peak + constants:.6g} bytes would do"
+        text += f"; {(error.peak + constants) / splits:.6g} bytes would do"
         if error.least is not None and error.least < error.peak:
-            text += f", and less than {error.least + constants:.6g} cannot"
+            least = (error.least + constants) / splits
+            text += f", and less than {least:.6g} cannot"
     if largest:
         text += f". Most is taken by {', '.join(largest)}"
     return DistIRError(

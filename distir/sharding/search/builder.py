@@ -71,7 +71,7 @@ class GraphBuilder:
         self.axis_options = self._axis_options(reachable)
         self.axes = 0
         self._alternatives: dict[
-            tuple[Operation, tuple[Option, ...]],
+            tuple[Operation, tuple[Option, ...], int],
             tuple[Sequence[Strategy], Sequence[float]],
         ] = {}
 
@@ -109,13 +109,14 @@ class GraphBuilder:
         self, op: Operation, before: Strategy | None
     ) -> tuple[Sequence[Strategy], Sequence[float]]:
         """What an op can do, and the seconds that takes."""
-        key = (op, before.options if before else ())
+        options = before.options if before else ()
+        key = (op, options, self.axes)
         if key not in self._alternatives:
             if isinstance(op, ConstrainOp):
                 found = self._constrained(op)
                 self._alternatives[key] = found, [0.0] * len(found)
             else:
-                fixed = [[option] for option in key[1]]
+                fixed = [[option] for option in options]
                 per_axis = [*fixed, *self.axis_options[op][len(fixed) : self.axes]]
                 found = strategies(op, self.rules[op], self.mesh, per_axis)
                 seconds = [self._seconds(op, self.rules[op], s) for s in found]
