@@ -246,8 +246,14 @@ def _attention(
     split = b.constant(np.full(3, heads * width, np.int64))
     parts = b.ops("Split", [qkv, split], [merged] * 3, axis=2)
     if mask is None:
-        attributes = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": 1}
-        return b.op("Attention", parts, merged, **attributes)
+        return b.op(
+            "Attention",
+            parts,
+            merged,
+            q_num_heads=heads,
+            kv_num_heads=heads,
+            is_causal=1,
+        )
     by_head = b.constant(np.array([0, 0, -1, width]))
     q, k, v = (b.op("Reshape", [part, by_head], sizes) for part in parts)
     q = b.op("Transpose", [q], (batch, heads, seq, width), perm=[0, 2, 1, 3])

@@ -22,6 +22,7 @@ _PASSES: dict[str, str] = {
     "pipeline": "PipelinePass",
     "propagate-sharding": "PropagateShardingPass",
     "search-grid": "SearchGridPass",
+    "search-sharding": "SearchShardingPass",
     "search-stages": "SearchStagesPass",
     "sequence-parallel": "SequenceParallelPass",
     "tensor-parallel": "TensorParallelPass",

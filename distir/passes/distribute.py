@@ -47,40 +47,49 @@ SEARCH = "search"
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 
 
-def _cluster(module: ModuleOp, name: str) -> ClusterOp | None:
+def cluster_in(
+    module: ModuleOp, name: str, what: str = "distribute"
+) -> ClusterOp | None:
+    """The cluster of that name, or the only one if no name is given; None for none."""
     clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
     if name:
         found = [c for c in clusters if c.sym_name.data == name]
         if not found:
             raise DistIRError(
-                f"distribute: there is no device.cluster @{name} in the module"
+                f"{what}: there is no device.cluster @{name} in the module"
             )
         return found[0]
     if len(clusters) > 1:
         raise DistIRError(
-            f"distribute: the module has {len(clusters)} clusters; name one with "
-            f"`cluster=`"
+            f"{what}: the module has {len(clusters)} clusters; name one with `cluster=`"
         )
     return clusters[0] if clusters else None
 
 
-def _check_size(degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None) -> None:
+def _check_size(
+    degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None, what: str
+) -> None:
     for axis, size in degrees:
         if size < 1:
-            raise DistIRError(f"distribute: the degree {axis}={size} must be positive")
+            raise DistIRError(f"{what}: the degree {axis}={size} must be positive")
     needed = prod(size for _, size in degrees)
     if cluster is not None and needed > cluster.size:
         shown = " x ".join(f"{axis}={size}" for axis, size in degrees)
         raise DistIRError(
-            f"distribute: {shown} needs {needed} devices, but cluster "
+            f"{what}: {shown} needs {needed} devices, but cluster "
             f"@{cluster.sym_name.data} has {cluster.size}; lower the degrees or use a "
             f"larger cluster"
         )
 
 
-def _add_mesh(
-    module: ModuleOp, axes: Sequence[tuple[str, int]], cluster: ClusterOp | None
+def add_mesh(
+    module: ModuleOp,
+    axes: Sequence[tuple[str, int]],
+    cluster: ClusterOp | None,
+    what: str = "distribute",
 ) -> Mesh:
+    """Declares a mesh with these axes on the first devices of a cluster."""
+    _check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
     # over time stays: `pipeline` reads off it what runs once per micro-batch.
     kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
@@ -134,17 +143,18 @@ def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> Non
     set_argument_attributes(function, attributes)
 
 
-def _check_sequential(module: ModuleOp) -> None:
+def check_sequential(module: ModuleOp, what: str = "distribute") -> None:
+    """Refuses programs that are distributed already or have unknown sizes."""
     for function in functions(module).values():
         for type_ in function.function_type.inputs.data:
             if layout_of(type_) is not None:
                 raise DistIRError(
-                    "distribute: the program is distributed already; start from the "
-                    "sequential one"
+                    f"{what}: the program is distributed already; start from the "
+                    f"sequential one"
                 )
             if any(size < 0 for size in shape_of(type_)):
                 raise DistIRError(
-                    f"distribute: @{function.sym_name.data} has an argument of unknown "
+                    f"{what}: @{function.sym_name.data} has an argument of unknown "
                     f"size ({type_}); give dimensions at import and run fold-shapes"
                 )
 
@@ -257,17 +267,17 @@ class DistributePass(ModulePass):
 
     def annotate(self, ctx: Context, op: ModuleOp) -> None:
         """The first part: chooses the layouts and leaves them as annotations."""
-        _check_sequential(op)
+        check_sequential(op)
         self._check_options(op)
         if any(isinstance(o, MeshOp) for o in op.body.block.ops):
             raise DistIRError(
                 "distribute makes its own mesh; remove the device.mesh of the module"
             )
-        cluster = _cluster(op, self.cluster)
+        cluster = cluster_in(op, self.cluster)
         pipeline = [("p", self.p)] if self._is_pipelined else []
-        _check_size([("d", self.d), ("t", self.t), *pipeline], cluster)
+        _check_size([("d", self.d), ("t", self.t), *pipeline], cluster, "distribute")
         time = [(TIME_AXIS, self.k)] if self._is_pipelined else []
-        mesh = _add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
+        mesh = add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
         ActivationCheckpointPass(self.checkpoint).apply(ctx, op)
         if self._is_pipelined:
             DataParallelPass(TIME_AXIS).apply(ctx, op)

@@ -207,6 +207,7 @@ class Hardware:
             self._changed_levels[key] = changed
         return self._changed_levels[key]
 
+
 def _profiles_by_kind(
     cluster: ClusterOp, profiles: Sequence[Profile]
 ) -> dict[str, Profile]:
