@@ -17,7 +17,8 @@ class DeviceKind:
     """
     One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
     element type (`default` serves the others), seconds from issuing an op to its start,
-    bytes that memory is handed out in multiples of.
+    bytes that memory is handed out in multiples of, bytes that libraries keep throughout,
+    and those for each group of devices that it communicates with.
     """
 
     name: str
@@ -26,6 +27,8 @@ class DeviceKind:
     peak_flops: Mapping[str, float]
     launch_latency: float
     allocation_block: int = 1
+    library_memory: int = 0
+    communicator_memory: int = 0
 
     @staticmethod
     def of(op: KindOp) -> DeviceKind:
@@ -42,6 +45,8 @@ class DeviceKind:
             rates,
             op.launch_latency.value.data,
             1 if op.allocation_block is None else op.allocation_block.value.data,
+            0 if op.library_memory is None else op.library_memory.value.data,
+            0 if op.communicator_memory is None else op.communicator_memory.value.data,
         )
 
     def peak(self, element_type: str) -> float:
