@@ -141,6 +141,9 @@ class KindOp(IRDLOperation):
     - `profile`: name of a calibration profile, if one exists.
     - `allocation_block`: bytes that memory is handed out in multiples of, e.g. 512 for
       PyTorch's allocator on CUDA; to the byte without it.
+    - `library_memory`: bytes that libraries keep on the device throughout (contexts, the
+      workspaces of matrix products); `communicator_memory`: bytes for each group of devices
+      that it communicates with (the buffers of NCCL). None without them.
     """
 
     name = "device.kind"
@@ -153,6 +156,8 @@ class KindOp(IRDLOperation):
     launch_latency = prop_def(FloatAttr)
     profile = opt_prop_def(StringAttr)
     allocation_block = opt_prop_def(IntegerAttr)
+    library_memory = opt_prop_def(IntegerAttr)
+    communicator_memory = opt_prop_def(IntegerAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
     assembly_format = "$sym_name `on` $devices attr-dict"
@@ -169,7 +174,14 @@ class KindOp(IRDLOperation):
         launch_latency: float = 0.0,
         profile: str | None = None,
         allocation_block: int | None = None,
+        library_memory: int | None = None,
+        communicator_memory: int | None = None,
     ):
+        optional = {
+            "allocation_block": allocation_block,
+            "library_memory": library_memory,
+            "communicator_memory": communicator_memory,
+        }
         super().__init__(
             properties={
                 "sym_name": StringAttr(name),
@@ -181,11 +193,11 @@ class KindOp(IRDLOperation):
                 ),
                 "launch_latency": FloatAttr(launch_latency, 64),
                 **({} if profile is None else {"profile": StringAttr(profile)}),
-                **(
-                    {}
-                    if allocation_block is None
-                    else {"allocation_block": IntegerAttr(allocation_block, 64)}
-                ),
+                **{
+                    name: IntegerAttr(value, 64)
+                    for name, value in optional.items()
+                    if value is not None
+                },
             }
         )
 
@@ -197,6 +209,10 @@ class KindOp(IRDLOperation):
             raise VerifyException(f"{owner}: launch_latency must not be negative")
         if self.allocation_block is not None:
             _positive(self.allocation_block, "allocation_block", owner)
+        for what in ("library_memory", "communicator_memory"):
+            value = self.properties.get(what)
+            if isinstance(value, IntegerAttr) and value.value.data < 0:
+                raise VerifyException(f"{owner}: {what} must not be negative")
         if not self.peak_flops.data:
             raise VerifyException(f"{owner}: peak_flops names no element type")
         for dtype, flops in self.peak_flops.data.items():

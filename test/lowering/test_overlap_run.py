@@ -60,7 +60,16 @@ def run(
     return results, (package / "program.py").read_text()
 
 
-@pytest.mark.parametrize("case", CASES)
+SAMPLE = ("d2", "d2-zero3", "d2-p2-zero3")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case in SAMPLE else pytest.mark.slow)
+        for case in CASES
+    ],
+)
 def test_training(case: str, tmp_path: Path, spawner: Spawner) -> None:
     options, started = CASES[case]
     module = training_gpt()

@@ -77,7 +77,7 @@ def test_inference_is_never_slower() -> None:
         )
 
 
-CHECKED = [i for i, options in enumerate(STEPS) if options in MORE or "zero" in options]
+CHECKED = range(len(STRATEGIES), len(STEPS))
 
 
 @pytest.mark.parametrize("number", CHECKED)

@@ -18,7 +18,9 @@ class DeviceKind:
     """
     One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
     element type (`default` serves the others), seconds from issuing an op to its start,
-    bytes that memory is handed out in multiples of; what it reaches in practice.
+    bytes that memory is handed out in multiples of, bytes that libraries keep throughout,
+    and those for each group of devices that it communicates with; what it reaches in
+    practice.
     """
 
     name: str
@@ -27,6 +29,8 @@ class DeviceKind:
     peak_flops: Mapping[str, float]
     launch_latency: float
     allocation_block: int = 1
+    library_memory: int = 0
+    communicator_memory: int = 0
     profile: Profile | None = None
 
     @staticmethod
@@ -44,6 +48,8 @@ class DeviceKind:
             rates,
             op.launch_latency.value.data,
             1 if op.allocation_block is None else op.allocation_block.value.data,
+            0 if op.library_memory is None else op.library_memory.value.data,
+            0 if op.communicator_memory is None else op.communicator_memory.value.data,
             profile,
         )
 
