@@ -19,8 +19,8 @@ test-all: install ## Also the slow tests, and those that need a GPU where there 
 	$(BIN)/lit -sv test/filecheck
 	$(BIN)/pytest -n auto --dist worksteal
 
-bench: install ## How long the tools take.
-	$(BIN)/python bench/speed.py
+bench: install ## Measures, and writes docs/benchmarks.md; DATA= names the folder of published measurements.
+	$(BIN)/python bench/report.py $(if $(DATA),--data "$(DATA)")
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

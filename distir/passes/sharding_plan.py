@@ -298,7 +298,7 @@ class ShardingPlan:
                 self._placed(base.results, choice.results, op.results, axis),
                 base.assignment,
             )
-        rule = rule_for(op)
+        rule = self.signatures.rule(op)
         shards = (*base.assignment.get(choice.factor, ()), Shard(axis, choice.run))
         assignment = {**base.assignment, choice.factor: shards}
 

@@ -30,12 +30,13 @@ from distir.program import (
 from distir.sharding.choice import (
     FunctionChoice,
     OpChoice,
+    Signatures,
     add_placement,
     placement_in,
 )
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
+from distir.sharding.rule import Rule, rank_of, shape_of
 
 
 def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
@@ -48,13 +49,15 @@ def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
     return f"{listing} cannot be split evenly by {parts}"
 
 
-def left_whole(choices: list[FunctionChoice], mesh: Mesh, axis: str) -> list[str]:
+def left_whole(
+    choices: list[FunctionChoice], mesh: Mesh, axis: str, signatures: Signatures
+) -> list[str]:
     """A note for each contraction that the axis does not split, and why."""
     parts = mesh.size(axis)
     notes: list[str] = []
     for choice in choices:
         for op_choice in choice.ops:
-            rule = rule_for(op_choice.op)
+            rule = signatures.rule(op_choice.op)
             if op_choice.callee is None and rule.flops and op_choice.factor is None:
                 notes.append(
                     f"{describe(op_choice.op)} stays whole on axis {axis!r} of size "
@@ -155,4 +158,4 @@ class TensorParallelPass(ModulePass):
                 entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
         _split_states_like_parameters(function, attributes, mesh, self.axis)
         set_argument_attributes(function, attributes)
-        add_notes(op, left_whole(reachable(choice), mesh, self.axis))
+        add_notes(op, left_whole(reachable(choice), mesh, self.axis, plan.signatures))

@@ -15,7 +15,6 @@ from distir.sharding.choice.placement import Placement, placement_in
 from distir.sharding.choice.signatures import Signatures
 from distir.sharding.choice.solver import FunctionSolver
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import Rule, rule_for
 
 
 class AxisChooser:
@@ -74,7 +73,7 @@ class AxisChooser:
             signature = self._signatures.of(op, layouts)
             found = self._candidates.get(signature)
             if found is None:
-                rule = Rule.replicated(op) if isinstance(op, CallOp) else rule_for(op)
+                rule = self._signatures.rule(op)
                 found = OpCandidates(op, rule, layouts, self.mesh, self.axis)
                 self._candidates[signature] = found
             self._infos[op] = found

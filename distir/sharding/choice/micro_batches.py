@@ -14,7 +14,6 @@ from distir.sharding.choice.choices import FunctionChoice, OpChoice
 from distir.sharding.choice.placement import WHOLE, Placement
 from distir.sharding.choice.signatures import Signatures
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import rule_for
 
 
 class MicroBatchChooser:
@@ -137,7 +136,9 @@ class MicroBatchChooser:
             signature = self._signatures.of(op, None)
             found = self._candidates.get(signature)
             if found is None:
-                found = OpCandidates(op, rule_for(op), None, self.mesh, self.axis)
+                found = OpCandidates(
+                    op, self._signatures.rule(op), None, self.mesh, self.axis
+                )
                 self._candidates[signature] = found
             self._infos[op] = found
         return found

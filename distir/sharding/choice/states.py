@@ -251,7 +251,9 @@ class States:
         if len(first) == len(where):
             return np.ascontiguousarray(rows), sizes
         kept = [where.index(i) for i in range(len(first))]
-        return np.ascontiguousarray(rows[:, kept]), np.bincount(where, sizes)
+        return np.ascontiguousarray(rows[:, kept]), np.bincount(where, sizes).astype(
+            np.float64
+        )
 
     def _conversions(self, have: Integers, want: Integers, sizes: Floats) -> Floats:
         """The price of coming from one row to each of others."""
