@@ -1,0 +1,92 @@
+"""How long packages take on this machine: every rank a process, calls timed together."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from distir.errors import DistIRError
+from distir.lowering.launch import Progress, Spawner, run_script
+
+
+@dataclass(frozen=True)
+class TimedPackage:
+    """
+    A package written by `write_package`, and the random arguments that it is given:
+    integers are less than `below`; calls go through several sets of arguments, of
+    `footprint` bytes together, so that these do not stay in a cache that is smaller.
+    """
+
+    folder: Path
+    below: int = 2
+    footprint: int = 0
+
+
+@dataclass(frozen=True)
+class TimingSettings:
+    """
+    Every package has its turn in each of `rounds`, so that a disturbance hits all of them
+    and not one. In a turn it is called `warm_up` times, then timed `samples` times, each
+    time for so many calls on end that they take about `least_s` seconds.
+    """
+
+    rounds: int = 3
+    warm_up: int = 2
+    samples: int = 7
+    least_s: float = 0.0
+
+
+Timing = list[list[float]]
+"""Seconds per call of one package: per round, the samples."""
+
+
+def time_packages(
+    packages: Sequence[TimedPackage],
+    ranks: int,
+    settings: TimingSettings,
+    *,
+    spawner: Spawner,
+    backend: str = "gloo",
+    timeout_s: float = 600.0,
+    progress: Progress | None = None,
+) -> list[Timing]:
+    """
+    Runs packages that all need `ranks` processes, in the same processes, and gives the
+    seconds per call of each. On the CPU each process has one thread. Raises DistIRError.
+    """
+    if not packages:
+        return []
+    with tempfile.TemporaryDirectory(prefix="distir-") as name:
+        folder = Path(name)
+        job = {
+            "ranks": ranks,
+            "settings": asdict(settings),
+            "packages": [
+                {
+                    "folder": str(package.folder.resolve()),
+                    "below": package.below,
+                    "footprint": package.footprint,
+                }
+                for package in packages
+            ],
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        output = folder / "times.json"
+        run_script(
+            Path(__file__).with_name("timing_rank.py"),
+            ["--job", str(folder / "job.json"), "--output", str(output)],
+            ranks,
+            folder,
+            backend=backend,
+            timeout_s=timeout_s,
+            progress=progress,
+            spawner=spawner,
+        )
+        try:
+            return json.loads(output.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DistIRError(f"the timing left no result: {error}") from error

@@ -1,0 +1,191 @@
+"""
+What each rank of a timing runs (`distir.lowering.timing`): it loads the packages that a job
+names, one after the other, with random arguments, and times calls of their `main`.
+
+A call starts on all ranks at the same moment of the machine's clock, and lasts until the
+last rank has its results. Where it is short, several calls in a row are timed together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+AHEAD_S = 3e-4
+"""How long before the start of a call the ranks agree on it."""
+
+
+def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
+    """`program`, `runtime` and `collectives` of the package in a folder."""
+    path = Path(folder)
+    spec = importlib.util.spec_from_file_location(
+        name, path / "__init__.py", submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    names = ("program", "runtime", "collectives")
+    return tuple(importlib.import_module(f"{name}.{n}") for n in names)  # pyright: ignore[reportReturnType]
+
+
+def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor:
+    """
+    Integers in [0, below); states in [0, 1), as second moments must be; others normal,
+    scaled so that products with a matrix stay about as large as they are.
+    """
+    if spec.dtype == torch.bool:
+        return torch.ones(shape, dtype=torch.bool)
+    if not spec.dtype.is_floating_point:
+        return torch.randint(0, below, shape, dtype=spec.dtype)
+    if spec.role == "state":
+        return torch.rand(shape).to(spec.dtype)
+    scale = shape[0] ** -0.5 if spec.role == "parameter" and len(shape) > 1 else 1.0
+    return (torch.randn(shape) * scale).to(spec.dtype)
+
+
+class Body:
+    """This rank's part of a program, with sets of arguments that calls go through."""
+
+    def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
+        loaded = load_package(job["folder"], f"timed{number}")
+        self.program, self.runtime, self.collectives = loaded
+        self.job, self.rank, self.device = job, rank, device
+        self.meshes: dict[str, Any] = {}
+        self.calls = 1
+
+    def connect(self, known: dict[str, Any]) -> None:
+        """Makes the process groups, or takes those of a program with the same meshes."""
+        for name, spec in self.program.MESHES.items():
+            key = f"{name} {spec.axes} {spec.ranks} {spec.groups}"
+            if key not in known:
+                known[key] = self.runtime.Mesh(spec, self.device.type)
+            self.meshes[name] = known[key]
+        own = self.program.RANKS[self.rank]
+        self.body = own.program(self.meshes, own.numbers)
+
+    def arguments(self) -> list[list[torch.Tensor]]:
+        """One or several sets of arguments, together of so many bytes."""
+        own = self.program.RANKS[self.rank].program
+        specs = [self.program.ARGUMENTS[i] for i in own.arguments]
+
+        def made() -> list[torch.Tensor]:
+            found: list[torch.Tensor] = []
+            for spec in specs:
+                mesh = self.program.MESHES.get(spec.mesh)
+                shape = self.runtime.local_shape(spec, mesh)
+                value = random_tensor(spec, shape, self.job["below"])
+                found.append(value.to(self.device))
+            return found
+
+        sets = [made()]
+        size = sum(x.nbytes for x in sets[0])
+        while size and len(sets) * size < self.job["footprint"] and len(sets) < 64:
+            sets.append(made())
+        return sets
+
+
+class Ranks:
+    """The other ranks, and a clock that all of them can read."""
+
+    def __init__(self, rank: int, size: int, device: torch.device):
+        self.rank, self.size, self.device = rank, size, device
+
+    def synchronise(self) -> None:
+        """Waits for the device to finish what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def start(self) -> float:
+        """A moment at which all ranks go on together."""
+        self.synchronise()
+        if self.size == 1:
+            return time.perf_counter()
+        dist.barrier()
+        at = torch.tensor([time.perf_counter() + AHEAD_S], dtype=torch.float64)
+        at = at.to(self.device)
+        dist.broadcast(at, 0)
+        moment = float(at.item())
+        while time.perf_counter() < moment:
+            pass
+        return moment
+
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, one by one."""
+        if self.size == 1:
+            return values
+        found = torch.tensor(values, dtype=torch.float64).to(self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return found.tolist()
+
+
+def timed_calls(body: Body, sets: list[list[torch.Tensor]], ranks: Ranks) -> float:
+    """Seconds per call, of `body.calls` calls on end."""
+    main, finish = body.body.main, body.collectives.finish_sends
+    count, different = body.calls, len(sets)
+    start = ranks.start()
+    for i in range(count):
+        main(*sets[i % different])
+        finish()
+    ranks.synchronise()
+    return (time.perf_counter() - start) / count
+
+
+def time_body(body: Body, ranks: Ranks, settings: dict[str, Any]) -> list[float]:
+    """Seconds per call, several times, after calls that warm up."""
+    sets = body.arguments()
+    for _ in range(settings["warm_up"]):
+        timed_calls(body, sets, ranks)
+    (least,) = ranks.largest([timed_calls(body, sets, ranks)])
+    body.calls = max(1, min(10_000, round(settings["least_s"] / max(least, 1e-7))))
+    if body.calls > 1:
+        timed_calls(body, sets, ranks)
+    return ranks.largest(
+        [timed_calls(body, sets, ranks) for _ in range(settings["samples"])]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--init-method", required=True)
+    options = parser.parse_args()
+    job = json.loads(Path(options.job).read_text(encoding="utf-8"))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    packages = job["packages"]
+    runtime = load_package(packages[0]["folder"], "first")[1]
+    rank, device = runtime.start(
+        options.backend, job["ranks"], options.timeout, options.init_method
+    )
+    ranks = Ranks(rank, job["ranks"], device)
+    bodies = [Body(p, i, rank, device) for i, p in enumerate(packages)]
+    found: list[list[list[float]]] = [[] for _ in bodies]
+    known: dict[str, Any] = {}
+    with torch.inference_mode():
+        for body in bodies:
+            body.connect(known)
+        for round_ in range(job["settings"]["rounds"]):
+            for i, body in enumerate(bodies):
+                body.calls = 1
+                found[i].append(time_body(body, ranks, job["settings"]))
+            runtime.report(f"round {round_ + 1} of {job['settings']['rounds']} done")
+    if rank == 0:
+        Path(options.output).write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
