@@ -216,6 +216,8 @@ class LinkOp(IRDLOperation):
     devices reach each other through it. A wider level is a multiple of a narrower one.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
+    - `block_bandwidth`: bytes/s per direction that all devices of one group of the level
+      inside share, such as the network adapters of a node; each has its own without it.
     - `in_fabric_reduction`: the switch can add while it forwards.
     """
 
@@ -225,6 +227,7 @@ class LinkOp(IRDLOperation):
     spans = prop_def(IntegerAttr.constr(i64))
     bandwidth = prop_def(FloatAttr)
     latency = prop_def(FloatAttr)
+    block_bandwidth = opt_prop_def(FloatAttr)
     in_fabric_reduction = opt_prop_def(BoolAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
@@ -239,6 +242,7 @@ class LinkOp(IRDLOperation):
         bandwidth: float,
         latency: float,
         in_fabric_reduction: bool = False,
+        block_bandwidth: float | None = None,
     ):
         properties: dict[str, Attribute] = {
             "sym_name": StringAttr(name),
@@ -246,6 +250,8 @@ class LinkOp(IRDLOperation):
             "bandwidth": FloatAttr(bandwidth, 64),
             "latency": FloatAttr(latency, 64),
         }
+        if block_bandwidth is not None:
+            properties["block_bandwidth"] = FloatAttr(block_bandwidth, 64)
         if in_fabric_reduction:
             properties["in_fabric_reduction"] = BoolAttr.from_bool(True)
         super().__init__(properties=properties)
@@ -254,6 +260,8 @@ class LinkOp(IRDLOperation):
         owner = f"device link @{self.sym_name.data}"
         _positive(self.spans, "the number of devices it spans", owner)
         _positive(self.bandwidth, "bandwidth", owner)
+        if self.block_bandwidth is not None:
+            _positive(self.block_bandwidth, "block_bandwidth", owner)
         if not self.latency.value.data >= 0:
             raise VerifyException(f"{owner}: latency must not be negative")
 

@@ -20,7 +20,10 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import ElementType
+from distir.errors import DistIRError
 from distir.interpreters.cost.hardware import DeviceKind
+from distir.interpreters.cost.profiles import OP_CLASSES, Profile
+from distir.interpreters.cost.work import Work
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,20 @@ class CostContext:
 
     - `op`: the op, with global shapes in its types;
     - `device`: the kind of device it runs on;
-    - `flops`: floating-point operations on this device, by the op's sharding rule;
+    - `work`: what it computes on this device, by its sharding rule;
     - `operand_bytes`, `result_bytes`: of this device's parts.
     """
 
     op: Operation
     device: DeviceKind
-    flops: float
+    work: Work
     operand_bytes: tuple[int, ...]
     result_bytes: tuple[int, ...]
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations on this device."""
+        return self.work.flops
 
     @property
     def bytes(self) -> int:
@@ -82,12 +90,29 @@ class CostContext:
     def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
         """
         Launch latency plus the longer of computing and of moving bytes through memory.
+        With a profile, the longer of issuing the op and of what the curve of its class says
+        about both.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
-        compute = flops / self.device.peak(self.element_type) if flops else 0.0
-        memory = moved / self.device.memory_bandwidth
-        return Cost(self.device.launch_latency + max(compute, memory))
+        device = self.device
+        if device.profile is not None:
+            return Cost(self._profiled(device.profile, flops, moved))
+        compute = flops / device.peak(self.element_type) if flops else 0.0
+        memory = moved / device.memory_bandwidth
+        return Cost(device.launch_latency + max(compute, memory))
+
+    def _profiled(self, profile: Profile, flops: float, moved: float) -> float:
+        op_class = _CLASSES.get(self.op.name, "contraction" if flops else "elementwise")
+        curve = profile.curve(self.element_type, op_class)
+        bandwidth = self.device.memory_bandwidth
+        if not flops:
+            seconds = curve.moving_seconds(moved, bandwidth)
+        else:
+            peak = self.device.peak(self.element_type)
+            product = self.work.product if op_class == "contraction" else None
+            seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+        return max(profile.dispatch.op, seconds)
 
 
 CostFunction = Callable[[CostContext], Cost]
@@ -103,6 +128,21 @@ def cost_function(*names: str) -> Callable[[CostFunction], CostFunction]:
         return function
 
     return register
+
+
+_CLASSES: dict[str, str] = {}
+
+
+def op_class(name: str, *ops: str) -> None:
+    """
+    Says which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these names
+    belong to. Others are contractions if they compute, elementwise if they do not.
+    """
+    if name not in OP_CLASSES:
+        raise DistIRError(
+            f"there is no class of ops {name!r}; choose one of {', '.join(OP_CLASSES)}"
+        )
+    _CLASSES.update(dict.fromkeys(ops, name))
 
 
 def cost_of(context: CostContext) -> Cost:
@@ -166,3 +206,34 @@ def attention_gradient(context: CostContext) -> Cost:
     """The forward runs again, on copies of its operands; its result is kept."""
     dy, q, k, v, *_ = context.operand_bytes
     return Cost(context.roofline().seconds, workspace=dy + q + k + v)
+
+
+op_class("attention", "onnx.Attention", "train.attention_grad")
+op_class(
+    "convolution",
+    "onnx.Conv",
+    "onnx.ConvTranspose",
+    "train.conv_grad_input",
+    "train.conv_grad_weight",
+)
+op_class(
+    "normalization",
+    "onnx.LayerNormalization",
+    "onnx.LogSoftmax",
+    "onnx.RMSNormalization",
+    "onnx.Softmax",
+    "train.cross_entropy",
+    "train.cross_entropy_grad",
+    "train.layer_norm_grad",
+    "train.log_softmax_grad",
+    "train.rms_norm_grad",
+    "train.softmax_grad",
+)
+op_class("optimizer", "train.adam", "train.adamw", "train.sgd")
+op_class(
+    "gather",
+    "onnx.Gather",
+    "onnx.GatherElements",
+    "onnx.GatherND",
+    "train.gather_grad",
+)

@@ -17,7 +17,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from distir.dialects import collective
 from distir.dialects.dist import (
     ASYNCHRONOUS,
-    Layout,
     ReshardOp,
     SendOp,
     layout_of,
@@ -31,9 +30,8 @@ from distir.interpreters.cost.placement import (
     UniformPlacement,
 )
 from distir.interpreters.cost.transfers import Transfer, transfers_of
+from distir.interpreters.cost.work import Work
 from distir.program import describe, functions, return_op, updated_arguments
-from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rule_for
 
 Seconds = float | npt.NDArray[np.float64]
 
@@ -243,12 +241,12 @@ class Planner:
         mesh = placement.meshes[name] if name else None
         operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
         result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
-        flops = _local_flops(op, mesh)
+        work = Work.of(op, mesh)
         by_kind: dict[int, Cost] = {}
         at_peak: dict[int, float] = {}
         ids = placement.device_ids(name)
         for kind in placement.hardware.distinct_kinds(ids):
-            context = CostContext(op, kind, flops, operand_bytes, result_bytes)
+            context = CostContext(op, kind, work, operand_bytes, result_bytes)
             by_kind[id(kind)] = cost_of(context)
             at_peak[id(kind)] = context.seconds_at_peak
         kinds = placement.hardware.kinds
@@ -269,7 +267,7 @@ class Planner:
             operands,
             placement.positions(name),
             seconds,
-            flops,
+            work.flops,
             seconds_at_peak,
             placement.allocated(max(c.workspace for c in by_kind.values()), name),
             results=results,
@@ -304,23 +302,3 @@ def _refuse_other_forms(op: Operation) -> None:
             f"{describe(op)} belongs to one rank's program; simulate the distributed "
             f"program that it was projected from"
         )
-
-
-def _local_flops(op: Operation, mesh: Mesh | None) -> float:
-    """Floating-point operations on one device of the mesh (None: sequential)."""
-    rule = rule_for(op)
-    if mesh is None or not rule.flops:
-        return rule.flops
-    whole = Layout(mesh.name)
-    layouts = [layout_of(v) or whole for v in op.operands]
-    try:
-        inference = infer(rule, layouts, mesh)
-    except DistIRError as error:
-        raise DistIRError(
-            f"{describe(op)}: {error}; run verify-distribution to find every such op"
-        ) from error
-    parts = 1
-    for shards in inference.assignment.values():
-        for shard in shards:
-            parts *= mesh.size(shard.axis)
-    return rule.flops / parts

@@ -202,7 +202,12 @@ def _send_batch(
         [[placement.position_of(d) for d in pair] for pair in pairs], dtype=np.intp
     )
     seconds = np.array(
-        [communication.send_seconds(size, s, t, placement.hardware) for s, t in pairs]
+        [
+            communication.send_seconds(
+                size, *pair, placement.hardware, placement.sharing(pairs, pair)
+            )
+            for pair in pairs
+        ]
     )
     return Transfer(positions, seconds, np.array([[float(size), 0.0]] * len(pairs)))
 
@@ -211,9 +216,9 @@ def _uniform_send(
     source: str, target: str, size: int, placement: UniformPlacement
 ) -> Transfer:
     """One pair that stands for all; their links must be alike."""
-    seconds = communication.send_seconds(
-        size, *placement.pair(source, target), placement.hardware
-    )
+    pair = placement.pair(source, target)
+    sharing = placement.sharing(placement.pairs(source, target), pair)
+    seconds = communication.send_seconds(size, *pair, placement.hardware, sharing)
     positions = np.array(
         [[placement.index[source], placement.index[target]]], dtype=np.intp
     )
