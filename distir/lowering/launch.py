@@ -33,10 +33,12 @@ class Spawner:
     """
     A process that has PyTorch loaded and forks ranks (`distir.lowering.spawner`), in a
     session of its own, so that everything it started can be killed at once. Use it as a
-    context manager to run several packages with one start-up.
+    context manager to run several packages with one start-up. `environment` adds to the
+    variables of the environment that its processes see.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -53,7 +55,7 @@ class Spawner:
     def start(self) -> subprocess.Popen[bytes]:
         """The running process, started if need be."""
         if self._process is None:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._environment}
             self._process = subprocess.Popen(
                 # -P: the current folder must not shadow modules.
                 [sys.executable, "-P", str(Path(__file__).with_name("spawner.py"))],

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from distir.errors import DistIRError
+from distir.interpreters.cost.measured import OpFigures, OpTable
 from distir.interpreters.cost.profile_table import Table
 from distir.interpreters.cost.work import Product
 
@@ -138,13 +139,19 @@ class LinkFigures:
     messages get, or that share by number of devices where rings get different numbers of
     links; `overhead` seconds come once per collective, `latency` seconds with every message.
     What a device adds up or copies it also moves through its memory, at `copy_bandwidth`
-    bytes/s (infinite: at no cost).
+    bytes/s (infinite: at no cost). `kinds` are figures for single kinds of communication
+    (`all_reduce`, `send`, ...), where a library does some of them worse than others.
     """
 
     bandwidth: float | Mapping[int, float]
     overhead: float = 0.0
     latency: float = 0.0
     copy_bandwidth: float = math.inf
+    kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
+
+    def of_kind(self, kind: str) -> LinkFigures:
+        """The figures for a kind of communication."""
+        return self.kinds.get(kind, self)
 
     def share(self, devices: int) -> float:
         """The share of the bandwidth that a group of so many devices gets."""
@@ -156,11 +163,13 @@ class LinkFigures:
     @staticmethod
     def read(table: Table) -> LinkFigures:
         """The figures of one level."""
+        kinds = table.tables("kinds", required=False)
         figures = LinkFigures(
             table.positive_by_size("bandwidth"),
             table.at_least_0("overhead"),
             table.at_least_0("latency"),
             table.positive("copy_bandwidth", math.inf),
+            {kind: LinkFigures.read(figures) for kind, figures in kinds.items()},
         )
         table.finish()
         return figures
@@ -174,7 +183,8 @@ class Profile:
     - `device`: the name of the kind in a cluster that the profile is for;
     - `compute`: by element type (`default` serves those that are not there) and class of
       ops, a curve;
-    - `links`: by name of a `device.link`.
+    - `links`: by name of a `device.link`;
+    - `ops`: by element type, figures of ops that were measured one by one.
     """
 
     name: str
@@ -182,6 +192,7 @@ class Profile:
     compute: Mapping[str, Mapping[str, Curve]]
     dispatch: Dispatch = Dispatch()
     links: Mapping[str, LinkFigures] = field(default_factory=dict[str, LinkFigures])
+    ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """The curve for ops of a class on an element type. Raises DistIRError."""
@@ -244,5 +255,12 @@ class Profile:
             link: LinkFigures.read(figures)
             for link, figures in table.tables("links").items()
         }
+        ops = {
+            element_type: {
+                op: OpFigures.read(figures)
+                for op, figures in table.all_tables().items()
+            }
+            for element_type, table in table.tables("ops", required=False).items()
+        }
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links)
+        return Profile(name, device, compute, dispatch, links, ops)

@@ -77,11 +77,15 @@ def _rooted_groups(
 
 
 def _transfer(
+    kind: str,
     groups: Groups,
     seconds: Callable[[Topology], float],
     sent: npt.NDArray[np.float64] | float,
 ) -> Transfer:
-    by_topology = {stages: seconds(stages) for stages in groups.distinct()}
+    by_topology = {
+        stages: seconds(communication.of_kind(kind, stages))
+        for stages in groups.distinct()
+    }
     shape = groups.positions.shape
     per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
     if len(by_topology) == 1:
@@ -94,31 +98,44 @@ def _transfer(
 def _all_reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = 2 * (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.all_reduce_seconds, size), sent)
+    return _transfer(
+        "all_reduce", groups, partial(communication.all_reduce_seconds, size), sent
+    )
 
 
 def _all_gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (_, size) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.all_gather_seconds, size), sent)
+    return _transfer(
+        "all_gather", groups, partial(communication.all_gather_seconds, size), sent
+    )
 
 
 def _reduce_scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.reduce_scatter_seconds, size), sent)
+    return _transfer(
+        "reduce_scatter",
+        groups,
+        partial(communication.reduce_scatter_seconds, size),
+        sent,
+    )
 
 
 def _all_to_all(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.all_to_all_seconds, size), sent)
+    return _transfer(
+        "all_to_all", groups, partial(communication.all_to_all_seconds, size), sent
+    )
 
 
 def _permute(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = size if groups.size > 1 else 0
-    return _transfer(groups, partial(communication.shift_seconds, size), sent)
+    return _transfer(
+        "permute", groups, partial(communication.shift_seconds, size), sent
+    )
 
 
 def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -126,7 +143,9 @@ def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     size, _ = _local_bytes(op, placement)
     sent = np.full(groups.size, float(size))
     sent[-1] = 0.0  # the end of the chain
-    return _transfer(groups, partial(communication.broadcast_seconds, size), sent)
+    return _transfer(
+        "broadcast", groups, partial(communication.broadcast_seconds, size), sent
+    )
 
 
 def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -134,7 +153,9 @@ def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     size, _ = _local_bytes(op, placement)
     sent = np.full(groups.size, float(size))
     sent[0] = 0.0  # the root is the end of the chain
-    return _transfer(groups, partial(communication.broadcast_seconds, size), sent)
+    return _transfer(
+        "reduce", groups, partial(communication.broadcast_seconds, size), sent
+    )
 
 
 def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -143,7 +164,9 @@ def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     whole = part * groups.size
     sent = np.zeros(groups.size)
     sent[0] = whole - part
-    return _transfer(groups, partial(communication.all_to_all_seconds, whole), sent)
+    return _transfer(
+        "scatter", groups, partial(communication.all_to_all_seconds, whole), sent
+    )
 
 
 def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -152,7 +175,9 @@ def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     whole = part * groups.size
     sent = np.full(groups.size, float(part))
     sent[0] = 0.0
-    return _transfer(groups, partial(communication.all_to_all_seconds, whole), sent)
+    return _transfer(
+        "gather", groups, partial(communication.all_to_all_seconds, whole), sent
+    )
 
 
 _COLLECTIVES: dict[

@@ -1,0 +1,307 @@
+"""
+The ops that `distir calibrate` measures on one device, at sizes that cross its caches.
+
+Activations are [rows, width] or [batch, heads, rows, columns]. Probes that say `A of B` give
+their op an operand as it comes out of a B: a view that must be copied (Reshape and MatMul of
+Transpose), or a sum that is part of the product's own call (Add of MatMul).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distir.lowering.calibration.probe import Probe, onnx, tensor
+
+ROWS = ((16, 64), (64, 256), (256, 256), (128, 1024), (256, 2048), (1024, 2048))
+"""Rows and widths of activations: 4 kB to 8 MB of f32."""
+
+SQUARES = ((2, 2, 32), (4, 4, 64), (8, 4, 64), (4, 4, 128), (8, 8, 128))
+"""Batch, heads and length of square attention scores."""
+
+PRODUCTS = (
+    (16, 256, 256),
+    (32, 512, 512),
+    (32, 1024, 1024),
+    (64, 128, 128),
+    (64, 512, 256),
+    (128, 256, 256),
+    (128, 256, 1024),
+    (128, 1024, 256),
+    (128, 768, 768),
+    (256, 128, 384),
+    (256, 128, 512),
+    (256, 512, 128),
+    (256, 768, 768),
+    (256, 384, 1536),
+    (512, 1024, 1024),
+)
+"""Rows, inner dimension and columns of products of matrices."""
+
+PARAMETERS = ((64,), (512,), (64, 256), (256, 256), (256, 1024), (1024, 1024))
+"""Shapes of parameters that an optimizer updates."""
+
+_DIVISOR = "divisor = 64 : i64"
+
+
+def compute_probes(element: str = "f32") -> list[Probe]:
+    """All of them, for one element type."""
+    return [
+        *_elementwise(element),
+        *_views(element),
+        *_reductions(element),
+        *_normalizations(element),
+        *_attention(element),
+        *_products(element),
+        *_lookups(element),
+        *_losses(element),
+        *_optimizers(element),
+    ]
+
+
+def _elementwise(e: str) -> Iterator[Probe]:
+    for shape in ROWS:
+        x, mask, scalar = (
+            tensor(*shape, element=e),
+            tensor(*shape, element="i1"),
+            tensor(element=e),
+        )
+        for name in ("Add", "Sub"):
+            yield onnx(name, [x, x], [x])
+        for name in ("Mul", "Div"):
+            yield onnx(name, [x, scalar], [x], constants={1: f"dense<0.5> : {scalar}"})
+        yield onnx("Relu", [x], [x])
+        yield onnx("Gelu", [x], [x], attributes='approximate = "tanh"')
+        yield onnx(
+            "Greater", [x, scalar], [mask], constants={1: f"dense<0.0> : {scalar}"}
+        )
+        yield onnx(
+            "Where", [mask, x, scalar], [x], constants={2: f"dense<0.0> : {scalar}"}
+        )
+        yield Probe(
+            "train.gelu_grad",
+            {"dy": x, "x": x},
+            [f'%y = train.gelu_grad %dy, %x {{approximate = "tanh"}} : ({x}, {x}) -> {x}'],
+            {"y": x},
+        )  # fmt: skip
+        parts = tensor(shape[0], 3 * shape[1], element=e)
+        yield onnx("Concat", [x] * 3, [parts], attributes="axis = 1 : i64")
+
+
+def _views(e: str) -> Iterator[Probe]:
+    for batch, heads, rows in SQUARES:
+        width = 32
+        apart, merged = (
+            tensor(batch, rows, heads, width, element=e),
+            tensor(batch, rows, heads * width, element=e),
+        )
+        swapped = tensor(batch, heads, rows, width, element=e)
+        shape = tensor(3, element="i64")
+        target = f"dense<[0, 0, -1]> : {shape}"
+        perm = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
+        yield onnx("Reshape", [apart, shape], [merged], constants={1: target})
+        yield onnx("Transpose", [apart], [swapped], attributes=perm)
+        wide, counts = (
+            tensor(batch, rows, 3 * heads * width, element=e),
+            tensor(3, element="i64"),
+        )
+        yield onnx(
+            "Split",
+            [wide, counts],
+            [merged] * 3,
+            attributes="axis = 2 : i64",
+            constants={1: f"dense<{heads * width}> : {counts}"},
+        )
+        yield Probe(
+            "onnx.Reshape of onnx.Transpose",
+            {"x": swapped},
+            [
+                f"%t = onnx.Transpose(%x) {{{perm}}} : ({swapped}) -> {apart}",
+                f"%s = onnx.Constant() {{value = {target}}} : () -> {shape}",
+                f"%y = onnx.Reshape(%t, %s) : ({apart}, {shape}) -> {merged}",
+            ],
+            {"y": merged},
+        )  # fmt: skip
+
+
+def _reductions(e: str) -> Iterator[Probe]:
+    for rows, width in ROWS:
+        x, row = tensor(rows, width, element=e), tensor(1, width, element=e)
+        axes = tensor(1, element="i64")
+        yield onnx(
+            "ReduceSum",
+            [x, axes],
+            [row],
+            attributes="keepdims = 1 : i64",
+            constants={1: f"dense<0> : {axes}"},
+        )
+        both = tensor(2, element="i64")
+        yield onnx(
+            "ReduceMean",
+            [x, both],
+            [tensor(element=e)],
+            attributes="keepdims = 0 : i64",
+            constants={1: f"dense<[0, 1]> : {both}"},
+        )
+
+
+def _normalizations(e: str) -> Iterator[Probe]:
+    for rows, width in ROWS:
+        x, scale = tensor(rows, width, element=e), tensor(width, element=e)
+        norm = "axis = -1 : i64, epsilon = 1.000000e-05 : f32"
+        yield onnx("LayerNormalization", [x, scale, scale], [x], attributes=norm)
+        yield Probe(
+            "train.layer_norm_grad",
+            {"dy": x, "x": x, "scale": scale},
+            [
+                f"%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale {{axis = 1 : i64, "
+                f"epsilon = 1.000000e-05 : f32}} : ({x}, {x}, {scale}) -> ({x}, {scale}, {scale})"
+            ],
+            {"dx": x, "ds": scale, "db": scale},
+        )
+
+
+def _attention(e: str) -> Iterator[Probe]:
+    for batch, heads, rows in SQUARES:
+        for width in (32, 64):
+            scores = tensor(batch, heads, rows, rows, element=e)
+            apart = tensor(batch, rows, heads, width, element=e)
+            query, key = (
+                tensor(batch, heads, rows, width, element=e),
+                tensor(batch, heads, width, rows, element=e),
+            )
+            yield Probe(
+                "onnx.MatMul of onnx.Transpose",
+                {"a": apart, "b": apart},
+                [
+                    f"%q = onnx.Transpose(%a) {{perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]}} : ({apart}) -> {query}",
+                    f"%k = onnx.Transpose(%b) {{perm = [0 : i64, 2 : i64, 3 : i64, 1 : i64]}} : ({apart}) -> {key}",
+                    f"%y = onnx.MatMul(%q, %k) : ({query}, {key}) -> {scores}",
+                ],
+                {"y": scores},
+            )  # fmt: skip
+            yield Probe(
+                "onnx.MatMul of onnx.Softmax",
+                {"p": scores, "v": apart},
+                [
+                    f"%t = onnx.Transpose(%v) {{perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]}} : ({apart}) -> {query}",
+                    f"%y = onnx.MatMul(%p, %t) : ({scores}, {query}) -> {query}",
+                ],
+                {"y": query},
+            )  # fmt: skip
+            yield onnx(
+                "Einsum",
+                [query, query],
+                [scores],
+                attributes='equation = "debc,deac->deba"',
+            )
+            yield onnx(
+                "Einsum",
+                [scores, query],
+                [query],
+                attributes='equation = "deba,deac->debc"',
+            )
+            yield onnx(
+                "Einsum",
+                [scores, query],
+                [query],
+                attributes='equation = "debc,deba->deca"',
+            )
+        yield onnx("Softmax", [scores], [scores], attributes="axis = -1 : i64")
+        mask = tensor(rows, rows, element=e)
+        yield Probe(
+            "onnx.Add of onnx.Mul",
+            {"x": scores, "m": mask},
+            [f"%y = onnx.Add(%x, %m) : ({scores}, {mask}) -> {scores}"],
+            {"y": scores},
+        )
+        yield Probe(
+            "train.softmax_grad",
+            {"dy": scores, "y": scores},
+            [f"%x = train.softmax_grad %dy, %y {{axis = -1 : i64}} : ({scores}, {scores}) -> {scores}"],
+            {"x": scores},
+        )  # fmt: skip
+
+
+def _products(e: str) -> Iterator[Probe]:
+    for m, k, n in PRODUCTS:
+        a, b, y = (
+            tensor(m, k, element=e),
+            tensor(k, n, element=e),
+            tensor(m, n, element=e),
+        )
+        bias = tensor(n, element=e)
+        yield onnx("Gemm", [a, b, bias], [y])
+        at, bt = tensor(k, m, element=e), tensor(n, k, element=e)
+        yield onnx("Gemm", [at, b], [y], attributes="transA = 1 : i64")
+        yield onnx("Gemm", [a, bt], [y], attributes="transB = 1 : i64")
+        a3, y3 = tensor(4, m // 4, k, element=e), tensor(4, m // 4, n, element=e)
+        yield onnx("MatMul", [a3, b], [y3])
+        yield Probe(
+            "onnx.Add of onnx.MatMul",
+            {"a": a3, "b": b, "c": bias},
+            [
+                f"%p = onnx.MatMul(%a, %b) : ({a3}, {b}) -> {y3}",
+                f"%y = onnx.Add(%p, %c) : ({y3}, {bias}) -> {y3}",
+            ],
+            {"y": y3},
+        )
+
+
+def _lookups(e: str) -> Iterator[Probe]:
+    for vocab in (512, 2048):
+        for batch, rows, width in ((4, 64, 128), (8, 64, 256), (8, 128, 512)):
+            table, ids = (
+                tensor(vocab, width, element=e),
+                tensor(batch, rows, element="i64"),
+            )
+            y = tensor(batch, rows, width, element=e)
+            yield onnx("Gather", [table, ids], [y], below=vocab)
+            yield Probe(
+                "train.gather_grad",
+                {"dy": y, "ids": ids, "table": table},
+                [f"%g = train.gather_grad %dy, %ids like %table {{axis = 0 : i64}} : ({y}, {ids}, {table}) -> {table}"],
+                {"g": table},
+                below=vocab,
+            )  # fmt: skip
+
+
+def _losses(e: str) -> Iterator[Probe]:
+    for vocab in (512, 2048):
+        for batch, rows in ((4, 64), (8, 64), (8, 128)):
+            logits, labels, loss = (
+                tensor(batch, rows, vocab, element=e),
+                tensor(batch, rows, element="i64"),
+                tensor(element=e),
+            )
+            yield Probe(
+                "train.cross_entropy",
+                {"x": logits, "labels": labels},
+                [f"%y = train.cross_entropy %x, %labels {{{_DIVISOR}}} : ({logits}, {labels}) -> {loss}"],
+                {"y": loss},
+                below=vocab,
+            )  # fmt: skip
+            yield Probe(
+                "train.cross_entropy_grad",
+                {"dy": loss, "x": logits, "labels": labels},
+                [f"%y = train.cross_entropy_grad %dy, %x, %labels {{{_DIVISOR}}} : ({loss}, {logits}, {labels}) -> {logits}"],
+                {"y": logits},
+                below=vocab,
+            )  # fmt: skip
+
+
+def _optimizers(e: str) -> Iterator[Probe]:
+    settings = (
+        "learning_rate = 1.000000e-03 : f64, weight_decay = 1.000000e-02 : f64, beta1 = "
+        "9.000000e-01 : f64, beta2 = 9.990000e-01 : f64, epsilon = 1.000000e-08 : f64"
+    )
+    for shape in PARAMETERS:
+        p, step = tensor(*shape, element=e), tensor(element="i64")
+        yield Probe(
+            "train.adamw",
+            {"p": p, "g": p, "m": p, "v": p, "step": step},
+            [
+                f"%a, %b, %c = train.adamw %p, %g, %m, %v, %step {{{settings}}} : "
+                f"({p}, {p}, {p}, {p}, {step}) -> ({p}, {p}, {p})"
+            ],
+            {"a": p, "b": p, "c": p},
+        )
