@@ -4,6 +4,10 @@ names, one after the other, with random arguments, and times calls of their `mai
 
 A call starts on all ranks at the same moment of the machine's clock, and lasts until the
 last rank has its results. Where it is short, several calls in a row are timed together.
+
+Or the packages take turns, call by call, as the ops of a program do: what one finds in the
+caches is what the others left there. Packages of one process are run by every rank for
+itself, all at the same time.
 """
 
 from __future__ import annotations
@@ -58,7 +62,9 @@ class Body:
     def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
         loaded = load_package(job["folder"], f"timed{number}")
         self.program, self.runtime, self.collectives = loaded
-        self.job, self.rank, self.device = job, rank, device
+        self.is_alone = len(self.program.RANKS) == 1
+        self.job, self.device = job, device
+        self.rank = 0 if self.is_alone else rank
         self.meshes: dict[str, Any] = {}
         self.calls = 1
 
@@ -66,6 +72,8 @@ class Body:
         """Makes the process groups, or takes those of a program with the same meshes."""
         for name, spec in self.program.MESHES.items():
             key = f"{name} {spec.axes} {spec.ranks} {spec.groups}"
+            if self.is_alone:
+                continue  # nobody to connect to
             if key not in known:
                 known[key] = self.runtime.Mesh(spec, self.device.type)
             self.meshes[name] = known[key]
@@ -153,6 +161,36 @@ def time_body(body: Body, ranks: Ranks, settings: dict[str, Any]) -> list[float]
     )
 
 
+def time_in_turn(
+    bodies: list[Body], ranks: Ranks, settings: dict[str, Any]
+) -> list[list[float]]:
+    """Seconds of single calls of each program, which take turns."""
+    arguments = [body.arguments()[0] for body in bodies]
+    starts: list[float] = []
+    ends: list[float] = []
+    ranks.start()
+    for _ in range(settings["warm_up"] + settings["samples"]):
+        for body, given in zip(bodies, arguments, strict=True):
+            if given and given[0].is_floating_point():
+                given[0].mul_(1)  # comes fresh from the op before
+            main, finish = body.body.main, body.collectives.finish_sends
+            starts.append(time.perf_counter())
+            main(*given)
+            finish()
+            ends.append(time.perf_counter())
+    # A call together begins when the last rank does; one alone is each rank's own.
+    own = [end - start for start, end in zip(starts, ends, strict=True)]
+    slower = ranks.largest(own)
+    last, until = ranks.largest(starts), ranks.largest(ends)
+    count = len(bodies)
+    found: list[list[float]] = [[] for _ in bodies]
+    for i in range(settings["warm_up"] * count, len(starts)):
+        body = i % count
+        alone = bodies[body].is_alone
+        found[body].append(slower[i] if alone else until[i] - last[i])
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", required=True)
@@ -177,9 +215,15 @@ def main() -> None:
         for body in bodies:
             body.connect(known)
         for round_ in range(job["settings"]["rounds"]):
-            for i, body in enumerate(bodies):
-                body.calls = 1
-                found[i].append(time_body(body, ranks, job["settings"]))
+            if job["settings"]["in_turn"]:
+                times = time_in_turn(bodies, ranks, job["settings"])
+            else:
+                times: list[list[float]] = []
+                for body in bodies:
+                    body.calls = 1
+                    times.append(time_body(body, ranks, job["settings"]))
+            for every, own in zip(found, times, strict=True):
+                every.append(own)
             runtime.report(f"round {round_ + 1} of {job['settings']['rounds']} done")
     if rank == 0:
         Path(options.output).write_text(json.dumps(found), encoding="utf-8")

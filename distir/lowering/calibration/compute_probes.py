@@ -298,7 +298,7 @@ def _optimizers(e: str) -> Iterator[Probe]:
         p, step = tensor(*shape, element=e), tensor(element="i64")
         yield Probe(
             "train.adamw",
-            {"p": p, "g": p, "m": p, "v": p, "step": step},
+            {"p": p, "g": p, "m": p, "v": f'{p} {{dist.role = "state"}}', "step": step},
             [
                 f"%a, %b, %c = train.adamw %p, %g, %m, %v, %step {{{settings}}} : "
                 f"({p}, {p}, {p}, {p}, {step}) -> ({p}, {p}, {p})"

@@ -1,0 +1,118 @@
+"""What the simulator knows of the ops of a probe: the samples that figures are fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.onnx_values import bytes_per_element
+from distir.interpreters.cost.costs import Cost, CostContext, cost_of
+from distir.interpreters.cost.hardware import DeviceKind
+from distir.interpreters.cost.measured import OpFigures, figures_of
+from distir.interpreters.cost.work import Work
+from distir.lowering.calibration.fit import Residual, Sample, fit_op
+from distir.lowering.calibration.probe import Probe
+from distir.program import entry_function
+
+_NOWHERE = DeviceKind("none", 0, 1.0, {"default": 1.0}, 0.0)
+
+
+@dataclass(frozen=True)
+class _Recorder(CostContext):
+    """Notes what a cost function says that an op does, whatever it costs."""
+
+    seen: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
+        self.seen.append(
+            (
+                self.flops if flops is None else flops,
+                self.bytes if moved is None else moved,
+            )
+        )
+        return super().roofline(flops, moved)
+
+    def unworked(self) -> Cost:
+        self.seen.append((0.0, self.bytes))
+        return super().unworked()
+
+
+@dataclass(frozen=True)
+class Described:
+    """An op of a probe: its element type, what it computes and moves."""
+
+    op: Operation
+    element: str
+    flops: float
+    moved: float
+
+
+def described(op: Operation) -> Described:
+    """What the simulator's cost functions say that an op on one device does."""
+
+    def size(value: SSAValue) -> int:
+        type_ = value.type
+        assert isinstance(type_, TensorType)
+        return ceil(prod(type_.get_shape()) * bytes_per_element(type_.element_type))
+
+    context = _Recorder(
+        op,
+        _NOWHERE,
+        Work.of(op, None),
+        tuple(size(v) for v in op.operands),
+        tuple(size(v) for v in op.results),
+    )
+    cost_of(context)
+    ((flops, moved),) = context.seen or [(0.0, 0.0)]
+    return Described(op, context.element_type, flops, moved)
+
+
+Figures = dict[str, dict[str, OpFigures]]
+"""By element type and name."""
+
+
+def fit_ops(
+    probes: Sequence[Probe], seconds: Sequence[float]
+) -> tuple[Figures, list[Residual], dict[str, list[Sample]]]:
+    """
+    The figures of all ops that were measured; `seconds` are those of each probe. Where a
+    probe needs other ops besides the one it is for, what these take by themselves is
+    subtracted. Raises DistIRError.
+    """
+    by_name: dict[str, list[tuple[list[Described], float]]] = {}
+    for probe, took in zip(probes, seconds, strict=True):
+        ops = [
+            described(op)
+            for op in entry_function(probe.module()).body.block.ops
+            if not isinstance(op, ReturnOp) and op.name != "onnx.Constant"
+        ]
+        by_name.setdefault(probe.name, []).append((ops, took))
+    figures: Figures = {}
+    residuals: list[Residual] = []
+    samples: dict[str, list[Sample]] = {}
+    # Probes of several ops come after those of one.
+    for name in sorted(by_name, key=lambda n: max(len(ops) for ops, _ in by_name[n])):
+        element = by_name[name][0][0][-1].element
+        own = samples[name] = [
+            Sample(ops[-1].flops, ops[-1].moved, took - _known(ops[:-1], figures), took)
+            for ops, took in by_name[name]
+        ]
+        found, residual = fit_op(name, own)
+        figures.setdefault(element, {})[name] = found
+        residuals.append(residual)
+    return figures, residuals, samples
+
+
+def _known(
+    ops: Sequence[Described], figures: Mapping[str, Mapping[str, OpFigures]]
+) -> float:
+    total = 0.0
+    for each in ops:
+        found = figures_of(each.op, figures.get(each.element, {}))
+        total += 0.0 if found is None else found.seconds(each.flops, each.moved)
+    return total
