@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 from distir.errors import DistIRError
 from distir.lowering.launch import Progress, Spawner, run_script
@@ -59,6 +60,23 @@ Timing = list[list[float]]
 """Seconds per call of one package: per round, the samples."""
 
 
+@dataclass(frozen=True)
+class Timings:
+    """Timings of packages, on a device of that name and memory in bytes."""
+
+    times: list[Timing]
+    device: str
+    memory: int
+
+
+def typical(rounds: Timing) -> float:
+    """
+    The least of the rounds' medians: a disturbance makes a round slower, never faster;
+    within a round what varies, such as the time to wake a thread, varies in programs too.
+    """
+    return min(median(samples) for samples in rounds)
+
+
 def time_packages(
     packages: Sequence[TimedPackage],
     ranks: int,
@@ -68,13 +86,13 @@ def time_packages(
     backend: str = "gloo",
     timeout_s: float = 600.0,
     progress: Progress | None = None,
-) -> list[Timing]:
+) -> Timings:
     """
-    Runs packages that all need `ranks` processes, in the same processes, and gives the
-    seconds per call of each. On the CPU each process has one thread. Raises DistIRError.
+    Times packages in the same `ranks` processes; each needs so many, or one: then every
+    rank runs it for itself. On the CPU each process has one thread. Raises DistIRError.
     """
     if not packages:
-        return []
+        raise DistIRError("there is no package to time")
     with tempfile.TemporaryDirectory(prefix="distir-") as name:
         folder = Path(name)
         job = {
@@ -100,8 +118,11 @@ def time_packages(
             timeout_s=timeout_s,
             progress=progress,
             spawner=spawner,
+            renews=True,
         )
         try:
-            return json.loads(output.read_text(encoding="utf-8"))
+            found = json.loads(output.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DistIRError(f"the timing left no result: {error}") from error
+        device = found["device"]
+        return Timings(found["times"], device["name"], device["memory"])

@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
+import platform
 import sys
 import time
 from pathlib import Path
@@ -191,6 +193,23 @@ def time_in_turn(
     return found
 
 
+def described(device: torch.device, ranks: int) -> dict[str, Any]:
+    """The device that a rank runs on: its name and its memory in bytes."""
+    if device.type == "cuda":
+        memory = torch.cuda.mem_get_info(device)[1]
+        return {"name": torch.cuda.get_device_name(device), "memory": memory}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
+    return {"name": f"one core of {cpu_name()}", "memory": memory}
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", required=True)
@@ -204,9 +223,12 @@ def main() -> None:
     torch.manual_seed(0)
     packages = job["packages"]
     runtime = load_package(packages[0]["folder"], "first")[1]
-    rank, device = runtime.start(
-        options.backend, job["ranks"], options.timeout, options.init_method
-    )
+    try:
+        rank, device = runtime.start(
+            options.backend, job["ranks"], options.timeout, options.init_method
+        )
+    except runtime.ProgramError as error:
+        sys.exit(f"error: {error}")
     ranks = Ranks(rank, job["ranks"], device)
     bodies = [Body(p, i, rank, device) for i, p in enumerate(packages)]
     found: list[list[list[float]]] = [[] for _ in bodies]
@@ -226,7 +248,8 @@ def main() -> None:
                 every.append(own)
             runtime.report(f"round {round_ + 1} of {job['settings']['rounds']} done")
     if rank == 0:
-        Path(options.output).write_text(json.dumps(found), encoding="utf-8")
+        output = {"times": found, "device": described(device, job["ranks"])}
+        Path(options.output).write_text(json.dumps(output), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 

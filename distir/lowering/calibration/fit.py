@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -62,7 +62,16 @@ def check_residuals(residuals: Sequence[Residual], limit: float) -> None:
         )
 
 
-def fit_op(name: str, samples: Sequence[Sample]) -> tuple[OpFigures, Residual]:
+@dataclass(frozen=True)
+class OpFit:
+    """Figures of an op, and the samples that they explain."""
+
+    figures: OpFigures
+    samples: Sequence[Sample]
+    residual: Residual
+
+
+def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
     """
     The figures of an op with the least squares of relative errors; none is negative.
     Raises DistIRError without enough samples.
@@ -90,13 +99,11 @@ def fit_op(name: str, samples: Sequence[Sample]) -> tuple[OpFigures, Residual]:
             best = error, figures, found
     assert best is not None
     figures = best[1]
-    return figures, residual(
-        name,
-        [
-            (s.total - s.seconds + figures.seconds(s.flops, s.moved), s.total)
-            for s in samples
-        ],
-    )
+    pairs = [
+        (s.total - s.seconds + figures.seconds(s.flops, s.moved), s.total)
+        for s in samples
+    ]
+    return OpFit(figures, samples, residual(name, pairs))
 
 
 @dataclass(frozen=True)
@@ -105,22 +112,22 @@ class LinkFit:
 
     overhead: float
     per_byte: float
-
-    def seconds(self, size: float) -> float:
-        """How long it takes for a buffer of that size."""
-        return self.overhead + size * self.per_byte
+    residual: Residual
 
 
-def fit_communication(
-    kind: str, samples: Sequence[tuple[float, float]]
-) -> tuple[LinkFit, Residual]:
+def fit_communication(kind: str, samples: Sequence[tuple[float, float]]) -> LinkFit:
     """The same for pairs of bytes and seconds. Raises DistIRError."""
     _check_count(kind, samples)
     size, seconds = np.array(samples).T
     columns = np.stack([np.ones_like(size), size], 1)
     (overhead, per_byte), _ = _least_squares(columns, seconds, seconds)
-    fit = LinkFit(float(overhead), float(per_byte))
-    return fit, residual(kind, [(fit.seconds(s), t) for s, t in samples])
+    if per_byte <= 0:
+        raise DistIRError(
+            f"{kind} took no longer for larger buffers, so that no bandwidth can be told; "
+            f"measure again when the machine is idle"
+        )
+    pairs = [(overhead + s * per_byte, t) for s, t in samples]
+    return LinkFit(float(overhead), float(per_byte), residual(kind, pairs))
 
 
 def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:
@@ -159,14 +166,3 @@ def _least_squares(
                 best, least = np.zeros(columns.shape[1]), float(error @ error)
                 best[list(chosen)] = found / scale
     return best, least
-
-
-Statistic = Callable[[Sequence[Sequence[float]]], float]
-
-
-def typical(rounds: Sequence[Sequence[float]]) -> float:
-    """
-    The least of the rounds' medians: a disturbance makes a round slower, never faster;
-    within a round what varies, such as the time to wake a thread, varies in programs too.
-    """
-    return min(float(np.median(samples)) for samples in rounds)

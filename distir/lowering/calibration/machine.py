@@ -3,70 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.cost.profiles import Profile
-from distir.lowering.calibration.fit import LinkFit, Residual, Sample
-from distir.lowering.calibration.samples import Figures
+from distir.lowering.calibration.fit import LinkFit, OpFit, Residual
+from distir.lowering.calibration.samples import OpFits
 
 LINK = "link"
 SEND = "send"
+SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 
 
 @dataclass(frozen=True)
 class Machine:
     """
     A machine of `devices` equal devices of kind `device`, as it was measured: `ops` by
-    element type and name, with the `samples` that they explain; `links` by kind of
-    communication between two devices (empty for a single device); `memory` in bytes per
-    device. `conditions` say how it was measured.
+    element type and name, `links` by kind of communication between two devices (empty for
+    a single device); `memory` in bytes per device. `conditions` say how it was measured.
     """
 
     name: str
     device: str
     devices: int
     memory: int
-    ops: Figures
-    samples: Mapping[str, Sequence[Sample]]
+    ops: OpFits
     links: Mapping[str, LinkFit]
-    residuals: Sequence[Residual]
     conditions: str
 
     @property
-    def memory_bandwidth(self) -> float:
-        """Bytes/s of the fastest large op that only moves them."""
-        moving = [
-            s.moved / s.seconds
-            for name in ("onnx.Add", "onnx.Relu")
-            for s in self.samples[name]
-            if s.seconds > 0
-        ]
-        return max(moving)
+    def residuals(self) -> list[Residual]:
+        """What no figure explains, of every op and kind of communication."""
+        fits = [fit for table in self.ops.values() for fit in table.values()]
+        return [fit.residual for fit in (*fits, *self.links.values())]
 
     @property
-    def peak_flops(self) -> float:
-        """FLOP/s of the fastest product that was measured."""
-        return max(
-            s.flops / s.seconds
-            for samples in self.samples.values()
-            for s in samples
-            if s.flops and s.seconds > 0
-        )
+    def memory_bandwidth(self) -> float:
+        """Bytes/s of the fastest addition."""
+        fits = [f for t in self.ops.values() for n, f in t.items() if n == SUM]
+        return max(s.moved / s.seconds for fit in fits for s in fit.samples)
+
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """FLOP/s of the fastest product, by element type."""
+        return {
+            element: max(s.flops / s.seconds for s in table[PRODUCT].samples)
+            for element, table in self.ops.items()
+            if PRODUCT in table
+        }
 
     def cluster(self) -> ClusterOp:
         """The machine as a `device.cluster`, with the best rates that were measured."""
+        peaks = self.peak_flops
         kind = KindOp(
             self.device,
             range(self.devices),
             memory=self.memory,
             memory_bandwidth=self.memory_bandwidth,
-            peak_flops={"default": self.peak_flops},
-            launch_latency=min(
-                f.overhead for t in self.ops.values() for f in t.values()
-            ),
+            peak_flops={**peaks, "default": min(peaks.values())},
+            launch_latency=0.0,
         )
         links: list[LinkOp] = []
         if self.links:
@@ -92,24 +89,21 @@ class Machine:
 
     def profile_json(self) -> dict[str, Any]:
         """The profile, as `Profile.parse` reads it."""
-        by_name = {r.name: str(r) for r in self.residuals}
+        classes = {element: self._classes(element) for element in self.peak_flops}
         ops = {
-            element: {
-                n: f.to_json(f"measured: {by_name[n]}")
-                for n, f in sorted(table.items())
-            }
+            element: {name: _op_json(fit) for name, fit in sorted(table.items())}
             for element, table in self.ops.items()
         }
         return {
             "description": self.conditions,
             "device": self.device,
-            "compute": {"default": self._classes()},
+            "compute": {"default": next(iter(classes.values())), **classes},
             "dispatch": {
                 "op": 0.0,
                 "collective": 0.0,
                 "source": "part of every figure",
             },
-            "links": {} if not self.links else {LINK: self._link(by_name)},
+            "links": {} if not self.links else {LINK: self._link()},
             "ops": ops,
         }
 
@@ -117,10 +111,10 @@ class Machine:
         """The profile itself."""
         return Profile.parse(self.name, json.loads(json.dumps(self.profile_json())))
 
-    def _classes(self) -> dict[str, Any]:
+    def _classes(self, element: str) -> dict[str, Any]:
         """Curves for ops that were not measured, as the plainest one of their class."""
-        table = next(t for t in self.ops.values() if "onnx.Add" in t)
-        add, product = table["onnx.Add"], table["onnx.MatMul"]
+        table = self.ops[element]
+        add, product = table[SUM].figures, table[PRODUCT].figures
         per_byte = add.per_byte + add.beyond_cache
         moving = {
             "bandwidth": 1 / (per_byte * self.memory_bandwidth),
@@ -128,15 +122,15 @@ class Machine:
         }
         computing = {
             "bandwidth": moving["bandwidth"],
-            "efficiency": 1 / (product.per_flop * self.peak_flops),
+            "efficiency": 1 / (product.per_flop * self.peak_flops[element]),
             "overhead": product.overhead,
         }
         return {
-            "elementwise": {**moving, "source": "as onnx.Add"},
-            "contraction": {**computing, "source": "as onnx.MatMul"},
+            "elementwise": {**moving, "source": f"as {SUM}"},
+            "contraction": {**computing, "source": f"as {PRODUCT}"},
         }
 
-    def _link(self, sources: Mapping[str, str]) -> dict[str, Any]:
+    def _link(self) -> dict[str, Any]:
         """
         Figures by kind of communication. With two devices, a ring moves half of the buffer
         once (all-gather, reduce-scatter, all-to-all) or twice (all-reduce).
@@ -148,8 +142,12 @@ class Machine:
                 / (fit.per_byte * self.link_bandwidth),
                 "overhead": fit.overhead,
                 "latency": 0.0,
-                "source": f"measured: {sources[kind]}",
+                "source": f"measured: {fit.residual}",
             }
             for kind, fit in self.links.items()
         }
         return {**kinds[SEND], "kinds": kinds}
+
+
+def _op_json(fit: OpFit) -> dict[str, Any]:
+    return fit.figures.to_json(f"measured: {fit.residual}")

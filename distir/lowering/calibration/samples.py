@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 
@@ -13,9 +13,9 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.onnx_values import bytes_per_element
 from distir.interpreters.cost.costs import Cost, CostContext, cost_of
 from distir.interpreters.cost.hardware import DeviceKind
-from distir.interpreters.cost.measured import OpFigures, figures_of
+from distir.interpreters.cost.measured import figures_of
 from distir.interpreters.cost.work import Work
-from distir.lowering.calibration.fit import Residual, Sample, fit_op
+from distir.lowering.calibration.fit import OpFit, Sample, fit_op
 from distir.lowering.calibration.probe import Probe
 from distir.program import entry_function
 
@@ -72,47 +72,40 @@ def described(op: Operation) -> Described:
     return Described(op, context.element_type, flops, moved)
 
 
-Figures = dict[str, dict[str, OpFigures]]
+OpFits = dict[str, dict[str, OpFit]]
 """By element type and name."""
 
 
-def fit_ops(
-    probes: Sequence[Probe], seconds: Sequence[float]
-) -> tuple[Figures, list[Residual], dict[str, list[Sample]]]:
+def fit_ops(probes: Sequence[Probe], seconds: Sequence[float]) -> OpFits:
     """
     The figures of all ops that were measured; `seconds` are those of each probe. Where a
     probe needs other ops besides the one it is for, what these take by themselves is
     subtracted. Raises DistIRError.
     """
-    by_name: dict[str, list[tuple[list[Described], float]]] = {}
+    measured: dict[tuple[str, str], list[tuple[list[Described], float]]] = {}
     for probe, took in zip(probes, seconds, strict=True):
         ops = [
             described(op)
             for op in entry_function(probe.module()).body.block.ops
             if not isinstance(op, ReturnOp) and op.name != "onnx.Constant"
         ]
-        by_name.setdefault(probe.name, []).append((ops, took))
-    figures: Figures = {}
-    residuals: list[Residual] = []
-    samples: dict[str, list[Sample]] = {}
+        measured.setdefault((ops[-1].element, probe.name), []).append((ops, took))
+    fits: OpFits = {}
     # Probes of several ops come after those of one.
-    for name in sorted(by_name, key=lambda n: max(len(ops) for ops, _ in by_name[n])):
-        element = by_name[name][0][0][-1].element
-        own = samples[name] = [
-            Sample(ops[-1].flops, ops[-1].moved, took - _known(ops[:-1], figures), took)
-            for ops, took in by_name[name]
+    order = sorted(measured, key=lambda key: max(len(ops) for ops, _ in measured[key]))
+    for element, name in order:
+        samples = [
+            Sample(ops[-1].flops, ops[-1].moved, took - _known(ops[:-1], fits), took)
+            for ops, took in measured[element, name]
         ]
-        found, residual = fit_op(name, own)
-        figures.setdefault(element, {})[name] = found
-        residuals.append(residual)
-    return figures, residuals, samples
+        fits.setdefault(element, {})[name] = fit_op(name, samples)
+    return fits
 
 
-def _known(
-    ops: Sequence[Described], figures: Mapping[str, Mapping[str, OpFigures]]
-) -> float:
+def _known(ops: Sequence[Described], fits: OpFits) -> float:
     total = 0.0
     for each in ops:
-        found = figures_of(each.op, figures.get(each.element, {}))
+        table = {name: f.figures for name, f in fits.get(each.element, {}).items()}
+        found = figures_of(each.op, table)
         total += 0.0 if found is None else found.seconds(each.flops, each.moved)
     return total
