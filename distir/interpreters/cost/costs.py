@@ -21,6 +21,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import ElementType
 from distir.errors import DistIRError
+from distir.interpreters.cost.fusion import is_bucketed, is_view, joins, stays
 from distir.interpreters.cost.hardware import DeviceKind
 from distir.interpreters.cost.measured import OpFigures, figures_of
 from distir.interpreters.cost.profiles import DEFAULT, OP_CLASSES, Profile
@@ -118,9 +119,19 @@ class CostContext:
         return None if table is None else figures_of(self.op, table)
 
     def _profiled(self, profile: Profile, flops: float, moved: float) -> float:
+        if is_view(self.op, profile.fusion):
+            return 0.0
+        before, after = joins(self.op, profile.fusion), stays(self.op, profile.fusion)
+        if before is not None:
+            moved -= self.operand_bytes[list(self.op.operands).index(before)]
+        if after is not None:
+            moved -= self.result_bytes[after.index]
+        moved = max(moved, 0)
         op_class = _CLASSES.get(self.op.name, "contraction" if flops else "elementwise")
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
+        if before is not None or is_bucketed(self.op, profile.fusion):
+            return moved / (bandwidth * curve.bandwidth)
         if not flops:
             seconds = curve.moving_seconds(moved, bandwidth)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from distir.errors import DistIRError
@@ -88,6 +89,13 @@ class Table:
             raise self._error(key, value, "two whole numbers above 0")
         pair = Table(f"{self.owner}, {key}", {"0": value[0], "1": value[1]})
         return pair.size("0", 1), pair.size("1", 1)
+
+    def choices(self, key: str, known: Sequence[str]) -> frozenset[str]:
+        """A list of known words, which may be left out."""
+        value: Any = self._value(key, [])
+        if not isinstance(value, list) or any(word not in known for word in value):
+            raise self._error(key, value, f"a list of some of {', '.join(known)}")
+        return frozenset(value)
 
     def table(self, key: str) -> Table:
         """An object."""

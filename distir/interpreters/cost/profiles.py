@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from distir.errors import DistIRError
+from distir.interpreters.cost.fusion import FUSIONS
 from distir.interpreters.cost.measured import OpFigures, OpTable
 from distir.interpreters.cost.profile_table import Table
 from distir.interpreters.cost.work import Product
@@ -184,6 +185,7 @@ class Profile:
     - `compute`: by element type (`default` serves those that are not there) and class of
       ops, a curve;
     - `links`: by name of a `device.link`;
+    - `fusion`: which ops run together (see `distir.interpreters.cost.fusion`);
     - `ops`: by element type, figures of ops that were measured one by one.
     """
 
@@ -192,6 +194,7 @@ class Profile:
     compute: Mapping[str, Mapping[str, Curve]]
     dispatch: Dispatch = Dispatch()
     links: Mapping[str, LinkFigures] = field(default_factory=dict[str, LinkFigures])
+    fusion: frozenset[str] = frozenset()
     ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
 
     def curve(self, element_type: str, op_class: str) -> Curve:
@@ -241,7 +244,7 @@ class Profile:
         device = table.text("device")
         compute: dict[str, dict[str, Curve]] = {}
         for element_type, classes in table.tables("compute").items():
-            of_type = compute[element_type] = dict[str, Curve]()
+            curves = compute[element_type] = dict[str, Curve]()
             for op_class, curve in classes.all_tables().items():
                 if op_class not in OP_CLASSES:
                     raise DistIRError(
@@ -249,7 +252,7 @@ class Profile:
                         f"choose one of {', '.join(OP_CLASSES)}"
                     )
                 computes = "contraction" in (op_class, OP_CLASSES[op_class])
-                of_type[op_class] = Curve.read(curve, computes)
+                curves[op_class] = Curve.read(curve, computes)
         dispatch = Dispatch.read(table.table("dispatch"))
         links = {
             link: LinkFigures.read(figures)
@@ -258,9 +261,10 @@ class Profile:
         ops = {
             element_type: {
                 op: OpFigures.read(figures)
-                for op, figures in table.all_tables().items()
+                for op, figures in of_type.all_tables().items()
             }
-            for element_type, table in table.tables("ops", required=False).items()
+            for element_type, of_type in table.tables("ops", required=False).items()
         }
+        fusion = table.choices("fusion", FUSIONS)
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links, ops)
+        return Profile(name, device, compute, dispatch, links, fusion, ops)

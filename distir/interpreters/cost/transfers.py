@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost import communication
 from distir.interpreters.cost.communication import Topology
+from distir.interpreters.cost.fusion import is_bucketed
 from distir.interpreters.cost.placement import Groups, Placement, UniformPlacement
 from distir.program import describe
 
@@ -76,14 +76,23 @@ def _rooted_groups(
     return placement.group([*devices, *rest])
 
 
+Seconds = Callable[[float, Topology], float]
+
+BUCKET = 25e6
+"""Bytes of gradients that are reduced at once, in PyTorch's DistributedDataParallel."""
+
+
 def _transfer(
-    kind: str,
+    op: Operation,
     groups: Groups,
-    seconds: Callable[[Topology], float],
+    seconds: Seconds,
+    size: float,
     sent: npt.NDArray[np.float64] | float,
 ) -> Transfer:
+    """`seconds` takes `size` bytes and a topology."""
+    kind = op.name.removeprefix("collective.")
     by_topology = {
-        stages: seconds(communication.of_kind(kind, stages))
+        stages: _issued(op, seconds, size, communication.of_kind(kind, stages))
         for stages in groups.distinct()
     }
     shape = groups.positions.shape
@@ -95,47 +104,44 @@ def _transfer(
     return Transfer(groups.positions, each, per_device)
 
 
+def _issued(op: Operation, seconds: Seconds, size: float, stages: Topology) -> float:
+    """Seconds of a collective as the software of a profile issues it."""
+    profile = stages[-1].level.profile if stages else None
+    if profile is None:
+        return seconds(size, stages)
+    if is_bucketed(op, profile.fusion) and size < BUCKET:
+        return seconds(BUCKET, stages) * size / BUCKET
+    return max(profile.dispatch.collective, seconds(size, stages))
+
+
 def _all_reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = 2 * (groups.size - 1) / groups.size * size
-    return _transfer(
-        "all_reduce", groups, partial(communication.all_reduce_seconds, size), sent
-    )
+    return _transfer(op, groups, communication.all_reduce_seconds, size, sent)
 
 
 def _all_gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (_, size) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(
-        "all_gather", groups, partial(communication.all_gather_seconds, size), sent
-    )
+    return _transfer(op, groups, communication.all_gather_seconds, size, sent)
 
 
 def _reduce_scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(
-        "reduce_scatter",
-        groups,
-        partial(communication.reduce_scatter_seconds, size),
-        sent,
-    )
+    return _transfer(op, groups, communication.reduce_scatter_seconds, size, sent)
 
 
 def _all_to_all(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(
-        "all_to_all", groups, partial(communication.all_to_all_seconds, size), sent
-    )
+    return _transfer(op, groups, communication.all_to_all_seconds, size, sent)
 
 
 def _permute(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = size if groups.size > 1 else 0
-    return _transfer(
-        "permute", groups, partial(communication.shift_seconds, size), sent
-    )
+    return _transfer(op, groups, communication.shift_seconds, size, sent)
 
 
 def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -143,9 +149,7 @@ def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     size, _ = _local_bytes(op, placement)
     sent = np.full(groups.size, float(size))
     sent[-1] = 0.0  # the end of the chain
-    return _transfer(
-        "broadcast", groups, partial(communication.broadcast_seconds, size), sent
-    )
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
 
 def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -153,9 +157,7 @@ def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     size, _ = _local_bytes(op, placement)
     sent = np.full(groups.size, float(size))
     sent[0] = 0.0  # the root is the end of the chain
-    return _transfer(
-        "reduce", groups, partial(communication.broadcast_seconds, size), sent
-    )
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
 
 def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -164,9 +166,7 @@ def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     whole = part * groups.size
     sent = np.zeros(groups.size)
     sent[0] = whole - part
-    return _transfer(
-        "scatter", groups, partial(communication.all_to_all_seconds, whole), sent
-    )
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
 def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -175,9 +175,7 @@ def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     whole = part * groups.size
     sent = np.full(groups.size, float(part))
     sent[0] = 0.0
-    return _transfer(
-        "gather", groups, partial(communication.all_to_all_seconds, whole), sent
-    )
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
 _COLLECTIVES: dict[
