@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from distir.lowering.calibration.probe import Probe, tensor
 
 ROWS = (8, 64, 256, 512, 1024, 2048, 8192)
-"""Rows of 256 elements: 8 kB to 8 MB of f32."""
+WIDTH = 256
+"""Rows and columns of buffers: 8 kB to 8 MB of f32."""
 
 _CLUSTER = (
     "device.cluster @machine {",
@@ -23,20 +24,23 @@ _PAIR = (
     "device.mesh @b on @machine <> [1]",
 )
 
-SEND = "dist.send"
 
-
-def communication_probes(element: str = "f32") -> list[Probe]:
-    """All of them, for one element type."""
+def communication_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
+    """All of them, for one element type; buffers are `scale` times as large."""
+    sizes = [rows * scale for rows in ROWS]
     return [
-        *(probe for rows in ROWS for probe in _collectives(rows, element)),
-        *(_round_trip(rows, element) for rows in ROWS),
+        *(probe for rows in sizes for probe in _collectives(rows, element)),
+        *(_round_trip(rows, element) for rows in sizes),
     ]
 
 
 def _laid_out(rows: int, element: str, mesh: str, layout: str = "") -> str:
     encoding = f"#dist.layout<@{mesh}{', ' if layout else ''}{layout}>"
-    return f"{tensor(rows, 256, element=element)[:-1]}, {encoding}>"
+    return f"{tensor(rows, WIDTH, element=element)[:-1]}, {encoding}>"
+
+
+def _bytes(rows: int, element: str) -> int:
+    return rows * WIDTH * int(element.lstrip("bf")) // 8
 
 
 def _collectives(rows: int, element: str) -> Iterator[Probe]:
@@ -56,6 +60,9 @@ def _collectives(rows: int, element: str) -> Iterator[Probe]:
             {"x": before},
             [f'%y = collective.{name} %x over ["d"] : {before} -> {after}'],
             {"y": after},
+            # What a slice takes is no communication.
+            kind="" if name == "slice" else name,
+            size=_bytes(rows, element),
             prologue=_MESH,
         )
 
@@ -64,12 +71,14 @@ def _round_trip(rows: int, element: str) -> Probe:
     """There and back, so that the second send cannot start before the first arrives."""
     here, there = _laid_out(rows, element, "a"), _laid_out(rows, element, "b")
     return Probe(
-        SEND,
+        "dist.send",
         {"x": here},
         [
             f"%y = dist.send %x {{dist.asynchronous}} : {here} -> {there}",
             f"%z = dist.send %y {{dist.asynchronous}} : {there} -> {here}",
         ],
         {"z": here},
+        kind="send",
+        size=_bytes(rows, element),
         prologue=_PAIR,
     )

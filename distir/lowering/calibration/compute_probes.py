@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from distir.lowering.calibration.probe import Probe, onnx, tensor
 
-ROWS = ((16, 64), (64, 256), (256, 256), (128, 1024), (256, 2048), (1024, 2048))
-"""Rows and widths of activations: 4 kB to 8 MB of f32."""
+ROWS = ((16, 64), (64, 256), (256, 256), (128, 1024), (256, 2048))
+"""Rows and widths of activations: 4 kB to 2 MB of f32."""
 
-SQUARES = ((2, 2, 32), (4, 4, 64), (8, 4, 64), (4, 4, 128), (8, 8, 128))
+SQUARES = ((2, 2, 32), (4, 4, 64), (4, 4, 128), (8, 8, 128))
 """Batch, heads and length of square attention scores."""
 
 PRODUCTS = (
@@ -23,43 +23,52 @@ PRODUCTS = (
     (32, 512, 512),
     (32, 1024, 1024),
     (64, 128, 128),
-    (64, 512, 256),
     (128, 256, 256),
     (128, 256, 1024),
     (128, 1024, 256),
     (128, 768, 768),
     (256, 128, 384),
-    (256, 128, 512),
     (256, 512, 128),
     (256, 768, 768),
-    (256, 384, 1536),
-    (512, 1024, 1024),
 )
 """Rows, inner dimension and columns of products of matrices."""
 
 PARAMETERS = ((64,), (512,), (64, 256), (256, 256), (256, 1024), (1024, 1024))
 """Shapes of parameters that an optimizer updates."""
 
+LOOKUPS = ((4, 64, 128), (8, 64, 256), (8, 128, 512))
+"""Batch, length and width of what is looked up in an embedding."""
+
+VOCABULARIES = (512, 2048)
+
 _DIVISOR = "divisor = 64 : i64"
 
 
-def compute_probes(element: str = "f32") -> list[Probe]:
-    """All of them, for one element type."""
+def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
+    """
+    All of them, for one element type. Tensors are `scale` times as large: they have more
+    rows or larger batches, parameters more rows.
+    """
     return [
-        *_elementwise(element),
-        *_views(element),
-        *_reductions(element),
-        *_normalizations(element),
-        *_attention(element),
-        *_products(element),
-        *_lookups(element),
-        *_losses(element),
-        *_optimizers(element),
+        probe
+        for group in (
+            _elementwise,
+            _views,
+            _reductions,
+            _normalizations,
+            _attention,
+            _products,
+            _lookups,
+            _losses,
+            _optimizers,
+        )
+        for probe in group(element, scale)
     ]
 
 
-def _elementwise(e: str) -> Iterator[Probe]:
-    for shape in ROWS:
+def _elementwise(e: str, scale: int) -> Iterator[Probe]:
+    for rows, width in ROWS:
+        shape = rows * scale, width
         x, mask, scalar = (
             tensor(*shape, element=e),
             tensor(*shape, element="i1"),
@@ -87,8 +96,9 @@ def _elementwise(e: str) -> Iterator[Probe]:
         yield onnx("Concat", [x] * 3, [parts], attributes="axis = 1 : i64")
 
 
-def _views(e: str) -> Iterator[Probe]:
+def _views(e: str, scale: int) -> Iterator[Probe]:
     for batch, heads, rows in SQUARES:
+        batch *= scale
         width = 32
         apart, merged = (
             tensor(batch, rows, heads, width, element=e),
@@ -123,8 +133,9 @@ def _views(e: str) -> Iterator[Probe]:
         )  # fmt: skip
 
 
-def _reductions(e: str) -> Iterator[Probe]:
+def _reductions(e: str, scale: int) -> Iterator[Probe]:
     for rows, width in ROWS:
+        rows *= scale
         x, row = tensor(rows, width, element=e), tensor(1, width, element=e)
         axes = tensor(1, element="i64")
         yield onnx(
@@ -144,24 +155,26 @@ def _reductions(e: str) -> Iterator[Probe]:
         )
 
 
-def _normalizations(e: str) -> Iterator[Probe]:
+def _normalizations(e: str, scale: int) -> Iterator[Probe]:
     for rows, width in ROWS:
-        x, scale = tensor(rows, width, element=e), tensor(width, element=e)
+        rows *= scale
+        x, gain = tensor(rows, width, element=e), tensor(width, element=e)
         norm = "axis = -1 : i64, epsilon = 1.000000e-05 : f32"
-        yield onnx("LayerNormalization", [x, scale, scale], [x], attributes=norm)
+        yield onnx("LayerNormalization", [x, gain, gain], [x], attributes=norm)
         yield Probe(
             "train.layer_norm_grad",
-            {"dy": x, "x": x, "scale": scale},
+            {"dy": x, "x": x, "scale": gain},
             [
                 f"%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale {{axis = 1 : i64, "
-                f"epsilon = 1.000000e-05 : f32}} : ({x}, {x}, {scale}) -> ({x}, {scale}, {scale})"
+                f"epsilon = 1.000000e-05 : f32}} : ({x}, {x}, {gain}) -> ({x}, {gain}, {gain})"
             ],
-            {"dx": x, "ds": scale, "db": scale},
+            {"dx": x, "ds": gain, "db": gain},
         )
 
 
-def _attention(e: str) -> Iterator[Probe]:
+def _attention(e: str, scale: int) -> Iterator[Probe]:
     for batch, heads, rows in SQUARES:
+        batch *= scale
         for width in (32, 64):
             scores = tensor(batch, heads, rows, rows, element=e)
             apart = tensor(batch, rows, heads, width, element=e)
@@ -222,8 +235,9 @@ def _attention(e: str) -> Iterator[Probe]:
         )  # fmt: skip
 
 
-def _products(e: str) -> Iterator[Probe]:
+def _products(e: str, scale: int) -> Iterator[Probe]:
     for m, k, n in PRODUCTS:
+        m *= scale
         a, b, y = (
             tensor(m, k, element=e),
             tensor(k, n, element=e),
@@ -247,9 +261,10 @@ def _products(e: str) -> Iterator[Probe]:
         )
 
 
-def _lookups(e: str) -> Iterator[Probe]:
-    for vocab in (512, 2048):
-        for batch, rows, width in ((4, 64, 128), (8, 64, 256), (8, 128, 512)):
+def _lookups(e: str, scale: int) -> Iterator[Probe]:
+    for vocab in VOCABULARIES:
+        for batch, rows, width in LOOKUPS:
+            batch *= scale
             table, ids = (
                 tensor(vocab, width, element=e),
                 tensor(batch, rows, element="i64"),
@@ -265,9 +280,10 @@ def _lookups(e: str) -> Iterator[Probe]:
             )  # fmt: skip
 
 
-def _losses(e: str) -> Iterator[Probe]:
-    for vocab in (512, 2048):
-        for batch, rows in ((4, 64), (8, 64), (8, 128)):
+def _losses(e: str, scale: int) -> Iterator[Probe]:
+    for vocab in VOCABULARIES:
+        for batch, rows, _ in LOOKUPS:
+            batch *= scale
             logits, labels, loss = (
                 tensor(batch, rows, vocab, element=e),
                 tensor(batch, rows, element="i64"),
@@ -289,12 +305,13 @@ def _losses(e: str) -> Iterator[Probe]:
             )  # fmt: skip
 
 
-def _optimizers(e: str) -> Iterator[Probe]:
+def _optimizers(e: str, scale: int) -> Iterator[Probe]:
     settings = (
         "learning_rate = 1.000000e-03 : f64, weight_decay = 1.000000e-02 : f64, beta1 = "
         "9.000000e-01 : f64, beta2 = 9.990000e-01 : f64, epsilon = 1.000000e-08 : f64"
     )
-    for shape in PARAMETERS:
+    for rows, *columns in PARAMETERS:
+        shape = (rows * scale, *columns)
         p, step = tensor(*shape, element=e), tensor(element="i64")
         yield Probe(
             "train.adamw",

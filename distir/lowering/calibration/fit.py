@@ -93,9 +93,9 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
         # A cache must explain something to be believed.
         if best is None or error < 0.9 * best[0]:
             beyond = found[3] if cache else 0.0
-            figures = OpFigures(
-                *found[:3].tolist(), float(beyond), cache if beyond else 0.0
-            )
+            overhead, per_flop, per_byte = (float(x) for x in found[:3])
+            at = cache if beyond else 0.0
+            figures = OpFigures(overhead, per_flop, per_byte, float(beyond), at)
             best = error, figures, found
     assert best is not None
     figures = best[1]

@@ -6,7 +6,7 @@ what generated programs run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -28,7 +28,9 @@ class Probe:
       operand comes from a B, where that makes a difference;
     - `arguments`: types by SSA name; `body`: the ops, one a line; `results`: SSA names and
       types of what is returned;
-    - `below`: integer arguments are less than that.
+    - `below`: integer arguments are less than that;
+    - `kind`: of communication, if it is that, with a buffer of `size` bytes; `prologue`: the
+      meshes of its layouts.
     """
 
     name: str
@@ -36,7 +38,9 @@ class Probe:
     body: Sequence[str]
     results: Mapping[str, str]
     below: int = 2
-    prologue: Sequence[str] = field(default=())
+    kind: str = ""
+    size: int = 0
+    prologue: Sequence[str] = ()
 
     @property
     def text(self) -> str:
@@ -53,12 +57,19 @@ class Probe:
         ]
         return "\n".join(lines)
 
-    def module(self) -> ModuleOp:
-        """The program."""
-        context = Context()
+
+class Prober:
+    """Makes the programs of probes."""
+
+    def __init__(self) -> None:
+        self._context = Context()
         for name, factory in Universe.get_multiverse().all_dialects.items():
-            context.register_dialect(name, factory)
-        module = Parser(context, self.text, f"probe of {self.name}").parse_module()
+            self._context.register_dialect(name, factory)
+
+    def module(self, probe: Probe) -> ModuleOp:
+        """The program of a probe."""
+        parser = Parser(self._context, probe.text, f"probe of {probe.name}")
+        module = parser.parse_module()
         module.verify()
         return module
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 
@@ -10,14 +10,17 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.dist import layout_of
 from distir.dialects.onnx_values import bytes_per_element
 from distir.interpreters.cost.costs import Cost, CostContext, cost_of
 from distir.interpreters.cost.hardware import DeviceKind
 from distir.interpreters.cost.measured import figures_of
 from distir.interpreters.cost.work import Work
 from distir.lowering.calibration.fit import OpFit, Sample, fit_op
-from distir.lowering.calibration.probe import Probe
+from distir.lowering.calibration.probe import Probe, Prober
 from distir.program import entry_function
+from distir.sharding.layout import local_shape
+from distir.sharding.mesh import Mesh, meshes
 
 _NOWHERE = DeviceKind("none", 0, 1.0, {"default": 1.0}, 0.0)
 
@@ -52,18 +55,23 @@ class Described:
     moved: float
 
 
-def described(op: Operation) -> Described:
-    """What the simulator's cost functions say that an op on one device does."""
+def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
+    """What the simulator's cost functions say that an op does on one device."""
+    layouts = [layout_of(value) for value in (*op.operands, *op.results)]
+    mesh = next((meshes[layout.mesh] for layout in layouts if layout), None)
 
     def size(value: SSAValue) -> int:
-        type_ = value.type
+        type_, layout = value.type, layout_of(value)
         assert isinstance(type_, TensorType)
-        return ceil(prod(type_.get_shape()) * bytes_per_element(type_.element_type))
+        shape = type_.get_shape()
+        if layout is not None and mesh is not None:
+            shape = local_shape(shape, layout, mesh)
+        return ceil(prod(shape) * bytes_per_element(type_.element_type))
 
     context = _Recorder(
         op,
         _NOWHERE,
-        Work.of(op, None),
+        Work.of(op, mesh),
         tuple(size(v) for v in op.operands),
         tuple(size(v) for v in op.results),
     )
@@ -82,11 +90,14 @@ def fit_ops(probes: Sequence[Probe], seconds: Sequence[float]) -> OpFits:
     probe needs other ops besides the one it is for, what these take by themselves is
     subtracted. Raises DistIRError.
     """
+    prober = Prober()
     measured: dict[tuple[str, str], list[tuple[list[Described], float]]] = {}
     for probe, took in zip(probes, seconds, strict=True):
+        module = prober.module(probe)
+        found = meshes(module)
         ops = [
-            described(op)
-            for op in entry_function(probe.module()).body.block.ops
+            described(op, found)
+            for op in entry_function(module).body.block.ops
             if not isinstance(op, ReturnOp) and op.name != "onnx.Constant"
         ]
         measured.setdefault((ops[-1].element, probe.name), []).append((ops, took))
