@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
+
+from xdsl.printer import Printer
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.cost.profiles import Profile
@@ -85,7 +88,9 @@ class Machine:
 
     def cluster_text(self) -> str:
         """The `.mlir` file of the cluster."""
-        return f"// {self.conditions}\n{self.cluster()}\n"
+        stream = StringIO()
+        Printer(stream=stream).print_op(self.cluster())
+        return f"// {self.conditions}\n{stream.getvalue()}\n"
 
     def profile_json(self) -> dict[str, Any]:
         """The profile, as `Profile.parse` reads it."""
@@ -114,16 +119,11 @@ class Machine:
     def _classes(self, element: str) -> dict[str, Any]:
         """Curves for ops that were not measured, as the plainest one of their class."""
         table = self.ops[element]
-        add, product = table[SUM].figures, table[PRODUCT].figures
-        per_byte = add.per_byte + add.beyond_cache
-        moving = {
-            "bandwidth": 1 / (per_byte * self.memory_bandwidth),
-            "overhead": add.overhead,
-        }
+        moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}
         computing = {
-            "bandwidth": moving["bandwidth"],
-            "efficiency": 1 / (product.per_flop * self.peak_flops[element]),
-            "overhead": product.overhead,
+            "bandwidth": 1.0,
+            "efficiency": 1.0,
+            "overhead": table[PRODUCT].figures.overhead,
         }
         return {
             "elementwise": {**moving, "source": f"as {SUM}"},
