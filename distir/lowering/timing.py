@@ -46,14 +46,14 @@ class TimingSettings:
     Every package has its turn in each of `rounds`, so that a disturbance hits all of them
     and not one. In a turn it is called `warm_up` times, then timed `samples` times, each
     time for so many calls on end that they take about `least_s` seconds. With `in_turn` the
-    packages take turns call by call, as the ops of a program do, each timed by itself.
+    packages take turns instead, as the ops of a program do: in a turn, that many calls.
     """
 
     rounds: int = 3
     warm_up: int = 2
     samples: int = 7
     least_s: float = 0.0
-    in_turn: bool = False
+    in_turn: int = 0
 
 
 Timing = list[list[float]]

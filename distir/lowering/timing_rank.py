@@ -82,8 +82,8 @@ class Body:
         own = self.program.RANKS[self.rank]
         self.body = own.program(self.meshes, own.numbers)
 
-    def arguments(self) -> list[list[torch.Tensor]]:
-        """One or several sets of arguments, together of so many bytes."""
+    def arguments(self, least: int = 1) -> list[list[torch.Tensor]]:
+        """Several sets of arguments, at least so many, and of the footprint together."""
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]
 
@@ -98,7 +98,9 @@ class Body:
 
         sets = [made()]
         size = sum(x.nbytes for x in sets[0])
-        while size and len(sets) * size < self.job["footprint"] and len(sets) < 64:
+        while len(sets) < least or (
+            size and len(sets) * size < self.job["footprint"] and len(sets) < 64
+        ):
             sets.append(made())
         return sets
 
@@ -166,19 +168,25 @@ def time_body(body: Body, ranks: Ranks, settings: dict[str, Any]) -> list[float]
 def time_in_turn(
     bodies: list[Body], ranks: Ranks, settings: dict[str, Any]
 ) -> list[list[float]]:
-    """Seconds of single calls of each program, which take turns."""
-    arguments = [body.arguments()[0] for body in bodies]
+    """
+    Seconds per call of each program, which take turns: in each, a few calls with different
+    arguments, as an op recurs in layers and micro-batches.
+    """
+    calls = settings["in_turn"]
+    arguments = [body.arguments(calls)[:calls] for body in bodies]
     starts: list[float] = []
     ends: list[float] = []
     ranks.start()
     for _ in range(settings["warm_up"] + settings["samples"]):
-        for body, given in zip(bodies, arguments, strict=True):
-            if given and given[0].is_floating_point():
-                given[0].mul_(1)  # comes fresh from the op before
+        for body, sets in zip(bodies, arguments, strict=True):
+            for given in sets:
+                if given and given[0].is_floating_point():
+                    given[0].mul_(1)  # comes fresh from the op before
             main, finish = body.body.main, body.collectives.finish_sends
             starts.append(time.perf_counter())
-            main(*given)
-            finish()
+            for given in sets:
+                main(*given)
+                finish()
             ends.append(time.perf_counter())
     # A call together begins when the last rank does; one alone is each rank's own.
     own = [end - start for start, end in zip(starts, ends, strict=True)]
@@ -189,7 +197,8 @@ def time_in_turn(
     for i in range(settings["warm_up"] * count, len(starts)):
         body = i % count
         alone = bodies[body].is_alone
-        found[body].append(slower[i] if alone else until[i] - last[i])
+        took = slower[i] if alone else until[i] - last[i]
+        found[body].append(took / calls)
     return found
 
 

@@ -60,9 +60,7 @@ class Settings:
         A GPU runs many calls on end: it works while the host issues the next ones.
         """
         if self.backend == "gloo":
-            return TimingSettings(
-                rounds=self.rounds, warm_up=1, samples=8, in_turn=True
-            )
+            return TimingSettings(rounds=self.rounds, warm_up=1, samples=8, in_turn=2)
         return TimingSettings(rounds=self.rounds, warm_up=2, samples=7, least_s=5e-3)
 
 
