@@ -7,8 +7,8 @@ to what each op took (`samples.py`, `fit.py`) and gives a `Machine`, which write
 cluster.
 """
 
-from distir.lowering.calibration.calibrate import Settings, calibrate
 from distir.lowering.calibration.fit import Residual, check_residuals
 from distir.lowering.calibration.machine import Machine
+from distir.lowering.calibration.measuring import Settings, calibrate
 
 __all__ = ["Machine", "Residual", "Settings", "calibrate", "check_residuals"]

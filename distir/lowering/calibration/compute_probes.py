@@ -287,7 +287,7 @@ def _losses(e: str, scale: int) -> Iterator[Probe]:
             logits, labels, loss = (
                 tensor(batch, rows, vocab, element=e),
                 tensor(batch, rows, element="i64"),
-                tensor(element=e),
+                tensor(),
             )
             yield Probe(
                 "train.cross_entropy",

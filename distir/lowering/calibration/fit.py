@@ -15,6 +15,9 @@ from distir.interpreters.cost.measured import OpFigures
 CACHES = (0.0, 2.0**17, 2.0**18, 2.0**19, 2.0**20, 2.0**21, 2.0**22)
 """Sizes in bytes from which on an op may be slower; 0: it is not."""
 
+SHORTEST = 1e-5
+"""Seconds that shorter measurements count as: an error of a view's 2 us changes nothing."""
+
 Array = npt.NDArray[np.float64]
 
 
@@ -35,7 +38,7 @@ class Sample:
 class Residual:
     """
     What figures leave unexplained: the mean and the largest error, relative to what was
-    measured, over so many samples.
+    measured (but at least to `SHORTEST`), over so many samples.
     """
 
     name: str
@@ -132,7 +135,7 @@ def fit_communication(kind: str, samples: Sequence[tuple[float, float]]) -> Link
 
 def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:
     """The residual of pairs of predicted and measured seconds."""
-    errors = [abs(predicted / measured - 1) for predicted, measured in pairs]
+    errors = [abs(p - took) / max(took, SHORTEST) for p, took in pairs]
     return Residual(name, len(errors), float(np.mean(errors)), max(errors))
 
 

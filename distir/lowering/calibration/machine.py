@@ -17,6 +17,17 @@ from distir.lowering.calibration.samples import OpFits
 
 LINK = "link"
 SEND = "send"
+PASSING = {
+    "all_reduce": 1.0,
+    "all_gather": 0.5,
+    "reduce_scatter": 0.5,
+    "all_to_all": 0.25,
+    SEND: 1.0,
+}
+"""
+By kind of communication, the share of a whole tensor that each of two devices sends: parts
+go around a ring once, in an all-reduce twice; in an all-to-all half of each part stays.
+"""
 SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 
 
@@ -132,14 +143,12 @@ class Machine:
 
     def _link(self) -> dict[str, Any]:
         """
-        Figures by kind of communication. With two devices, a ring moves half of the buffer
-        once (all-gather, reduce-scatter, all-to-all) or twice (all-reduce).
+        Figures by kind of communication, whose bandwidth is that of the bytes that pass the
+        link (`PASSING`).
         """
-        moved = {"all_reduce": 1.0, SEND: 1.0}
         kinds = {
             kind: {
-                "bandwidth": moved.get(kind, 0.5)
-                / (fit.per_byte * self.link_bandwidth),
+                "bandwidth": PASSING[kind] / (fit.per_byte * self.link_bandwidth),
                 "overhead": fit.overhead,
                 "latency": 0.0,
                 "source": f"measured: {fit.residual}",

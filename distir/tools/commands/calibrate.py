@@ -54,11 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import json
-    import sys
 
     from distir.errors import DistIRError
     from distir.lowering.calibration import Settings, calibrate, check_residuals
-    from distir.tools.reporting import table
+    from distir.tools.reporting import note, table
 
     profile: Path = arguments.output
     cluster = profile.with_suffix(".mlir")
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings(
         arguments.backend, arguments.devices, arguments.dtype, arguments.rounds
     )
-    machine = calibrate(settings, lambda line: print(line, file=sys.stderr))
+    machine = calibrate(settings, note)
     table(
         ["what", "measurements", "mean error", "largest"],
         [

@@ -16,6 +16,7 @@ from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
 from distir.lowering.timing import (
     TimedPackage,
+    Timings,
     TimingSettings,
     time_packages,
     timing_spawner,
@@ -116,21 +117,27 @@ def _timed(
     probes: Sequence[Probe], settings: Settings, log: Log
 ) -> tuple[list[float], str, int]:
     with tempfile.TemporaryDirectory(prefix="distir-") as name, timing_spawner() as s:
-        prober = Prober()
-        packages = [
-            TimedPackage(
-                write_package(prober.module(probe), Path(name) / str(i)), probe.below
+        prober, folder = Prober(), Path(name)
+
+        def timed(chosen: Sequence[Probe], timing: TimingSettings) -> Timings:
+            packages = [
+                TimedPackage(
+                    write_package(prober.module(probe), folder / str(i)), probe.below
+                )
+                for i, probe in enumerate(chosen)
+            ]
+            return time_packages(
+                packages,
+                settings.devices,
+                timing,
+                spawner=s,
+                backend=settings.backend,
+                progress=log,
             )
-            for i, probe in enumerate(probes)
-        ]
-        timings = time_packages(
-            packages,
-            settings.devices,
-            settings.timing,
-            spawner=s,
-            backend=settings.backend,
-            progress=log,
-        )
+
+        # Devices that are not there are found out before all the work.
+        timed(probes[:1], TimingSettings(rounds=1, warm_up=0, samples=1))
+        timings = timed(probes, settings.timing)
     return [typical(t) for t in timings.times], timings.device, timings.memory
 
 
