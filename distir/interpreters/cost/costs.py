@@ -14,7 +14,7 @@ sharding rule counts, or the bytes of their operands and results, whichever take
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
@@ -31,12 +31,13 @@ from distir.interpreters.cost.work import Work
 @dataclass(frozen=True)
 class Cost:
     """
-    Seconds on one device, and the bytes that the op needs besides its operands and
-    results while it runs.
+    Seconds on one device, the bytes that the op needs besides its operands and results
+    while it runs, and the seconds that the host takes to issue it.
     """
 
     seconds: float
     workspace: int = 0
+    issue: float = 0.0
 
 
 FREE = Cost(0.0)
@@ -92,8 +93,7 @@ class CostContext:
     def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
         """
         Launch latency plus the longer of computing and of moving bytes through memory.
-        With a profile, the longer of issuing the op and of what the curve of its class says
-        about both.
+        With a profile, what the curve of its class says about both.
         """
         flops = self.flops if flops is None else flops
         moved = self.bytes if moved is None else moved
@@ -102,7 +102,7 @@ class CostContext:
             measured = self._measured(device.profile)
             if measured is not None:
                 return Cost(measured.seconds(flops, moved))
-            return Cost(self._profiled(device.profile, flops, moved))
+            return self._profiled(device.profile, flops, moved)
         compute = flops / device.peak(self.element_type) if flops else 0.0
         memory = moved / device.memory_bandwidth
         return Cost(device.launch_latency + max(compute, memory))
@@ -118,9 +118,10 @@ class CostContext:
         table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
         return None if table is None else figures_of(self.op, table)
 
-    def _profiled(self, profile: Profile, flops: float, moved: float) -> float:
-        if is_view(self.op, profile.fusion):
-            return 0.0
+    def _profiled(self, profile: Profile, flops: float, moved: float) -> Cost:
+        sizes = (*self.operand_bytes, *self.result_bytes)
+        if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
+            return FREE  # numbers are the host's business
         before, after = joins(self.op, profile.fusion), stays(self.op, profile.fusion)
         if before is not None:
             moved -= self.operand_bytes[list(self.op.operands).index(before)]
@@ -131,14 +132,14 @@ class CostContext:
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
         if before is not None or is_bucketed(self.op, profile.fusion):
-            return moved / (bandwidth * curve.bandwidth)
+            return Cost(moved / (bandwidth * curve.bandwidth))
         if not flops:
             seconds = curve.moving_seconds(moved, bandwidth)
         else:
             peak = self.device.peak(self.element_type)
             product = self.work.product if op_class == "contraction" else None
             seconds = curve.seconds(flops, product, moved, peak, bandwidth)
-        return max(profile.dispatch.op, seconds)
+        return Cost(seconds, issue=profile.dispatch.op)
 
 
 CostFunction = Callable[[CostContext], Cost]
@@ -224,17 +225,18 @@ def layer_norm_gradient(context: CostContext) -> Cost:
     """The kernel takes statistics from a forward that runs again, beside its result."""
     (_, x, _) = context.operand_bytes
     cost = context.roofline(moved=context.bytes + 2 * x)
-    return Cost(cost.seconds, workspace=x)
+    return replace(cost, workspace=x)
 
 
 @cost_function("train.attention_grad")
 def attention_gradient(context: CostContext) -> Cost:
     """The forward runs again, on copies of its operands; its result is kept."""
     dy, q, k, v, *_ = context.operand_bytes
-    return Cost(context.roofline().seconds, workspace=dy + q + k + v)
+    return replace(context.roofline(), workspace=dy + q + k + v)
 
 
-op_class("attention", "onnx.Attention", "train.attention_grad")
+op_class("attention", "onnx.Attention")
+op_class("attention_gradient", "train.attention_grad")
 op_class(
     "convolution",
     "onnx.Conv",

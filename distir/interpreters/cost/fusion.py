@@ -9,13 +9,14 @@ kernel. A profile names the fusions that the software it was measured with makes
   needs them contiguous (reshapes, communication, results of functions);
 - `elementwise`: an elementwise op, or a softmax, goes on with the result of the elementwise
   op before it;
-- `buckets`: gradients of all parameters are reduced, and parameters updated, many at once.
+- `buckets`: gradients of all parameters are added up over micro-batches and reduced, and
+  parameters updated, many at once.
 """
 
 from __future__ import annotations
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, OpResult, SSAValue
 
 from distir.sharding.rule import rank_of, shape_of
 
@@ -57,7 +58,7 @@ def is_view(op: Operation, fusions: frozenset[str]) -> bool:
     return (
         VIEWS in fusions
         and op.name in _STRIDED
-        and all(_takes_strides(use.operation) for r in op.results for use in r.uses)
+        and all(_takes_strides(user) for r in op.results for user in _users(r))
     )
 
 
@@ -74,19 +75,19 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
             isinstance(before, Operation)
             and before.name in _BEFORE
             and _biased(before, fusions) is None
-            and value.has_one_use()
+            and len(_users(value)) == 1
             and shape_of(value.type) == shape_of(op.results[0].type)
         ):
             return value
     return None
 
 
-def stays(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
+def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
     """The result of an op that another one goes on with in the same kernel."""
     for value in op.results:
-        if value.has_one_use():
-            (use,) = value.uses
-            if joins(use.operation, fusions) is value:
+        if len(_users(value)) == 1:
+            (user,) = _users(value)
+            if joins(user, fusions) is value:
                 return value
     return None
 
@@ -94,7 +95,8 @@ def stays(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
 def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     """
     Whether an op is done together with others like it: an update of a parameter, a
-    conversion of one, or what brings a gradient to an update.
+    conversion of one, what brings a gradient to an update, or what adds a term to a sum
+    that a function is given and returns.
     """
     if BUCKETS not in fusions:
         return False
@@ -103,7 +105,9 @@ def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
     if op.name == "onnx.Cast":
         before = op.operands[0].owner
         return isinstance(before, Operation) and before.name in _OPTIMIZERS
-    users = [use.operation for result in op.results for use in result.uses]
+    users = [user for result in op.results for user in _users(result)]
+    if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
+        return any(isinstance(operand.owner, Block) for operand in op.operands)
     return any(user.name in _OPTIMIZERS for user in users)
 
 
@@ -117,7 +121,7 @@ def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
         if (
             isinstance(before, Operation)
             and before.name in _PRODUCTS
-            and value.has_one_use()
+            and len(_users(value)) == 1
             and rank_of(other.type) == 1
         ):
             return value
@@ -130,3 +134,9 @@ def _takes_strides(user: Operation) -> bool:
         and not user.name.startswith(("collective.", "dist.", "func."))
         and isinstance(user.operands[0].type, TensorType)
     )
+
+
+def _users(value: SSAValue) -> list[Operation]:
+    """The ops of the function that use a value; not those that passes took out of it."""
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return [use.operation for use in value.uses if use.operation.parent is block]

@@ -23,6 +23,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
+from distir.interpreters.cost.pacing import pace
 from distir.interpreters.cost.placement import (
     Bytes,
     Placement,
@@ -49,7 +50,7 @@ class Step:
     """
     One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
     one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by `transfers` (while its devices compute, if it
-    `is_asynchronous`), or it calls `callee`.
+    `is_asynchronous`), or it calls `callee`. The host takes `issue` seconds to issue it.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
@@ -63,6 +64,7 @@ class Step:
     seconds: Seconds = 0.0
     flops: float = 0.0
     seconds_at_peak: Seconds = 0.0
+    issue: float = 0.0
     workspace: Bytes = 0
     transfers: tuple[Transfer, ...] = ()
     is_asynchronous: bool = False
@@ -166,6 +168,7 @@ class Planner:
             unused = (r.slot for r in results if last_use[r.slot] < 0)
             step.dying = (*dying, *unused)
             plan.steps.append(step)
+        pace(plan.steps)
         plan.mesh = self._only_mesh(block, plan)
         return plan
 
@@ -211,6 +214,7 @@ class Planner:
                 slice(0, 0),
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
+                issue=max((t.issue for t in transfers), default=0.0),
                 results=results,
             )
         return self._compute(op, operands, results)
@@ -269,6 +273,7 @@ class Planner:
             seconds,
             work.flops,
             seconds_at_peak,
+            max(c.issue for c in by_kind.values()),
             placement.allocated(max(c.workspace for c in by_kind.values()), name),
             results=results,
             view_of=operands[0] if is_view else None,

@@ -27,19 +27,50 @@ def profile_names() -> list[str]:
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """The profile with that built-in name, or the one in that file. Raises DistIRError."""
+    """
+    The profile with that built-in name, or the one in that file. A profile with a `base`
+    says only what is different from the profile of that name. Raises DistIRError.
+    """
     path = _path_of(str(name_or_path))
+    return Profile.parse(_name_of(path), _data(path, ()))
+
+
+def _name_of(path: Path) -> str:
+    return path.stem if path.parent == _FOLDER else str(path)
+
+
+def _data(path: Path, above: tuple[Path, ...]) -> Any:
+    """What a file holds, with what it takes from its base."""
+    if path in above:
+        raise DistIRError(
+            f"profile {_name_of(path)} is its own base; take it from another one"
+        )
     try:
-        text = path.read_text(encoding="utf-8")
-        data: Any = json.loads(text)
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise DistIRError(f"{path} is not a text file in UTF-8") from error
     except OSError as error:
         raise DistIRError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise DistIRError(f"{path} is not a JSON file: {error}") from error
-    name = path.stem if path.parent == _FOLDER else str(path)
-    return Profile.parse(name, data)
+    if not isinstance(data, dict) or "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str):
+        raise DistIRError(
+            f"profile {_name_of(path)}: base must be the name of a profile"
+        )
+    return _merged(_data(_path_of(base), (*above, path)), data)
+
+
+def _merged(base: Any, own: Any) -> Any:
+    """The fields of both objects, at every depth; `own` ones replace those of `base`."""
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    return {
+        **base,
+        **{key: _merged(base.get(key), value) for key, value in own.items()},
+    }
 
 
 def _path_of(name: str) -> Path:

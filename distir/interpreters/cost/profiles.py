@@ -25,6 +25,7 @@ OP_CLASSES: Mapping[str, str | None] = {
     "contraction": None,
     "convolution": "contraction",
     "attention": "contraction",
+    "attention_gradient": "attention",
     "elementwise": None,
     "normalization": "elementwise",
     "optimizer": "elementwise",
@@ -37,6 +38,17 @@ SMALLEST_TILE = 16
 
 SPLITS = (1, 2, 3, 4, 6, 8)
 """Into how many parts the sums of a product may be split."""
+
+
+def _served_by(op_class: str) -> list[str]:
+    """A class and those that serve it, in order."""
+    found: list[str] = []
+    wanted: str | None = op_class
+    while wanted is not None:
+        found.append(wanted)
+        wanted = OP_CLASSES[wanted]
+    return found
+
 
 DEFAULT = "default"
 """The element type whose curves serve the others."""
@@ -118,8 +130,8 @@ class Curve:
 @dataclass(frozen=True)
 class Dispatch:
     """
-    Seconds in which the host issues an op or a collective. While the device computes it
-    issues the next ones, so an op takes the longer of both.
+    Seconds in which the host issues an op or a collective, while the device works on
+    earlier ones (see `distir.interpreters.cost.pacing`).
     """
 
     op: float = 0.0
@@ -213,14 +225,12 @@ class Profile:
                 f"there is no class of ops {op_class!r}; choose one of "
                 f"{', '.join(OP_CLASSES)}"
             )
-        wanted: str | None = op_class
-        while wanted is not None:
+        for wanted in _served_by(op_class):
             for name in (element_type, DEFAULT):
                 found = self.compute.get(name, {}).get(wanted)
                 if found is not None:
                     self._curves[element_type, op_class] = found
                     return found
-            wanted = OP_CLASSES[wanted]
         raise DistIRError(
             f"profile {self.name} has no figures for {op_class} ops on {element_type}; "
             f"it has some for {', '.join(self.compute)}; add a {DEFAULT!r} to "
@@ -251,7 +261,7 @@ class Profile:
                         f"{classes.owner}: there is no class of ops {op_class!r}; "
                         f"choose one of {', '.join(OP_CLASSES)}"
                     )
-                computes = "contraction" in (op_class, OP_CLASSES[op_class])
+                computes = "contraction" in _served_by(op_class)
                 curves[op_class] = Curve.read(curve, computes)
         dispatch = Dispatch.read(table.table("dispatch"))
         links = {

@@ -24,12 +24,13 @@ class Transfer:
     """
     Groups of devices (one row of `positions` each) that wait for each other and are then
     busy for `seconds` (one per group, or one number); `sent` are the bytes that each
-    device sends, in the shape of `positions`.
+    device sends, in the shape of `positions`. The host takes `issue` seconds to issue it.
     """
 
     positions: npt.NDArray[np.intp]
     seconds: float | npt.NDArray[np.float64]
     sent: npt.NDArray[np.float64]
+    issue: float = 0.0
 
 
 def transfers_of(op: Operation, placement: Placement) -> tuple[Transfer, ...] | None:
@@ -90,28 +91,30 @@ def _transfer(
     sent: npt.NDArray[np.float64] | float,
 ) -> Transfer:
     """`seconds` takes `size` bytes and a topology."""
+    profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
+    issue = 0.0
+    if profile is not None:
+        if is_bucketed(op, profile.fusion) and size < BUCKET:
+            seconds = _in_bucket(seconds)
+        else:
+            issue = profile.dispatch.collective
     kind = op.name.removeprefix("collective.")
     by_topology = {
-        stages: _issued(op, seconds, size, communication.of_kind(kind, stages))
+        stages: seconds(size, communication.of_kind(kind, stages))
         for stages in groups.distinct()
     }
     shape = groups.positions.shape
     per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
     if len(by_topology) == 1:
         (only,) = by_topology.values()
-        return Transfer(groups.positions, only, per_device)
+        return Transfer(groups.positions, only, per_device, issue)
     each = np.array([by_topology[stages] for stages in groups.topologies])
-    return Transfer(groups.positions, each, per_device)
+    return Transfer(groups.positions, each, per_device, issue)
 
 
-def _issued(op: Operation, seconds: Seconds, size: float, stages: Topology) -> float:
-    """Seconds of a collective as the software of a profile issues it."""
-    profile = stages[-1].level.profile if stages else None
-    if profile is None:
-        return seconds(size, stages)
-    if is_bucketed(op, profile.fusion) and size < BUCKET:
-        return seconds(BUCKET, stages) * size / BUCKET
-    return max(profile.dispatch.collective, seconds(size, stages))
+def _in_bucket(seconds: Seconds) -> Seconds:
+    """The share of a tensor in the time of the bucket that it is reduced with."""
+    return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
 def _all_reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
