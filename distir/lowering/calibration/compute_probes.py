@@ -18,7 +18,9 @@ ROWS = ((16, 64), (64, 256), (256, 256), (128, 1024), (256, 2048))
 SQUARES = ((2, 2, 32), (4, 4, 64), (4, 4, 128), (8, 8, 128))
 """Batch, heads and length of square attention scores."""
 
-PRODUCTS = (
+LAYERS = (
+    (4, 512, 512),
+    (8, 1024, 1024),
     (16, 256, 256),
     (32, 512, 512),
     (32, 1024, 1024),
@@ -31,7 +33,7 @@ PRODUCTS = (
     (256, 512, 128),
     (256, 768, 768),
 )
-"""Rows, inner dimension and columns of products of matrices."""
+"""Rows, inputs and outputs of linear layers."""
 
 PARAMETERS = ((64,), (512,), (64, 256), (256, 256), (256, 1024), (1024, 1024))
 """Shapes of parameters that an optimizer updates."""
@@ -236,28 +238,30 @@ def _attention(e: str, scale: int) -> Iterator[Probe]:
 
 
 def _products(e: str, scale: int) -> Iterator[Probe]:
-    for m, k, n in PRODUCTS:
-        m *= scale
-        a, b, y = (
-            tensor(m, k, element=e),
-            tensor(k, n, element=e),
-            tensor(m, n, element=e),
+    """What a linear layer computes: its outputs, and both gradients."""
+    for rows, inputs, outputs in LAYERS:
+        rows *= scale
+        x, weight = (
+            tensor(rows, inputs, element=e),
+            tensor(inputs, outputs, element=e),
         )
-        bias = tensor(n, element=e)
-        yield onnx("Gemm", [a, b, bias], [y])
-        at, bt = tensor(k, m, element=e), tensor(n, k, element=e)
-        yield onnx("Gemm", [at, b], [y], attributes="transA = 1 : i64")
-        yield onnx("Gemm", [a, bt], [y], attributes="transB = 1 : i64")
-        a3, y3 = tensor(4, m // 4, k, element=e), tensor(4, m // 4, n, element=e)
-        yield onnx("MatMul", [a3, b], [y3])
+        y, bias = tensor(rows, outputs, element=e), tensor(outputs, element=e)
+        yield onnx("Gemm", [x, weight, bias], [y])
+        yield onnx("Gemm", [x, y], [weight], attributes="transA = 1 : i64")
+        yield onnx("Gemm", [y, weight], [x], attributes="transB = 1 : i64")
+        x, y = (
+            tensor(4, rows // 4, inputs, element=e),
+            tensor(4, rows // 4, outputs, element=e),
+        )
+        yield onnx("MatMul", [x, weight], [y])
         yield Probe(
             "onnx.Add of onnx.MatMul",
-            {"a": a3, "b": b, "c": bias},
+            {"x": x, "w": weight, "b": bias},
             [
-                f"%p = onnx.MatMul(%a, %b) : ({a3}, {b}) -> {y3}",
-                f"%y = onnx.Add(%p, %c) : ({y3}, {bias}) -> {y3}",
+                f"%p = onnx.MatMul(%x, %w) : ({x}, {weight}) -> {y}",
+                f"%y = onnx.Add(%p, %b) : ({y}, {bias}) -> {y}",
             ],
-            {"y": y3},
+            {"y": y},
         )
 
 
