@@ -6,6 +6,7 @@ Units everywhere: bytes, bytes per second, seconds, floating-point operations pe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -117,6 +118,10 @@ def _ranges(ids: Sequence[int]) -> list[str]:
     return parts
 
 
+_RATED = re.compile(r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>")
+"""Element types that a device may have a rate for."""
+
+
 def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
     if not value.value.data > 0:  # refuses NaN too
         raise VerifyException(f"{owner}: {what} must be positive")
@@ -193,6 +198,11 @@ class KindOp(IRDLOperation):
         if not self.peak_flops.data:
             raise VerifyException(f"{owner}: peak_flops names no element type")
         for dtype, flops in self.peak_flops.data.items():
+            if not _RATED.fullmatch(dtype):
+                raise VerifyException(
+                    f"{owner}: peak_flops names {dtype!r}, which is no element type; "
+                    "write one such as f16, bf16, f32, f64, i8, or `default`"
+                )
             if not isinstance(flops, FloatAttr):
                 raise VerifyException(f"{owner}: peak_flops of {dtype} must be a float")
             _positive(flops, f"peak_flops of {dtype}", owner)

@@ -22,6 +22,13 @@ device.cluster @c {
 // -----
 
 device.cluster @c {
+  device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {f17 = 1.0 : f64}, launch_latency = 0.0 : f64}
+}
+// CHECK: device kind @k: peak_flops names 'f17', which is no element type; write one such as f16, bf16, f32, f64, i8, or `default`
+
+// -----
+
+device.cluster @c {
   device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {f16 = -1.0 : f64}, launch_latency = 0.0 : f64}
 }
 // CHECK: device kind @k: peak_flops of f16 must be positive
