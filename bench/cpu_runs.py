@@ -1,7 +1,7 @@
 """
 How well the simulator predicts real runs: `python bench/cpu_runs.py` measures this machine as
 `distir calibrate` does, predicts the programs of `cpu_programs.py` from that alone, runs each
-on two processes with one thread (gloo), and compares. It takes about 7 minutes and needs both
+on two processes with one thread (gloo), and compares. It takes some 5 minutes and needs both
 cores for itself.
 
 `--write` puts the outcome into docs/benchmarks.md and docs/cpu_runs.svg; `--save` keeps the
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import tempfile
 import time
@@ -119,7 +120,8 @@ def summary(rows: Sequence[Row], conditions: str) -> str:
         f"`python bench/cpu_runs.py`: {len(rows)} training steps on two processes with one "
         f"thread each (gloo), predicted from a profile that `distir calibrate` fitted to "
         f"micro-benchmarks of single ops and collectives just before ({conditions}). No "
-        f"figure is fitted to the programs.",
+        f"figure is fitted to the programs; how the micro-benchmarks are called "
+        f"([profiles.md](profiles.md#calibrating)) was chosen with some of them at hand.",
         "",
         f"- **Spearman of predicted and measured throughput: {ranking(rows):.3f}** (target "
         f"0.95);",
@@ -180,6 +182,7 @@ def log(text: str) -> None:
 def run(models: Sequence[str], launches: int) -> tuple[list[Row], str]:
     """Calibrates, predicts, measures."""
     chosen = [c for c in cases() if not models or c.model.name in models]
+    load = os.getloadavg()[0]
     machine = calibrate(Settings(), log)
     worst = max(machine.residuals, key=lambda r: r.mean)
     log(f"calibrated; the worst fit is {worst.name}: {worst}")
@@ -191,13 +194,13 @@ def run(models: Sequence[str], launches: int) -> tuple[list[Row], str]:
         Row(case.model.name, case.distribution, case.model.batch, p, m)
         for case, p, m in zip(chosen, predicted, measured, strict=True)
     ]
-    return rows, machine.conditions
+    return rows, f"{machine.conditions}; load average before: {load:.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", choices=[m.name for m in MODELS])
-    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--launches", type=int, default=4)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--load", type=Path)
     parser.add_argument("--write", action="store_true")

@@ -118,7 +118,9 @@ def _ranges(ids: Sequence[int]) -> list[str]:
     return parts
 
 
-_RATED = re.compile(r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>")
+_RATED = re.compile(
+    r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>"
+)
 """Element types that a device may have a rate for."""
 
 

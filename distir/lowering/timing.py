@@ -46,7 +46,8 @@ class TimingSettings:
     Every package has its turn in each of `rounds`, so that a disturbance hits all of them
     and not one. In a turn it is called `warm_up` times, then timed `samples` times, each
     time for so many calls on end that they take about `least_s` seconds. With `in_turn` the
-    packages take turns instead, as the ops of a program do: in a turn, that many calls.
+    packages take turns instead, as the ops of a program do: in a turn, that many calls
+    after one that is not timed, each with other arguments: code is in the caches, data is not.
     """
 
     rounds: int = 3

@@ -89,14 +89,14 @@ def test_short_calls_are_timed_together(clock: Clock) -> None:
 
 
 def test_turns(clock: Clock) -> None:
-    """Programs alternate; a turn is a few calls, each with arguments of its own."""
+    """Programs alternate; in a turn an untimed call comes first, all with other arguments."""
     bodies = [FakeBody(clock, 1e-3, first=9.0), FakeBody(clock, 4e-3, first=9.0)]
     settings = {"warm_up": 1, "samples": 3, "in_turn": 2}
     times = timing_rank.time_in_turn(bodies, OneRank(clock), settings)  # pyright: ignore
     assert times[0] == pytest.approx([1e-3] * 3)
     assert times[1] == pytest.approx([4e-3] * 3)
-    assert [len(body.seen) for body in bodies] == [8, 8]
-    assert bodies[0].seen[:4] == [0, 1, 0, 1]
+    assert [len(body.seen) for body in bodies] == [12, 12]
+    assert bodies[0].seen[:6] == [0, 1, 2, 0, 1, 2]
 
 
 def test_calls_together_last_from_the_last_start_to_the_last_end(clock: Clock) -> None:

@@ -57,7 +57,7 @@ class Settings:
     @property
     def timing(self) -> TimingSettings:
         """
-        On CPUs probes take turns, so that each finds the caches as the ops of a program do.
+        On CPUs probes take turns, so that data is as far away as in a program.
         A GPU runs many calls on end: it works while the host issues the next ones.
         """
         if self.backend == "gloo":
