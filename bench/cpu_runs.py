@@ -194,7 +194,11 @@ def run(models: Sequence[str], launches: int) -> tuple[list[Row], str]:
         Row(case.model.name, case.distribution, case.model.batch, p, m)
         for case, p, m in zip(chosen, predicted, measured, strict=True)
     ]
-    return rows, f"{machine.conditions}; load average before: {load:.1f}"
+    urgent = os.sched_getscheduler(0) != os.SCHED_OTHER
+    return rows, (
+        f"{machine.conditions}; load average before: {load:.1f}"
+        f"{', processes with real-time priority' if urgent else ''}"
+    )
 
 
 def main() -> None:

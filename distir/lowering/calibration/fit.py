@@ -87,14 +87,14 @@ def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
     totals = np.array([s.total for s in samples])
     best: tuple[float, OpFigures, Array] | None = None
     for cache in CACHES:
-        if cache and (moved > 1.5 * cache).sum() < 2:
-            continue  # one sample alone would say how much slower
+        if cache and min((moved <= cache).sum(), (moved > 1.5 * cache).sum()) < 2:
+            continue  # one sample alone would say how fast or how slow
         columns = [np.ones_like(seconds), flops, moved]
         if cache:
             columns.append(np.maximum(0.0, moved - cache))
         found, error = _least_squares(np.stack(columns, 1), seconds, totals)
         # A cache must explain something to be believed.
-        if best is None or error < 0.9 * best[0]:
+        if best is None or error < 0.9 * best[0] - 1e-12:
             beyond = found[3] if cache else 0.0
             overhead, per_flop, per_byte = (float(x) for x in found[:3])
             at = cache if beyond else 0.0
