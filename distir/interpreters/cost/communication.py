@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from distir.interpreters.cost.hardware import Hardware, LinkLevel
+from distir.interpreters.cost.profiles import LinkFigures
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,21 @@ class Stage:
     """
     One level of a group: `blocks` parts of the group, each of `inner` devices that the
     levels inside connect already, talk through `level`. `sharing` devices of each block
-    below the level use it at the same time, those of other groups too.
+    below the level use it at the same time, those of other groups too. `kind` is what they
+    do, which profiles may have figures for.
     """
 
     level: LinkLevel
     blocks: int
     inner: int
     sharing: int = 1
+    kind: str = ""
+
+    @property
+    def figures(self) -> LinkFigures | None:
+        """What the level reaches in practice; None without a profile."""
+        figures = self.level.figures
+        return None if figures is None else figures.of_kind(self.kind)
 
     @property
     def devices(self) -> int:
@@ -47,19 +56,19 @@ class Stage:
         bandwidth = level.bandwidth
         if level.block_bandwidth is not None:
             bandwidth = min(bandwidth, level.block_bandwidth / self.sharing)
-        figures = level.figures
+        figures = self.figures
         return bandwidth if figures is None else bandwidth * figures.share(self.devices)
 
     @property
     def latency(self) -> float:
         """Seconds per message."""
-        figures = self.level.figures
+        figures = self.figures
         return self.level.latency if figures is None else figures.latency
 
     @property
     def per_copied_byte(self) -> float:
         """Seconds for a byte that is added up or copied on its way."""
-        figures = self.level.figures
+        figures = self.figures
         return 0.0 if figures is None else 1 / figures.copy_bandwidth
 
 
@@ -124,9 +133,14 @@ def shared(
     return found
 
 
+def of_kind(kind: str, stages: Topology) -> Topology:
+    """The levels with the figures for a kind of communication, such as `all_reduce`."""
+    return tuple([replace(stage, kind=kind) for stage in stages])
+
+
 def _overhead(stages: Topology) -> float:
     """Seconds that a collective takes however small it is; none without a profile."""
-    figures = [stage.level.figures for stage in stages]
+    figures = [stage.figures for stage in stages]
     return max((f.overhead for f in figures if f is not None), default=0.0)
 
 
@@ -244,6 +258,5 @@ def send_seconds(
     """
     if source == target:
         return 0.0
-    return shift_seconds(
-        size, (Stage(hardware.level_between(source, target), 2, 1, sharing),)
-    )
+    level = hardware.level_between(source, target)
+    return shift_seconds(size, (Stage(level, 2, 1, sharing, "send"),))

@@ -23,7 +23,8 @@ from distir.dialects.onnx_values import ElementType
 from distir.errors import DistIRError
 from distir.interpreters.cost.fusion import is_bucketed, is_view, joins, stays
 from distir.interpreters.cost.hardware import DeviceKind
-from distir.interpreters.cost.profiles import OP_CLASSES, Profile
+from distir.interpreters.cost.measured import OpFigures, figures_of
+from distir.interpreters.cost.profiles import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.cost.work import Work
 
 
@@ -98,10 +99,24 @@ class CostContext:
         moved = self.bytes if moved is None else moved
         device = self.device
         if device.profile is not None:
+            measured = self._measured(device.profile)
+            if measured is not None:
+                return Cost(measured.seconds(flops, moved))
             return self._profiled(device.profile, flops, moved)
         compute = flops / device.peak(self.element_type) if flops else 0.0
         memory = moved / device.memory_bandwidth
         return Cost(device.launch_latency + max(compute, memory))
+
+    def unworked(self) -> Cost:
+        """The cost of an op that only gives a value another name or shape."""
+        profile = self.device.profile
+        measured = None if profile is None else self._measured(profile)
+        return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
+
+    def _measured(self, profile: Profile) -> OpFigures | None:
+        """The figures of this very op, if it was measured."""
+        table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
+        return None if table is None else figures_of(self.op, table)
 
     def _profiled(self, profile: Profile, flops: float, moved: float) -> Cost:
         sizes = (*self.operand_bytes, *self.result_bytes)
@@ -173,7 +188,7 @@ VIEWS = frozenset(
 @cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
 def no_work(context: CostContext) -> Cost:
     """Ops that compute nothing when the program runs."""
-    return FREE
+    return context.unworked()
 
 
 @cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")

@@ -101,8 +101,11 @@ class Table:
         """An object."""
         return Table(f"{self.owner}, {key}", self._value(key))
 
-    def tables(self, key: str) -> dict[str, Table]:
-        """An object of objects."""
+    def tables(self, key: str, required: bool = True) -> dict[str, Table]:
+        """An object of objects; without any where it need not be there and is not."""
+        if not required and key not in self._data:
+            self._asked.add(key)
+            return {}
         return self.table(key).all_tables()
 
     def all_tables(self) -> dict[str, Table]:

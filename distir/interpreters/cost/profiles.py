@@ -17,6 +17,7 @@ from typing import Any
 
 from distir.errors import DistIRError
 from distir.interpreters.cost.fusion import FUSIONS
+from distir.interpreters.cost.measured import OpFigures, OpTable
 from distir.interpreters.cost.profile_table import Table
 from distir.interpreters.cost.work import Product
 
@@ -151,13 +152,19 @@ class LinkFigures:
     messages get, or that share by number of devices where rings get different numbers of
     links; `overhead` seconds come once per collective, `latency` seconds with every message.
     What a device adds up or copies it also moves through its memory, at `copy_bandwidth`
-    bytes/s (infinite: at no cost).
+    bytes/s (infinite: at no cost). `kinds` are figures for single kinds of communication
+    (`all_reduce`, `send`, ...), where a library does some of them worse than others.
     """
 
     bandwidth: float | Mapping[int, float]
     overhead: float = 0.0
     latency: float = 0.0
     copy_bandwidth: float = math.inf
+    kinds: Mapping[str, LinkFigures] = field(default_factory=dict[str, "LinkFigures"])
+
+    def of_kind(self, kind: str) -> LinkFigures:
+        """The figures for a kind of communication."""
+        return self.kinds.get(kind, self)
 
     def share(self, devices: int) -> float:
         """The share of the bandwidth that a group of so many devices gets."""
@@ -169,11 +176,13 @@ class LinkFigures:
     @staticmethod
     def read(table: Table) -> LinkFigures:
         """The figures of one level."""
+        kinds = table.tables("kinds", required=False)
         figures = LinkFigures(
             table.positive_by_size("bandwidth"),
             table.at_least_0("overhead"),
             table.at_least_0("latency"),
             table.positive("copy_bandwidth", math.inf),
+            {kind: LinkFigures.read(figures) for kind, figures in kinds.items()},
         )
         table.finish()
         return figures
@@ -188,7 +197,8 @@ class Profile:
     - `compute`: by element type (`default` serves those that are not there) and class of
       ops, a curve;
     - `links`: by name of a `device.link`;
-    - `fusion`: which ops run together (see `distir.interpreters.cost.fusion`).
+    - `fusion`: which ops run together (see `distir.interpreters.cost.fusion`);
+    - `ops`: by element type, figures of ops that were measured one by one.
     """
 
     name: str
@@ -197,6 +207,7 @@ class Profile:
     dispatch: Dispatch = Dispatch()
     links: Mapping[str, LinkFigures] = field(default_factory=dict[str, LinkFigures])
     fusion: frozenset[str] = frozenset()
+    ops: Mapping[str, OpTable] = field(default_factory=dict[str, OpTable])
 
     def curve(self, element_type: str, op_class: str) -> Curve:
         """The curve for ops of a class on an element type. Raises DistIRError."""
@@ -243,7 +254,7 @@ class Profile:
         device = table.text("device")
         compute: dict[str, dict[str, Curve]] = {}
         for element_type, classes in table.tables("compute").items():
-            of_type = compute[element_type] = dict[str, Curve]()
+            curves = compute[element_type] = dict[str, Curve]()
             for op_class, curve in classes.all_tables().items():
                 if op_class not in OP_CLASSES:
                     raise DistIRError(
@@ -251,12 +262,19 @@ class Profile:
                         f"choose one of {', '.join(OP_CLASSES)}"
                     )
                 computes = "contraction" in _served_by(op_class)
-                of_type[op_class] = Curve.read(curve, computes)
+                curves[op_class] = Curve.read(curve, computes)
         dispatch = Dispatch.read(table.table("dispatch"))
         links = {
             link: LinkFigures.read(figures)
             for link, figures in table.tables("links").items()
         }
+        ops = {
+            element_type: {
+                op: OpFigures.read(figures)
+                for op, figures in of_type.all_tables().items()
+            }
+            for element_type, of_type in table.tables("ops", required=False).items()
+        }
         fusion = table.choices("fusion", FUSIONS)
         table.finish(sourced=False)
-        return Profile(name, device, compute, dispatch, links, fusion)
+        return Profile(name, device, compute, dispatch, links, fusion, ops)

@@ -98,7 +98,11 @@ def _transfer(
             seconds = _in_bucket(seconds)
         else:
             issue = profile.dispatch.collective
-    by_topology = {stages: seconds(size, stages) for stages in groups.distinct()}
+    kind = op.name.removeprefix("collective.")
+    by_topology = {
+        stages: seconds(size, communication.of_kind(kind, stages))
+        for stages in groups.distinct()
+    }
     shape = groups.positions.shape
     per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
     if len(by_topology) == 1:
