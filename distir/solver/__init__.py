@@ -5,6 +5,8 @@ Choosing one alternative per node of a graph at the least total cost: the mathem
 
 from __future__ import annotations
 
-from distir.solver.problem import Problem, Solution
+from distir.solver.failures import InfeasibleError
+from distir.solver.problem import Memory, Problem, Solution
+from distir.solver.solve import solve
 
-__all__ = ["Problem", "Solution"]
+__all__ = ["InfeasibleError", "Memory", "Problem", "Solution", "solve"]

@@ -1,0 +1,93 @@
+"""Run an integer program in CBC, through PuLP."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from distir.errors import DistIRError
+from distir.solver.integer_program import Answer, Program
+from distir.solver.problem import Costs
+
+
+def run_cbc(
+    program: Program, time_limit: float, gap: float, start: Costs | None
+) -> Answer:
+    """CBC is a process of its own that ends with what it has when it is interrupted."""
+    try:
+        import pulp
+    except ImportError as error:
+        raise DistIRError(
+            "PuLP is not installed: `pip install 'pulp<4'`, or choose solver=highs"
+        ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        solver = pulp.PULP_CBC_CMD(
+            msg=False,
+            gapRel=gap,
+            gapAbs=0,
+            timeLimit=max(time_limit, 0.01) if math.isfinite(time_limit) else None,
+            logPath=str(log),
+            warmStart=start is not None,
+            keepFiles=False,
+        )
+        if not solver.available():
+            raise DistIRError(
+                "the solver CBC is not installed: install it (PuLP brings it on most "
+                "platforms), or choose solver=highs"
+            )
+        problem, variables = _model(program, pulp)
+        if start is not None:
+            for variable, value in zip(variables, start, strict=True):
+                variable.setInitialValue(value)
+        interrupted = False
+        try:
+            problem.solve(solver)
+        except KeyboardInterrupt:
+            interrupted = True
+        text = log.read_text() if log.exists() else ""
+    if interrupted or problem.sol_status == pulp.LpSolutionNoSolutionFound:
+        return Answer(None, _bound(text), interrupted)
+    if problem.sol_status == pulp.LpSolutionInfeasible:
+        return Answer(None, math.inf, False)
+    columns = np.array([variable.varValue or 0.0 for variable in variables])
+    objective = float(program.costs @ columns)
+    # On a time-out `status` is optimal all the same; `sol_status` tells.
+    proven = problem.sol_status == pulp.LpSolutionOptimal and not gap
+    return Answer(columns, objective if proven else _bound(text), False)
+
+
+def _bound(log: str) -> float:
+    """The last bound that CBC wrote."""
+    found = re.findall(
+        r"(?:Lower bound:|best possible|Continuous objective value is)\s+(-?[\d.e+]+)",
+        log,
+    )
+    return float(found[-1]) if found else -math.inf
+
+
+def _model(program: Program, pulp):  # pyright: ignore
+    width = len(str(len(program.costs)))  # names that sort as numbers do
+    variables = [
+        pulp.LpVariable(
+            f"x{c:0{width}}", 0, 1, "Integer" if c < program.binaries else "Continuous"
+        )
+        for c in range(len(program.costs))
+    ]
+    problem = pulp.LpProblem("choice", pulp.LpMinimize)
+    problem += pulp.LpAffineExpression(
+        list(zip(variables, program.costs.tolist(), strict=True))
+    )
+    columns, values = program.columns.tolist(), program.values.tolist()
+    for r, (lower, upper) in enumerate(zip(program.lower, program.upper, strict=True)):
+        row = range(program.starts[r], program.starts[r + 1])
+        sense = pulp.LpConstraintEQ if lower == upper else pulp.LpConstraintLE
+        terms = pulp.LpAffineExpression(
+            [(variables[columns[e]], values[e]) for e in row]
+        )
+        problem += pulp.LpConstraint(terms, sense, f"r{r}", float(upper))
+    return problem, variables

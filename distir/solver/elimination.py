@@ -1,0 +1,171 @@
+"""
+Exact variable elimination (bucket elimination): nodes are taken out one after the other, and
+what a node would answer to each choice of its neighbours becomes a table over them.
+
+The tables grow with the number of neighbours at the time, so the order decides everything.
+`plan` looks for a good one and knows the tables' size before any is made; `eliminate` makes
+them. Memory limits are not looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from distir.solver.graph import Graph, Step, replay
+from distir.solver.problem import Costs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    - `order`: the nodes, in the order in which they are taken out.
+    - `entries`: of all tables together; `largest`: of the largest one.
+    - `work`: additions and comparisons, about.
+    """
+
+    order: tuple[int, ...]
+    entries: float
+    largest: float
+    work: float
+
+
+def plan(graph: Graph, most: float = math.inf) -> Plan:
+    """
+    The better of two greedy orders: least table next, and least new table entries between
+    neighbours (min-fill, weighted) next. Gives up on an order whose work exceeds `most`.
+    """
+    orders = (_greedy(graph, _table_size, most), _greedy(graph, _fill, most))
+    return min(orders, key=lambda order: order.work)
+
+
+def eliminate(graph: Graph, plan: Plan) -> tuple[float, dict[int, int]]:
+    """
+    The least cost of the nodes that remain in a graph, and a choice that has it. The graph
+    stays as it is; a cost of infinity means that no choice is possible.
+    """
+    rank = {node: r for r, node in enumerate(plan.order)}
+    # Each factor is kept with the first of its nodes to go; its axes are in that order.
+    buckets: dict[int, list[tuple[tuple[int, ...], Costs]]] = {i: [] for i in rank}
+    for i, j, matrix in graph.edges():
+        if rank[i] < rank[j]:
+            buckets[i].append(((i, j), matrix))
+        else:
+            buckets[j].append(((j, i), matrix.T))
+    constant = graph.constant
+    steps: list[Step] = []
+    for node in plan.order:
+        factors = buckets.pop(node)
+        scope = sorted(
+            {j for nodes, _ in factors for j in nodes[1:]}, key=rank.__getitem__
+        )
+        table, best = _minimise(graph.costs[node], factors, scope, graph.costs)
+        steps.append(Step(node, tuple(scope), best))
+        if scope:
+            buckets[scope[0]].append((tuple(scope), table))
+        else:
+            constant += float(table)
+    return constant, replay(steps, {})
+
+
+def _minimise(
+    costs: Costs,
+    factors: list[tuple[tuple[int, ...], Costs]],
+    scope: list[int],
+    sizes: Mapping[int, Costs],
+) -> tuple[Costs, np.ndarray]:
+    """
+    The least sum of the factors over the alternatives of their first node, for each choice
+    of the nodes in `scope`, and the first alternative that has it.
+    """
+    axis = {node: a for a, node in enumerate(scope)}
+    shaped: list[Costs] = []
+    for nodes, factor in sorted(factors, key=lambda f: f[1].size):
+        shape = [1] * len(scope)
+        for node in nodes[1:]:
+            shape[axis[node]] = len(sizes[node])
+        shaped.append(factor.reshape(len(factor), *shape))
+    shape = [len(sizes[node]) for node in scope]
+    kind = np.uint8 if len(costs) <= 256 else np.int32
+    if math.prod(shape) * len(costs) <= 1 << 16:
+        total = costs.reshape(-1, *[1] * len(scope))
+        for factor in shaped:
+            total = total + factor
+        best = total.argmin(axis=0)
+        return total.min(axis=0), best.astype(kind)
+    # One alternative after the other, so that no more than the table is in memory.
+    table = np.full(shape, np.inf)
+    best = np.zeros(shape, kind)
+    for a, cost in enumerate(costs):
+        total = np.asarray(cost)
+        for factor in shaped:
+            total = total + factor[a]
+        better = total < table
+        np.copyto(table, total, where=better)
+        best[np.broadcast_to(better, best.shape)] = a
+    return table, best
+
+
+Score = Callable[[int, dict[int, set[int]], Mapping[int, float]], float]
+
+
+def _table_size(
+    node: int, near: dict[int, set[int]], sizes: Mapping[int, float]
+) -> float:
+    return math.prod(sizes[j] for j in near[node])
+
+
+def _fill(node: int, near: dict[int, set[int]], sizes: Mapping[int, float]) -> float:
+    around = near[node]
+    total = 0.0
+    for j in around:
+        other = near[j]
+        total += sizes[j] * sum(sizes[k] for k in around if k != j and k not in other)
+    return total
+
+
+def _greedy(graph: Graph, score: Score, most: float) -> Plan:
+    """Always the node with the least score next; equal ones by the size of their table."""
+    near = {i: set(around) for i, around in graph.near.items()}
+    sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}
+    current: dict[int, tuple[float, float]] = {}
+    heap: list[tuple[tuple[float, float], int]] = []
+
+    def push(node: int) -> None:
+        key = score(node, near, sizes), _table_size(node, near, sizes)
+        if current.get(node) != key:
+            current[node] = key
+            heapq.heappush(heap, (key, node))
+
+    for node in near:
+        push(node)
+    order: list[int] = []
+    entries = largest = work = 0.0
+    while heap:
+        key, node = heapq.heappop(heap)
+        if current.get(node) != key:
+            continue
+        del current[node]
+        around = near.pop(node)
+        table = math.prod(sizes[j] for j in around)
+        entries += table
+        largest = max(largest, table)
+        work += table * sizes[node]
+        if work > most:
+            break
+        order.append(node)
+        changed = set(around)
+        for j in around:
+            near[j].discard(node)
+            new = around - near[j] - {j}
+            if new:
+                near[j] |= new
+                # The fill of whoever sees both ends of a new edge changes.
+                changed |= near[j]
+        for j in changed:
+            push(j)
+    return Plan(tuple(order), entries, largest, work)

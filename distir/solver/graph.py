@@ -1,0 +1,268 @@
+"""
+The problem while it is being solved: a graph whose nodes disappear one after the other.
+
+Methods do not work on a `Problem` but on a `Graph`, in which nodes are restricted, merged and
+folded away. Each of these leaves a `Step` behind; replayed backwards, the steps turn a choice
+of the nodes that remain into a choice of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.errors import DistIRError
+from distir.solver.problem import Costs, Memory, Problem
+
+Table = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """
+    What a node occupies: `usage[p, a]` under alternative a, over the points
+    `first[p]` to `last[p] - 1`.
+    """
+
+    first: Table
+    last: Table
+    usage: Costs
+
+    def chosen(self, table: npt.NDArray[np.integer]) -> Pieces:
+        """Of the node with these alternatives instead, in this order."""
+        return Pieces(self.first, self.last, self.usage[:, table])
+
+    def joined(self, other: Pieces | None) -> Pieces:
+        """Together with what another node with the same alternatives occupies."""
+        if other is None:
+            return self
+        first = np.concatenate([self.first, other.first])
+        last = np.concatenate([self.last, other.last])
+        usage = np.concatenate([self.usage, other.usage])
+        return Pieces(first, last, usage)
+
+    def simplified(self) -> Pieces:
+        """With each interval once, and without those in which nothing is occupied."""
+        kept = self.usage.any(axis=1)
+        first, last, usage = self.first[kept], self.last[kept], self.usage[kept]
+        order = np.lexsort((last, first))
+        first, last, usage = first[order], last[order], usage[order]
+        new = np.ones(len(first), bool)
+        new[1:] = (first[1:] != first[:-1]) | (last[1:] != last[:-1])
+        at = np.flatnonzero(new)
+        if len(at) < len(first):
+            first, last, usage = first[at], last[at], np.add.reduceat(usage, at)
+        return Pieces(first, last, usage)
+
+
+@dataclass(frozen=True)
+class Step:
+    """
+    How a node's alternative follows from others': `table[choice of nodes...]`. A restricted
+    node follows from itself, as `table` then numbers the alternatives that were kept.
+    """
+
+    node: int
+    nodes: tuple[int, ...]
+    table: npt.NDArray[np.integer]
+
+
+def replay(steps: Sequence[Step], choice: dict[int, int]) -> dict[int, int]:
+    """The choice before the steps, from that after them; changes `choice` in place."""
+    for step in reversed(steps):
+        at = tuple(choice[node] for node in step.nodes)
+        choice[step.node] = int(step.table[at])
+    return choice
+
+
+@dataclass
+class Graph:
+    """
+    - `costs[i]`: of node i's alternatives; the keys are the nodes that remain.
+    - `near[i][j]`: the matrix of an edge, rows are i's alternatives; `near[j][i]` is its
+      transpose.
+    - `pieces[i]`: what node i occupies beyond what it does under every alternative. No
+      entry: nothing.
+    - `limit[p]`: how much may be occupied at point p; `always`: by how much what every
+      choice occupies changes there.
+    - `constant`: the cost of what was already decided.
+    - `steps`: what was done, for `replay`.
+    """
+
+    costs: dict[int, Costs]
+    near: dict[int, dict[int, Costs]]
+    pieces: dict[int, Pieces] = field(default_factory=dict[int, Pieces])
+    limit: Costs = field(default_factory=lambda: np.zeros(0))
+    always: Costs = field(default_factory=lambda: np.zeros(1))
+    constant: float = 0.0
+    steps: list[Step] = field(default_factory=list[Step])
+
+    @staticmethod
+    def of(problem: Problem) -> Graph:
+        """The graph of a whole problem, after a check of its shapes."""
+        check(problem)
+        costs = {i: np.asarray(c, np.float64) for i, c in enumerate(problem.costs)}
+        near: dict[int, dict[int, Costs]] = {i: {} for i in costs}
+        for (i, j), matrix in problem.edges.items():
+            near[i][j] = matrix
+            near[j][i] = matrix.T
+        graph = Graph(costs, near)
+        if problem.memory is not None:
+            graph.set_memory(problem.memory)
+        return graph
+
+    def set_memory(self, memory: Memory) -> None:
+        """
+        Measure the limit at the moments that can be the peak: those after which something
+        ends and before which something began since the last such moment.
+        """
+        intervals = np.array(memory.intervals, np.int64).reshape(-1, 2)
+        first, last, points = peak_points(intervals)
+        self.limit = np.full(points, float(memory.limit))
+        self.always = np.zeros(points + 1)
+        self.pieces = {}
+        for i, usage in enumerate(memory.usages):
+            if first[i] < last[i]:
+                usage = np.asarray(usage, np.float64)[None]
+                self.set_pieces(i, Pieces(first[i : i + 1], last[i : i + 1], usage))
+
+    @property
+    def capacity(self) -> Costs:
+        """How much may be occupied at each point, beyond what every choice occupies."""
+        return self.limit - np.cumsum(self.always)[:-1]
+
+    def set_pieces(self, node: int, pieces: Pieces) -> None:
+        """
+        What a node occupies now. What it occupies under every alternative is taken out of
+        the capacity.
+        """
+        least = pieces.usage.min(axis=1)
+        if least.any():
+            np.add.at(self.always, pieces.first, least)
+            np.subtract.at(self.always, pieces.last, least)
+            usage = pieces.usage - least[:, None]
+            pieces = Pieces(pieces.first, pieces.last, usage)
+        pieces = pieces.simplified()
+        if len(pieces.first):
+            self.pieces[node] = pieces
+        else:
+            self.pieces.pop(node, None)
+
+    def copy(self, costs: Mapping[int, Costs] | None = None) -> Graph:
+        """An independent graph without memory and steps, with the nodes' costs replaced."""
+        return Graph(
+            dict(self.costs if costs is None else costs),
+            {i: dict(near) for i, near in self.near.items()},
+        )
+
+    def edges(self) -> Iterable[tuple[int, int, Costs]]:
+        """Each edge once, as (i, j, matrix) with i < j."""
+        for i, near in self.near.items():
+            for j, matrix in near.items():
+                if i < j:
+                    yield i, j, matrix
+
+    def add_edge(self, i: int, j: int, matrix: Costs) -> None:
+        """Put an edge between two nodes, or add to the one that is there."""
+        there = self.near[i].get(j)
+        if there is not None:
+            matrix = there + matrix
+        self.near[i][j] = matrix
+        self.near[j][i] = matrix.T
+
+    def remove_edge(self, i: int, j: int) -> None:
+        """Take an edge away."""
+        del self.near[i][j]
+        del self.near[j][i]
+
+    def remove_node(self, node: int, step: Step) -> None:
+        """Take a node and its edges away; `step` tells its alternative later."""
+        for j in self.near.pop(node):
+            del self.near[j][node]
+        del self.costs[node]
+        self.pieces.pop(node, None)
+        self.steps.append(step)
+
+    def restrict(self, node: int, kept: Table) -> None:
+        """Keep only these alternatives of a node."""
+        self.costs[node] = self.costs[node][kept]
+        for j, matrix in self.near[node].items():
+            matrix = np.ascontiguousarray(matrix[kept])
+            self.near[node][j] = matrix
+            self.near[j][node] = matrix.T
+        if node in self.pieces:
+            self.set_pieces(node, self.pieces[node].chosen(kept))
+        self.steps.append(Step(node, (node,), kept))
+
+    def cost(self, choice: Mapping[int, int]) -> float:
+        """Of a choice of the nodes that remain."""
+        total = self.constant
+        total += sum(float(c[choice[i]]) for i, c in self.costs.items())
+        return total + sum(float(m[choice[i], choice[j]]) for i, j, m in self.edges())
+
+    def load(self, choice: Mapping[int, int]) -> Costs:
+        """What a choice occupies at each point, beyond what every choice does."""
+        change = np.zeros(len(self.limit) + 1)
+        for i, pieces in self.pieces.items():
+            usage = pieces.usage[:, choice[i]]
+            np.add.at(change, pieces.first, usage)
+            np.subtract.at(change, pieces.last, usage)
+        return np.cumsum(change)[:-1]
+
+
+def peak_points(
+    intervals: npt.NDArray[np.int64],
+) -> tuple[Table, Table, int]:
+    """
+    The intervals counted in points, as (first, last + 1) per interval, and the number of
+    points. Between two points that follow each other something begins after something has
+    ended; all that is live at any moment is live together at some point.
+    """
+    live = intervals[:, 0] < intervals[:, 1]
+    # Ends sort before beginnings at the same moment, as [start, end) excludes the end.
+    moments = np.concatenate([intervals[live, 1], intervals[live, 0]])
+    begins = np.repeat([0, 1], len(moments) // 2)
+    order = np.lexsort((begins, moments))
+    begin = begins[order]
+    starts_run = begin > np.concatenate([np.zeros(1, np.int64), begin])[:-1]
+    point = np.cumsum(starts_run)  # of the run of beginnings; ends follow their run
+    where = np.empty(len(order), np.int64)
+    where[order] = point
+    half = len(moments) // 2
+    first = np.zeros(len(intervals), np.int64)
+    last = np.zeros(len(intervals), np.int64)
+    # A beginning in run p is live from point p - 1; an end after run p excludes point p.
+    first[live] = where[half:] - 1
+    last[live] = where[:half]
+    return first, last, int(point[-1]) if len(point) else 0
+
+
+def check(problem: Problem) -> None:
+    """Refuse a problem whose parts do not fit together."""
+    sizes = [len(c) for c in problem.costs]
+    for i, costs in enumerate(problem.costs):
+        if np.isnan(costs).any() or np.isneginf(costs).any():
+            raise DistIRError(
+                f"node {i} has a cost that is not a number or minus infinity: {costs}"
+            )
+    for (i, j), matrix in problem.edges.items():
+        if not 0 <= i < j < len(sizes):
+            raise DistIRError(
+                f"edge ({i}, {j}) is not between two of the {len(sizes)} nodes, the "
+                f"smaller first"
+            )
+        if matrix.shape != (sizes[i], sizes[j]):
+            raise DistIRError(
+                f"edge ({i}, {j}) has a matrix of {matrix.shape}; its nodes have "
+                f"{sizes[i]} and {sizes[j]} alternatives"
+            )
+    memory = problem.memory
+    if memory is None:
+        return
+    if [len(u) for u in memory.usages] != sizes or len(memory.intervals) != len(sizes):
+        raise DistIRError(
+            "the memory of a problem has one usage per alternative and one interval per node"
+        )

@@ -1,0 +1,372 @@
+"""
+Exact reductions: what they leave has the same optimum, and is often nothing.
+
+A node is taken off a worklist and tried, cheapest first:
+
+- alternatives that are infinite, or that an edge forbids with everything, go;
+- a node with one alternative left is decided, its edges become costs of its neighbours;
+- a node with at most two neighbours is folded: its best answer to each of theirs becomes a
+  cost or an edge of theirs;
+- an alternative goes when another is at most as dear whatever the neighbours do (Goldstein);
+- a node whose alternative follows from a neighbour's, as the edge allows only one for each,
+  is merged into that neighbour.
+
+Edges are normalised: what depends on one end only moves into its cost, and an edge with
+nothing left goes.
+
+Under a memory limit a node that occupies something is not folded, and an alternative goes only
+for one that also occupies at most as much; of a node with one neighbour, also under only
+those alternatives of the neighbour where that holds. Points whose capacity no choice can
+exceed are forgotten first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.solver.failures import InfeasibleError
+from distir.solver.graph import Graph, Pieces, Step, Table
+from distir.solver.problem import Costs
+
+# Goldstein's test looks at alternatives squared times the entries of a row of all edges.
+DOMINANCE_ENTRIES = 1 << 20
+# A merge may make the matrices of the merged node's edges this much larger.
+MERGED_ENTRIES = 1 << 16
+FINITE = 1e200
+
+
+def reduce(graph: Graph) -> None:
+    """Reduce a graph in place, until nothing more can be reduced."""
+    _Reductions(graph).run()
+
+
+class _Reductions:
+    """The worklist: nodes by degree, as leaves first keeps the others' work small."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.queue: list[tuple[int, int]] = []
+        self.queued: set[int] = set()
+
+    def run(self) -> None:
+        graph = self.graph
+        self.normalise_all()
+        forget_slack(graph)
+        for i in graph.costs:
+            self.push(i)
+        while True:
+            while self.queue:
+                _, i = heapq.heappop(self.queue)
+                if i in self.queued:
+                    self.queued.discard(i)
+                    if i in graph.costs:
+                        self.visit(i)
+            for i in forget_slack(graph):
+                self.push(i)
+            if not self.queue:
+                break
+
+    def push(self, i: int) -> None:
+        if i not in self.queued:
+            self.queued.add(i)
+            heapq.heappush(self.queue, (len(self.graph.near[i]), i))
+
+    def push_near(self, i: int) -> None:
+        for j in self.graph.near[i]:
+            self.push(j)
+
+    def visit(self, i: int) -> None:
+        """Try every reduction of a node; what changes goes back on the worklist."""
+        graph = self.graph
+        if not self.keep(i, np.isfinite(graph.costs[i])):
+            return
+        degree = len(graph.near[i])
+        if len(graph.costs[i]) == 1:
+            self.decide(i)
+        elif degree <= 2 and i not in graph.pieces:
+            self.fold(i)
+        elif not self.dominate(i) and not self.merge(i) and degree == 1:
+            self.restrict_leaf(i)
+
+    # Alternatives ---------------------------------------------------------------------
+
+    def keep(self, i: int, mask: npt.NDArray[np.bool_]) -> bool:
+        """Keep the alternatives in the mask; whether the node can be looked at further."""
+        if mask.all():
+            return True
+        if not mask.any():
+            raise InfeasibleError(f"no alternative of node {i} is possible", (i,))
+        graph = self.graph
+        graph.restrict(i, np.flatnonzero(mask))
+        for j in list(graph.near[i]):
+            self.normalise(i, j)
+            self.push(j)
+        self.push(i)
+        return False
+
+    def decide(self, i: int) -> None:
+        """Take out a node with one alternative."""
+        graph = self.graph
+        graph.constant += float(graph.costs[i][0])
+        for j, matrix in graph.near[i].items():
+            graph.costs[j] = graph.costs[j] + matrix[0]
+            self.push(j)
+        graph.remove_node(i, Step(i, (), np.zeros((), np.int64)))
+
+    def dominate(self, i: int) -> bool:
+        """Goldstein's test on all pairs of alternatives; whether any was removed."""
+        graph = self.graph
+        costs = graph.costs[i]
+        matrices = list(graph.near[i].values())
+        number = len(costs)
+        width = sum(m.shape[1] for m in matrices)
+        if number * number * width > DOMINANCE_ENTRIES:
+            return False
+        # worse[a, b]: by how much a is dearer than b at least, whatever the neighbours do
+        worse = costs[:, None] - costs[None, :]
+        if matrices:
+            rows = np.concatenate(matrices, axis=1)
+            starts = np.cumsum([0] + [m.shape[1] for m in matrices[:-1]])
+            # Where a is impossible anyway, the difference is infinite.
+            differences = rows[:, None, :] - np.minimum(rows, FINITE)[None, :, :]
+            worse += np.minimum.reduceat(differences, starts, axis=2).sum(axis=2)
+        dominated = np.greater_equal(worse, 0)
+        if i in graph.pieces:
+            usage = graph.pieces[i].usage
+            dominated &= (usage[:, :, None] >= usage[:, None, :]).all(axis=0)
+        np.fill_diagonal(dominated, False)
+        if not dominated.any():
+            return False
+        gone = np.zeros(number, bool)
+        # Of alternatives that dominate each other the first stays.
+        for a in range(number - 1, -1, -1):
+            gone[a] = bool((dominated[a] & ~gone).any())
+        return not self.keep(i, ~gone)
+
+    # Nodes with few neighbours --------------------------------------------------------
+
+    def fold(self, i: int) -> None:
+        """Take out a node without memory that has at most two neighbours."""
+        graph = self.graph
+        costs = graph.costs[i]
+        near = tuple(graph.near[i].items())
+        if not near:
+            table = costs.argmin()
+            graph.constant += float(costs[table])
+            graph.remove_node(i, Step(i, (), np.asarray(table)))
+        elif len(near) == 1:
+            ((j, matrix),) = near
+            total = matrix.T + costs
+            table = total.argmin(axis=1)
+            graph.remove_node(i, Step(i, (j,), table))
+            graph.costs[j] = graph.costs[j] + total.min(axis=1)
+            self.push(j)
+        else:
+            (j, first), (k, second) = near
+            total = (first.T + costs)[:, None, :] + second.T[None, :, :]
+            table = total.argmin(axis=2)
+            graph.remove_node(i, Step(i, (j, k), table))
+            graph.add_edge(j, k, total.min(axis=2))
+            self.normalise(j, k)
+            self.push(j)
+            self.push(k)
+
+    def restrict_leaf(self, i: int) -> None:
+        """
+        Of a node with one neighbour that occupies memory, forbid under each alternative of
+        the neighbour what is dearer and occupies more than something else.
+        """
+        graph = self.graph
+        ((j, matrix),) = graph.near[i].items()
+        total = matrix.T + graph.costs[i]  # [alternative of j, alternative of i]
+        number = total.shape[1]
+        if number * total.size > DOMINANCE_ENTRIES:
+            return
+        dominated = total[:, :, None] >= total[:, None, :]
+        usage = graph.pieces[i].usage
+        dominated &= (usage[:, :, None] >= usage[:, None, :]).all(axis=0)
+        dominated &= np.isfinite(total)[:, :, None]
+        dominated[:, range(number), range(number)] = False
+        gone = np.zeros(total.shape, bool)
+        for a in range(number - 1, -1, -1):
+            gone[:, a] = (dominated[:, a] & ~gone).any(axis=1)
+        if gone.any():
+            graph.remove_edge(i, j)
+            graph.add_edge(i, j, np.where(gone.T, np.inf, matrix))
+            self.normalise(i, j)
+            self.push(i)
+            self.push(j)
+
+    # Merging --------------------------------------------------------------------------
+
+    def merge(self, i: int) -> bool:
+        """
+        Merge the node into a neighbour that determines it, or a neighbour into the node;
+        whether one was.
+        """
+        graph = self.graph
+        for j, matrix in graph.near[i].items():
+            finite = np.isfinite(matrix)
+            count = np.count_nonzero(finite)
+            if count == matrix.shape[1] and (finite.sum(axis=0) == 1).all():
+                return self.merge_into(i, j, finite.argmax(axis=0))
+            if count == matrix.shape[0] and (finite.sum(axis=1) == 1).all():
+                return self.merge_into(j, i, finite.argmax(axis=1))
+        return False
+
+    def merge_into(self, i: int, j: int, table: Table) -> bool:
+        """Take out i, whose alternative is `table[j's]`, unless j's edges grew too much."""
+        graph = self.graph
+        number = len(table)
+        if number > len(graph.costs[i]):
+            width = sum(m.shape[1] for m in graph.near[i].values())
+            if number * width > MERGED_ENTRIES:
+                return False
+        costs = graph.costs[i][table] + graph.near[i][j][table, np.arange(number)]
+        moved = [(k, m[table]) for k, m in graph.near[i].items() if k != j]
+        pieces = graph.pieces.get(i)
+        graph.remove_node(i, Step(i, (j,), table))
+        graph.costs[j] = graph.costs[j] + costs
+        if pieces is not None:
+            pieces = pieces.chosen(table).joined(graph.pieces.get(j))
+            graph.set_pieces(j, pieces)
+        for k, matrix in moved:
+            graph.add_edge(j, k, matrix)
+            self.normalise(j, k)
+            self.push(k)
+        self.push(j)
+        return True
+
+    # Edges ----------------------------------------------------------------------------
+
+    def normalise(self, i: int, j: int) -> None:
+        """
+        Move what depends on one end only into that end's cost: then each row and column has
+        a least entry of 0, or belongs to an alternative that is impossible.
+        """
+        graph = self.graph
+        matrix = graph.near[i][j]
+        rows = matrix.min(axis=1)
+        if rows.any():
+            graph.costs[i] = graph.costs[i] + rows
+            rows[rows == np.inf] = 0.0
+            matrix = matrix - rows[:, None]
+            self.push(i)
+        columns = matrix.min(axis=0)
+        if columns.any():
+            graph.costs[j] = graph.costs[j] + columns
+            columns[columns == np.inf] = 0.0
+            matrix = matrix - columns
+            self.push(j)
+        if not matrix.any():
+            graph.remove_edge(i, j)
+            self.push(i)
+            self.push(j)
+        elif matrix is not graph.near[i][j]:
+            graph.near[i][j] = matrix
+            graph.near[j][i] = matrix.T
+
+    def normalise_all(self) -> None:
+        """The same for all edges at once, those of one shape together."""
+        graph = self.graph
+        shapes: defaultdict[tuple[int, ...], list[tuple[int, int, Costs]]]
+        shapes = defaultdict(list)
+        for edge in graph.edges():
+            shapes[edge[2].shape].append(edge)
+        for edges in shapes.values():
+            stack = np.stack([m for _, _, m in edges])
+            rows = stack.min(axis=2)
+            stack -= np.where(np.isinf(rows), 0.0, rows)[:, :, None]
+            columns = stack.min(axis=1)
+            stack -= np.where(np.isinf(columns), 0.0, columns)[:, None, :]
+            changed_rows, changed_columns = rows.any(axis=1), columns.any(axis=1)
+            left = stack.any(axis=(1, 2))
+            for e, (i, j, _) in enumerate(edges):
+                if changed_rows[e]:
+                    graph.costs[i] = graph.costs[i] + rows[e]
+                if changed_columns[e]:
+                    graph.costs[j] = graph.costs[j] + columns[e]
+                if not left[e]:
+                    graph.remove_edge(i, j)
+                elif changed_rows[e] or changed_columns[e]:
+                    graph.near[i][j] = stack[e]
+                    graph.near[j][i] = stack[e].T
+
+
+def forget_slack(graph: Graph) -> list[int]:
+    """
+    Forget the points whose capacity no choice can exceed, and those that exceed theirs only
+    when another point does; the nodes that occupy less now.
+    """
+    if not len(graph.limit):
+        return []
+    most, begins, ends = _extremes(graph)
+    capacity = graph.capacity
+    # A point at which even nothing is too much stays, for the answer that nothing fits.
+    kept: npt.NDArray[np.bool_] = (most > capacity) | (capacity < 0)
+    tight = np.flatnonzero(kept)
+    kept[tight] = _strictest(
+        capacity[tight], _between(begins, tight), _between(ends, tight)
+    )
+    if kept.all():
+        return []
+    number = np.concatenate([[0], np.cumsum(kept)])
+    graph.limit = capacity[kept]
+    graph.always = np.zeros(len(graph.limit) + 1)
+    changed: list[int] = []
+    for i, pieces in list(graph.pieces.items()):
+        first, last = number[pieces.first], number[pieces.last]
+        some = first < last
+        graph.set_pieces(i, Pieces(first[some], last[some], pieces.usage[some]))
+        if i not in graph.pieces or len(graph.pieces[i].first) < len(pieces.first):
+            changed.append(i)
+    return changed
+
+
+def _extremes(graph: Graph) -> tuple[Costs, Table, Table]:
+    """Per point: the most that can be occupied, how many pieces begin there and end before."""
+    points = len(graph.limit)
+    change = np.zeros(points + 1)
+    begins, ends = np.zeros(points, np.int64), np.zeros(points + 1, np.int64)
+    for pieces in graph.pieces.values():
+        most = pieces.usage.max(axis=1)
+        np.add.at(change, pieces.first, most)
+        np.subtract.at(change, pieces.last, most)
+        np.add.at(begins, pieces.first, 1)
+        np.add.at(ends, pieces.last, 1)
+    return np.cumsum(change)[:-1], begins, ends[:-1]
+
+
+def _between(events: Table, kept: Table) -> Table:
+    """How many of the events at each point lie between a kept point and the one before."""
+    return np.diff(np.cumsum(events)[kept], prepend=0)
+
+
+def _strictest(capacity: Costs, begins: Table, ends: Table) -> npt.NDArray[np.bool_]:
+    """
+    The points to keep: one goes when all that is live there is also live at a neighbour with
+    no more capacity. A stack, as a neighbour's neighbour becomes one when it goes.
+    """
+    stack: list[int] = []
+    began: list[int] = []  # between a point on the stack and the one below it
+    ended: list[int] = []
+    for p in range(len(capacity)):
+        begin, end = int(begins[p]), int(ends[p])
+        while stack and not end and capacity[p] <= capacity[stack[-1]]:
+            stack.pop()
+            begin, end = begin + began.pop(), ended.pop()
+        if stack and not begin and capacity[p] >= capacity[stack[-1]]:
+            # What ended before this point ended before the next one too.
+            if p + 1 < len(capacity):
+                ends[p + 1] += end
+            continue
+        stack.append(p)
+        began.append(begin)
+        ended.append(end)
+    kept = np.zeros(len(capacity), bool)
+    kept[stack] = True
+    return kept
