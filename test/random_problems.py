@@ -43,11 +43,24 @@ def random_problem(seed: int, *, memory: bool, integer: bool = True) -> Problem:
 
 def brute_force(problem: Problem) -> float:
     """The least cost of all choices that fit; infinite when none does."""
-    best = np.inf
-    for choice in itertools.product(*(range(len(c)) for c in problem.costs)):
-        cost = problem.cost(choice)
-        if cost < best and (
-            problem.memory is None or problem.peak(choice) <= problem.memory.limit
-        ):
-            best = cost
-    return best
+    count = len(problem.costs)
+
+    def along(values: np.ndarray, *axes: int) -> np.ndarray:
+        shape = [1] * count
+        for axis, size in zip(axes, values.shape, strict=True):
+            shape[axis] = size
+        return values.reshape(shape)
+
+    total = np.zeros([len(c) for c in problem.costs])
+    for i, costs in enumerate(problem.costs):
+        total = total + along(costs, i)
+    for (i, j), matrix in problem.edges.items():
+        total = total + along(matrix, i, j)
+    if problem.memory is not None:
+        for moment in range(max(end for _, end in problem.memory.intervals)):
+            load = np.zeros_like(total)
+            for i, (start, end) in enumerate(problem.memory.intervals):
+                if start <= moment < end:
+                    load = load + along(problem.memory.usages[i], i)
+            total[load > problem.memory.limit] = np.inf
+    return float(total.min())

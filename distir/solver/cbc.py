@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from distir.errors import DistIRError
-from distir.solver.integer_program import Answer, Program
 from distir.solver.problem import Costs
+from distir.solver.program import Answer, Program, Rows
 
 
 def run_cbc(
-    program: Program, time_limit: float, gap: float, start: Costs | None
+    program: Program,
+    extra: Sequence[Rows],
+    time_limit: float,
+    gap: float,
+    start: Costs | None,
 ) -> Answer:
     """CBC is a process of its own that ends with what it has when it is interrupted."""
     try:
@@ -40,7 +45,7 @@ def run_cbc(
                 "the solver CBC is not installed: install it (PuLP brings it on most "
                 "platforms), or choose solver=highs"
             )
-        problem, variables = _model(program, pulp)
+        problem, variables = _model(program, extra, pulp)
         if start is not None:
             for variable, value in zip(variables, start, strict=True):
                 variable.setInitialValue(value)
@@ -70,7 +75,7 @@ def _bound(log: str) -> float:
     return float(found[-1]) if found else -math.inf
 
 
-def _model(program: Program, pulp):  # pyright: ignore
+def _model(program: Program, extra: Sequence[Rows], pulp):  # pyright: ignore
     width = len(str(len(program.costs)))  # names that sort as numbers do
     variables = [
         pulp.LpVariable(
@@ -82,12 +87,14 @@ def _model(program: Program, pulp):  # pyright: ignore
     problem += pulp.LpAffineExpression(
         list(zip(variables, program.costs.tolist(), strict=True))
     )
-    columns, values = program.columns.tolist(), program.values.tolist()
-    for r, (lower, upper) in enumerate(zip(program.lower, program.upper, strict=True)):
-        row = range(program.starts[r], program.starts[r + 1])
-        sense = pulp.LpConstraintEQ if lower == upper else pulp.LpConstraintLE
-        terms = pulp.LpAffineExpression(
-            [(variables[columns[e]], values[e]) for e in row]
-        )
-        problem += pulp.LpConstraint(terms, sense, f"r{r}", float(upper))
+    number = 0
+    for rows in (program.rows, *extra):
+        columns, values = rows.columns.tolist(), rows.values.tolist()
+        for r, (lower, upper) in enumerate(zip(rows.lower, rows.upper, strict=True)):
+            entries = range(rows.starts[r], rows.starts[r + 1])
+            sense = pulp.LpConstraintEQ if lower == upper else pulp.LpConstraintLE
+            terms = [(variables[columns[e]], values[e]) for e in entries]
+            row = pulp.LpAffineExpression(terms)
+            problem += pulp.LpConstraint(row, sense, f"r{number}", float(upper))
+            number += 1
     return problem, variables

@@ -151,12 +151,14 @@ class Graph:
         else:
             self.pieces.pop(node, None)
 
-    def copy(self, costs: Mapping[int, Costs] | None = None) -> Graph:
-        """An independent graph without memory and steps, with the nodes' costs replaced."""
-        return Graph(
-            dict(self.costs if costs is None else costs),
-            {i: dict(near) for i, near in self.near.items()},
-        )
+    def copy(self, *, memory: bool) -> Graph:
+        """An independent graph without steps, with the memory limit or without."""
+        near = {i: dict(near) for i, near in self.near.items()}
+        graph = Graph(dict(self.costs), near, constant=self.constant)
+        if memory:
+            graph.pieces = dict(self.pieces)
+            graph.limit, graph.always = self.limit.copy(), self.always.copy()
+        return graph
 
     def edges(self) -> Iterable[tuple[int, int, Costs]]:
         """Each edge once, as (i, j, matrix) with i < j."""
@@ -205,11 +207,22 @@ class Graph:
 
     def load(self, choice: Mapping[int, int]) -> Costs:
         """What a choice occupies at each point, beyond what every choice does."""
+        return self.load_of(
+            {i: pieces.usage[:, choice[i]] for i, pieces in self.pieces.items()}
+        )
+
+    def load_of(self, usages: Mapping[int, Costs]) -> Costs:
+        """What is occupied at each point, from what each piece of each node occupies."""
+        if not usages:
+            return np.zeros(len(self.limit))
+        usage = np.concatenate([usages[i] for i in self.pieces])
         change = np.zeros(len(self.limit) + 1)
-        for i, pieces in self.pieces.items():
-            usage = pieces.usage[:, choice[i]]
-            np.add.at(change, pieces.first, usage)
-            np.subtract.at(change, pieces.last, usage)
+        np.add.at(
+            change, np.concatenate([p.first for p in self.pieces.values()]), usage
+        )
+        np.subtract.at(
+            change, np.concatenate([p.last for p in self.pieces.values()]), usage
+        )
         return np.cumsum(change)[:-1]
 
 

@@ -1,87 +1,118 @@
-"""Run an integer program in HiGHS."""
+"""Run integer and linear programs in HiGHS."""
 
 from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 
 from distir.errors import DistIRError
-from distir.solver.integer_program import Answer, Program
 from distir.solver.problem import Costs
+from distir.solver.program import Answer, Program, Rows
 
 
-def run_highs(
-    program: Program, time_limit: float, gap: float, start: Costs | None
-) -> Answer:
-    """Interruptible: HiGHS works in a thread of its own and is told to stop."""
-    try:
-        import highspy
-    except ImportError as error:
-        raise DistIRError(
-            "the solver HiGHS is not installed: `pip install highspy`, or choose "
-            "solver=cbc"
-        ) from error
-    highs = highspy.Highs()
-    highs.silent()
-    options = {
-        "mip_rel_gap": gap,  # its default of 1e-4 would pass for optimal
-        "mip_abs_gap": 0.0,
-        "time_limit": max(time_limit, 0.0) if math.isfinite(time_limit) else 1e30,
-    }
-    for name, value in options.items():
-        highs.setOptionValue(name, value)
-    highs.passModel(_model(program, highspy))
-    if start is not None:
-        solution = highspy.HighsSolution()
-        solution.col_value = list(start)
-        highs.setSolution(solution)
+class Highs:
+    """
+    A program in HiGHS, integer or relaxed; rows can be added between runs. A run can be
+    interrupted: HiGHS works in a thread of its own and is told to stop.
+    """
 
-    highs.HandleUserInterrupt = True
-    interrupted = False
-    deadline = time.monotonic() + time_limit
-    highs.startSolve()
-    done = False
-    while not done:
+    def __init__(self, program: Program, *, relaxed: bool = False):
         try:
-            done, _ = highs.wait(0.05)
-            if (
-                time.monotonic() > deadline
-            ):  # also where HiGHS does not look at its limit
-                highs.cancelSolve()
-        except KeyboardInterrupt:
-            interrupted = True
-            highs.cancelSolve()
+            import highspy
+        except ImportError as error:
+            raise DistIRError(
+                "the solver HiGHS is not installed: `pip install highspy`, or choose "
+                "solver=cbc"
+            ) from error
+        self.kinds: Any = highspy
+        self.relaxed = relaxed
+        self.highs: Any = highspy.Highs()
+        self.highs.silent()
+        # The default relative gap of 1e-4 would pass for optimal.
+        self.highs.setOptionValue("mip_abs_gap", 0.0)
+        self.highs.passModel(self._model(program))
+        self.highs.HandleUserInterrupt = True
 
-    status = highs.getModelStatus()
-    info = highs.getInfo()
-    feasible = (
-        info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    )
-    columns = np.array(highs.getSolution().col_value) if feasible else None
-    bound = info.mip_dual_bound
-    if status == highspy.HighsModelStatus.kInfeasible:
-        columns, bound = None, math.inf
-    elif status == highspy.HighsModelStatus.kOptimal and not gap:
-        bound = info.objective_function_value
-    return Answer(columns, bound, interrupted)
+    def _model(self, program: Program) -> Any:
+        model = self.kinds.HighsLp()
+        model.num_col_ = columns = len(program.costs)
+        model.num_row_ = len(program.rows.lower)
+        model.col_cost_ = program.costs
+        model.col_lower_ = np.zeros(columns)
+        # That no column exceeds 1 follows from the rows.
+        model.col_upper_ = np.full(columns, np.inf if self.relaxed else 1.0)
+        model.row_lower_ = program.rows.lower
+        model.row_upper_ = program.rows.upper
+        model.a_matrix_.format_ = self.kinds.MatrixFormat.kRowwise
+        model.a_matrix_.start_ = program.rows.starts
+        model.a_matrix_.index_ = program.rows.columns
+        model.a_matrix_.value_ = program.rows.values
+        if not self.relaxed:
+            kinds = self.kinds.HighsVarType
+            integrality = [kinds.kInteger] * program.binaries
+            integrality += [kinds.kContinuous] * (columns - program.binaries)
+            model.integrality_ = integrality
+        return model
 
+    def add(self, rows: Rows) -> None:
+        """Add rows; the next run continues from the last."""
+        self.highs.addRows(
+            len(rows.lower),
+            rows.lower,
+            rows.upper,
+            len(rows.values),
+            rows.starts[:-1],
+            rows.columns,
+            rows.values,
+        )
 
-def _model(program: Program, highspy):  # pyright: ignore
-    model = highspy.HighsLp()
-    model.num_col_ = columns = len(program.costs)
-    model.num_row_ = len(program.lower)
-    model.col_cost_ = program.costs
-    model.col_lower_ = np.zeros(columns)
-    model.col_upper_ = np.ones(columns)
-    model.row_lower_ = program.lower
-    model.row_upper_ = program.upper
-    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    model.a_matrix_.start_ = program.starts
-    model.a_matrix_.index_ = program.columns
-    model.a_matrix_.value_ = program.values
-    kinds = highspy.HighsVarType
-    model.integrality_ = [kinds.kInteger] * program.binaries
-    model.integrality_ += [kinds.kContinuous] * (columns - program.binaries)
-    return model
+    def run(
+        self, time_limit: float, gap: float = 0.0, start: Costs | None = None
+    ) -> Answer:
+        """Solve within a time and to a relative gap, from a solution if there is one."""
+        highs, kinds = self.highs, self.kinds
+        highs.setOptionValue("mip_rel_gap", gap)
+        limit = max(time_limit, 0.0) if math.isfinite(time_limit) else 1e30
+        # HiGHS counts the time of all runs together.
+        highs.setOptionValue("time_limit", highs.getRunTime() + limit)
+        if start is not None:
+            solution = kinds.HighsSolution()
+            solution.col_value = list(start)
+            highs.setSolution(solution)
+        interrupted = self._wait(time.monotonic() + time_limit)
+
+        status, info = highs.getModelStatus(), highs.getInfo()
+        if status == kinds.HighsModelStatus.kInfeasible:
+            return Answer(None, math.inf, interrupted)
+        feasible = kinds.SolutionStatus.kSolutionStatusFeasible
+        solution = highs.getSolution()
+        found = info.primal_solution_status == feasible
+        columns = np.array(solution.col_value) if found else None
+        optimal = status == kinds.HighsModelStatus.kOptimal
+        if self.relaxed:
+            if not optimal:
+                return Answer(None, -math.inf, interrupted)
+            reduced = np.array(solution.col_dual)
+            bound = info.objective_function_value
+            return Answer(columns, bound, interrupted, reduced)
+        exact = optimal and not gap
+        bound = info.objective_function_value if exact else info.mip_dual_bound
+        return Answer(columns, bound, interrupted)
+
+    def _wait(self, deadline: float) -> bool:
+        """Run until it ends, the deadline or an interruption; whether it was that."""
+        interrupted = False
+        self.highs.startSolve()
+        done = False
+        while not done:
+            try:
+                done, _ = self.highs.wait(0.02)
+                if time.monotonic() > deadline:  # HiGHS looks at its limit now and then
+                    self.highs.cancelSolve()
+            except KeyboardInterrupt:
+                interrupted = True
+                self.highs.cancelSolve()
+        return interrupted

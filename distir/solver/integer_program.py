@@ -1,201 +1,49 @@
 """
-The problem as an integer program, for HiGHS or CBC.
+Solve a graph as an integer program.
 
-One binary `x[i, a]` per alternative, one continuous marginal `e[a, b]` per pair of an edge that
-is possible:
-
-    sum_a x[i, a] = 1        sum_b e[a, b] = x[i, a]        sum_a e[a, b] = x[j, b]
-    sum usage[i, a] x[i, a] <= capacity, at each point
-
-The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`.
+With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each pair
+how much more than the bound a choice with it costs at least. Only what costs little more is
+kept; what is left is reduced again and is much smaller. Its optimum is that of the whole
+unless it costs more than what was left out, in which case more is kept. Memory rows are added
+at the points that a solution exceeds.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from distir.errors import DistIRError
-from distir.solver.graph import Graph
+from distir.solver.failures import InfeasibleError
+from distir.solver.graph import Graph, replay
+from distir.solver.highs import Highs
 from distir.solver.problem import Costs
+from distir.solver.program import Program, Rows, violated
+from distir.solver.reductions import reduce
 
 SolverName = Literal["highs", "cbc"]
-# The largest cost after scaling: the solvers' tolerances are absolute.
-SCALED = 1e4
+"""What is run: HiGHS in this process, or CBC through PuLP."""
+
+# Costs that differ by less than this fraction are the same: sums of floats are rounded.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Found:
     """
     What a method found for a graph: a choice of its nodes or None, what it costs, a bound
-    that no choice undercuts, and whether the user interrupted.
+    that no choice undercuts (infinite: there is none), and whether the user interrupted.
     """
 
     choice: dict[int, int] | None
     objective: float
     bound: float
     interrupted: bool = False
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a solver answers: the columns of its best solution, and its bound, scaled."""
-
-    columns: Costs | None
-    bound: float
-    interrupted: bool
-
-
-@dataclass(frozen=True)
-class Program:
-    """
-    The integer program in arrays. The first `binaries` columns are the alternatives, those of
-    node `nodes[n]` from `offsets[n]` on; rows are compressed: row r has the entries from
-    `starts[r]` to `starts[r + 1]`.
-    """
-
-    nodes: list[int]
-    offsets: npt.NDArray[np.int64]
-    binaries: int
-    costs: Costs
-    lower: Costs
-    upper: Costs
-    starts: npt.NDArray[np.int32]
-    columns: npt.NDArray[np.int32]
-    values: Costs
-    scale: float
-
-    def choice(self, columns: Costs) -> dict[int, int]:
-        """Of a solution's columns."""
-        ends = [*self.offsets[1:], self.binaries]
-        return {
-            node: int(columns[start:end].argmax())
-            for node, start, end in zip(self.nodes, self.offsets, ends, strict=True)
-        }
-
-    def assignment(self, graph: Graph, choice: Mapping[int, int]) -> Costs:
-        """The columns of a choice."""
-        columns = np.zeros(len(self.costs))
-        chosen = [choice[node] for node in self.nodes]
-        columns[self.offsets + np.array(chosen, np.int64)] = 1.0
-        column = self.binaries
-        for i, j, matrix in graph.edges():
-            finite = np.isfinite(matrix)
-            if finite[choice[i], choice[j]]:
-                before = np.count_nonzero(finite[: choice[i]])
-                before += np.count_nonzero(finite[choice[i], : choice[j]])
-                columns[column + before] = 1.0
-            column += np.count_nonzero(finite)
-        return columns
-
-    def cover(
-        self, graph: Graph, choice: Mapping[int, int], point: int
-    ) -> npt.NDArray[np.int64]:
-        """The columns of a choice that occupy something at a point."""
-        found: list[int] = []
-        for node, offset in zip(self.nodes, self.offsets, strict=True):
-            pieces = graph.pieces.get(node)
-            if pieces is not None:
-                live = (pieces.first <= point) & (point < pieces.last)
-                if pieces.usage[live, choice[node]].any():
-                    found.append(int(offset) + choice[node])
-        return np.array(found, np.int64)
-
-
-def formulate(graph: Graph, covers: Sequence[npt.NDArray[np.int64]] = ()) -> Program:
-    """
-    The integer program of a graph. Of each cover, a set of binary columns, not all may be 1.
-    """
-    nodes = list(graph.costs)
-    sizes = np.array([len(graph.costs[i]) for i in nodes], np.int64)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    start = dict(zip(nodes, offsets.tolist(), strict=False))
-    binaries = int(offsets[-1])
-
-    costs = [graph.costs[i] for i in nodes]
-    rows: list[npt.NDArray[np.int64]] = [np.repeat(np.arange(len(nodes)), sizes)]
-    columns: list[npt.NDArray[np.int64]] = [np.arange(binaries)]
-    values: list[Costs] = [np.ones(binaries)]
-    lower = [np.ones(len(nodes))]
-    upper = [np.ones(len(nodes))]
-    row, column = len(nodes), binaries
-    for i, j, matrix in graph.edges():
-        a, b = np.nonzero(np.isfinite(matrix))
-        costs.append(matrix[a, b])
-        at = np.arange(column, column + len(a))
-        k, m = matrix.shape
-        both = row + np.arange(k + m)
-        rows += [row + a, row + k + b, both]
-        ends = [start[i] + np.arange(k), start[j] + np.arange(m)]
-        columns += [at, at, np.concatenate(ends)]
-        values += [np.ones(2 * len(a)), -np.ones(k + m)]
-        lower.append(np.zeros(k + m))
-        upper.append(np.zeros(k + m))
-        row, column = row + k + m, column + len(a)
-
-    points, at, usage = _occupied(graph, start)
-    largest = np.ones(len(graph.limit))
-    np.maximum.at(largest, points, usage)
-    rows.append(row + points)
-    columns.append(at)
-    values.append(usage / largest[points])
-    lower.append(np.full(len(largest), -np.inf))
-    upper.append(graph.capacity / largest)
-    row += len(largest)
-    for cover in covers:
-        rows.append(np.full(len(cover), row))
-        columns.append(cover)
-        values.append(np.ones(len(cover)))
-        lower.append(np.array([-np.inf]))
-        upper.append(np.array([len(cover) - 1.0]))
-        row += 1
-
-    cost = np.concatenate(costs)
-    if np.isinf(cost).any():
-        raise ValueError("a graph must be reduced before it becomes an integer program")
-    scale = max(float(np.abs(cost).max(initial=0.0)) / SCALED, 1e-300)
-    row_of = np.concatenate(rows)
-    order = np.argsort(row_of, kind="stable")
-    counts = np.bincount(row_of, minlength=row)
-    return Program(
-        nodes,
-        offsets[:-1],
-        binaries,
-        cost / scale,
-        np.concatenate(lower),
-        np.concatenate(upper),
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        np.concatenate(columns)[order].astype(np.int32),
-        np.concatenate(values)[order],
-        scale,
-    )
-
-
-def _occupied(
-    graph: Graph, start: Mapping[int, int]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Costs]:
-    """What alternatives occupy, as (point, column, usage), all that is not 0."""
-    points: list[npt.NDArray[np.int64]] = []
-    columns: list[npt.NDArray[np.int64]] = []
-    usages: list[Costs] = []
-    for i, pieces in graph.pieces.items():
-        change = np.zeros((len(graph.limit) + 1, pieces.usage.shape[1]))
-        np.add.at(change, pieces.first, pieces.usage)
-        np.subtract.at(change, pieces.last, pieces.usage)
-        usage = np.cumsum(change, axis=0)[:-1]
-        point, a = np.nonzero(usage)
-        points.append(point)
-        columns.append(start[i] + a)
-        usages.append(usage[point, a])
-    if not points:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-    return np.concatenate(points), np.concatenate(columns), np.concatenate(usages)
 
 
 def solve_integer_program(
@@ -208,29 +56,174 @@ def solve_integer_program(
 ) -> Found:
     """
     Solve a reduced graph within a time and to a relative gap, from a choice to start with if
-    there is one. On a time-out or an interruption the best found is the answer. Where there
-    is no choice, the bound is infinite.
+    there is one. On a time-out or an interruption the best found is the answer.
     """
-    from distir.solver.cbc import run_cbc
-    from distir.solver.highs import run_highs
-
-    if solver not in ("highs", "cbc"):
-        raise DistIRError(f"there is no solver {solver!r}: choose highs or cbc")
     end = time.monotonic() + time_limit
-    covers: list[npt.NDArray[np.int64]] = []
+    if solver == "highs":
+        return _Relaxed(graph, gap, end, start).run()
+    if solver == "cbc":
+        return _solve_with_cbc(graph, gap, end, start)
+    raise DistIRError(f"there is no solver {solver!r}: choose highs or cbc")
+
+
+class _Relaxed:
+    """The relaxation, and the search among what costs little more than it."""
+
+    def __init__(
+        self, graph: Graph, gap: float, end: float, start: Mapping[int, int] | None
+    ):
+        self.graph, self.gap, self.end = graph, gap, end
+        self.program = Program(graph)
+        self.points: list[int] = []
+        self.bound = -math.inf
+        self.best = None if start is None else dict(start)
+        self.objective = math.inf if start is None else graph.cost(start)
+
+    def left(self) -> float:
+        return self.end - time.monotonic()
+
+    def found(self, interrupted: bool = False) -> Found:
+        return Found(
+            self.best, self.objective, min(self.bound, self.objective), interrupted
+        )
+
+    def run(self) -> Found:
+        reduced, interrupted = self.relax()
+        if reduced is None:
+            if self.bound < math.inf and not interrupted and self.left() > 0:
+                return solve_directly(
+                    self.graph, self.points, self.gap, self.end, self.best
+                )
+            return self.found(interrupted)
+        relaxed = self.bound
+        slack = max(1e-3 * abs(relaxed), self.program.scale * 1e-3)
+        while True:
+            most = float(reduced.max(initial=0.0)) * self.program.scale
+            whole = slack >= most
+            part = self.part(reduced, slack)
+            if part is not None:
+                found = solve_directly(part, [], self.gap, self.end, None)
+                interrupted |= found.interrupted
+                if found.choice is not None and found.objective < self.objective:
+                    self.best = replay(part.steps, found.choice)
+                    self.objective = found.objective
+                # A choice is in this part, or costs the slack more than the bound.
+                outside = math.inf if whole else relaxed + slack
+                self.bound = max(self.bound, min(found.bound, outside))
+            elif whole:
+                self.bound = math.inf
+            if interrupted or self.left() <= 0:
+                return self.found(interrupted)
+            if whole:
+                return self.found()
+            slack *= 10
+            if self.best is not None:
+                gap = max(self.gap, ROUNDING) * abs(self.objective)
+                if self.objective - self.bound <= gap:
+                    return self.found()
+                # What costs more above the relaxation is not better than the best.
+                enough = self.objective - relaxed + ROUNDING * self.program.scale
+                slack = min(slack, max(enough, slack / 5))
+
+    def relax(self) -> tuple[Costs | None, bool]:
+        """The reduced costs of the relaxation with all memory rows, once it has them."""
+        highs = Highs(self.program, relaxed=True)
+        graph = self.graph
+        while True:
+            answer = highs.run(self.left())
+            if answer.columns is None or answer.interrupted:
+                self.bound = max(self.bound, answer.bound)
+                return None, answer.interrupted
+            self.bound = self.program.real(answer.bound)
+            load = self.program.load(answer.columns)
+            new = violated(load, graph.capacity, self.points)
+            if not len(new):
+                return answer.reduced, False
+            self.points += new.tolist()
+            highs.add(self.program.points(new))
+
+    def part(self, reduced: Costs, slack: float) -> Graph | None:
+        """The graph without what costs more than the slack; None: nothing is left."""
+        graph, program = self.graph, self.program
+        kept = reduced * program.scale <= slack
+        part = graph.copy(memory=True)
+        for i, at in program.first.items():
+            mask = kept[at : at + len(graph.costs[i])]
+            part.costs[i] = np.where(mask, graph.costs[i], np.inf)
+        for (i, j), (at, a, b) in program.pairs.items():
+            gone = ~kept[at : at + len(a)]
+            if gone.any():
+                matrix = graph.near[i][j].copy()
+                matrix[a[gone], b[gone]] = np.inf
+                part.near[i][j] = matrix
+                part.near[j][i] = matrix.T
+        try:
+            reduce(part)
+        except InfeasibleError:
+            return None
+        return part
+
+
+def solve_directly(
+    graph: Graph,
+    points: list[int],
+    gap: float,
+    end: float,
+    start: Mapping[int, int] | None,
+) -> Found:
+    """A reduced graph as one integer program in HiGHS, from the memory rows of some points."""
+    if not graph.costs or (graph.capacity < 0).any():
+        fits = not (graph.capacity < 0).any()
+        return Found(
+            {} if fits else None, graph.constant, graph.constant if fits else math.inf
+        )
+    program = Program(graph)
+    columns = None if start is None else program.assignment(start)
+    known = list(points)
+    extra = [program.points(np.array(known, np.int64))]
+    bound = -math.inf
     while True:
-        program = formulate(graph, covers)
-        run = run_highs if solver == "highs" else run_cbc
-        columns = None if start is None else program.assignment(graph, start)
-        answer = run(program, end - time.monotonic(), gap, columns)
-        bound = answer.bound * program.scale + graph.constant
+        highs = Highs(program)
+        for rows in extra:
+            highs.add(rows)
+        answer = highs.run(end - time.monotonic(), gap, columns)
+        bound = max(bound, program.real(answer.bound))
+        stopped = answer.interrupted or time.monotonic() >= end
+        if answer.columns is None:
+            return Found(None, math.inf, bound, answer.interrupted)
+        choice = program.choice(answer.columns)
+        load = graph.load(choice)
+        if not (load > graph.capacity).any():
+            objective = graph.cost(choice)
+            return Found(choice, objective, min(bound, objective), answer.interrupted)
+        if stopped:
+            return Found(None, math.inf, bound, answer.interrupted)
+        new = violated(load, graph.capacity, known)
+        if len(new):
+            known += new.tolist()
+            extra.append(program.points(new))
+        else:
+            # It exceeds a row within the solver's tolerance.
+            point = int((load - graph.capacity).argmax())
+            extra.append(program.cover(choice, point))
+
+
+def _solve_with_cbc(
+    graph: Graph, gap: float, end: float, start: Mapping[int, int] | None
+) -> Found:
+    from distir.solver.cbc import run_cbc
+
+    program = Program(graph)
+    columns = None if start is None else program.assignment(start)
+    extra: list[Rows] = [program.points(np.arange(len(graph.limit)))]
+    while True:
+        answer = run_cbc(program, extra, end - time.monotonic(), gap, columns)
+        bound = program.real(answer.bound)
         if answer.columns is None:
             return Found(None, math.inf, bound, answer.interrupted)
         choice = program.choice(answer.columns)
         over = graph.load(choice) - graph.capacity
         if not (over > 0).any():
             objective = graph.cost(choice)
-            return Found(choice, objective, bound, answer.interrupted)
-        # The solver took it within its tolerance: forbid these alternatives together.
-        point = int(over.argmax())
-        covers.append(program.cover(graph, choice, point))
+            return Found(choice, objective, min(bound, objective), answer.interrupted)
+        extra.append(program.cover(choice, int(over.argmax())))

@@ -284,7 +284,7 @@ class _Reductions:
             columns = stack.min(axis=1)
             stack -= np.where(np.isinf(columns), 0.0, columns)[:, None, :]
             changed_rows, changed_columns = rows.any(axis=1), columns.any(axis=1)
-            left = stack.any(axis=(1, 2))
+            left = stack.reshape(len(edges), -1).any(axis=1)
             for e, (i, j, _) in enumerate(edges):
                 if changed_rows[e]:
                     graph.costs[i] = graph.costs[i] + rows[e]
@@ -307,7 +307,7 @@ def forget_slack(graph: Graph) -> list[int]:
     most, begins, ends = _extremes(graph)
     capacity = graph.capacity
     # A point at which even nothing is too much stays, for the answer that nothing fits.
-    kept: npt.NDArray[np.bool_] = (most > capacity) | (capacity < 0)
+    kept = np.greater(most, capacity) | np.less(capacity, 0)
     tight = np.flatnonzero(kept)
     kept[tight] = _strictest(
         capacity[tight], _between(begins, tight), _between(ends, tight)

@@ -113,8 +113,7 @@ def _silent(_: str) -> None:
 
 def without_memory(graph: Graph) -> tuple[Graph, Plan]:
     """A graph without its memory limit, reduced, and the plan of its elimination."""
-    free = graph.copy()
-    free.constant = graph.constant
+    free = graph.copy(memory=False)
     reduce(free)
     return free, plan(free, ELIMINATION_WORK)
 

@@ -1,0 +1,206 @@
+"""
+The problem as an integer program, in arrays.
+
+One binary `x[i, a]` per alternative, one continuous marginal `e[a, b]` per pair of an edge that
+is possible:
+
+    sum_a x[i, a] = 1        sum_b e[a, b] = x[i, a]        sum_a e[a, b] = x[j, b]
+    sum usage[i, a] x[i, a] <= capacity, at each point
+
+The relaxation of this form is much tighter than that of `e >= x_i + x_j - 1`. There can be
+thousands of points, and a handful decide: rows of points are made when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from distir.solver.graph import Graph, Table
+from distir.solver.problem import Costs
+
+# The largest cost after scaling: the solvers' tolerances are absolute.
+SCALED = 1e4
+
+
+@dataclass(frozen=True)
+class Answer:
+    """
+    What a solver answers: the columns of its best solution, its bound, scaled, whether the
+    user interrupted, and, of a relaxation, by how much each column's cost is too high for it
+    to be used.
+    """
+
+    columns: Costs | None
+    bound: float
+    interrupted: bool
+    reduced: Costs | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """
+    Rows between bounds, compressed: row r has the entries `starts[r]` to `starts[r + 1]` of
+    `columns` and `values`.
+    """
+
+    lower: Costs
+    upper: Costs
+    starts: Table
+    columns: Table
+    values: Costs
+
+    @staticmethod
+    def of(
+        lower: Costs, upper: Costs, rows: Table, columns: Table, values: Costs
+    ) -> Rows:
+        """From entries in any order."""
+        order = np.argsort(rows, kind="stable")
+        counts = np.bincount(rows, minlength=len(lower))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return Rows(lower, upper, starts, columns[order], values[order])
+
+
+class Program:
+    """
+    The integer program of a reduced graph.
+
+    - `nodes`, `first`: node n's alternatives are the columns from `first[n]` on.
+    - `binaries`: the number of these columns; the edges' follow, `pairs[i, j]` from
+      `(first column, alternatives of i, alternatives of j)`.
+    - `costs`: of the columns, divided by `scale`.
+    - `rows`: without those of points.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.nodes = list(graph.costs)
+        sizes = np.array([len(graph.costs[i]) for i in self.nodes], np.int64)
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        self.first = dict(zip(self.nodes, offsets.tolist(), strict=False))
+        self.binaries = int(offsets[-1])
+        self.pairs: dict[tuple[int, int], tuple[int, Table, Table]] = {}
+
+        costs = [graph.costs[i] for i in self.nodes]
+        rows: list[Table] = [np.repeat(np.arange(len(sizes)), sizes)]
+        columns: list[Table] = [np.arange(self.binaries)]
+        values: list[Costs] = [np.ones(self.binaries)]
+        row, column = len(sizes), self.binaries
+        for i, j, matrix in graph.edges():
+            a, b = np.nonzero(np.isfinite(matrix))
+            costs.append(matrix[a, b])
+            self.pairs[i, j] = column, a, b
+            at = np.arange(column, column + len(a))
+            k, m = matrix.shape
+            rows += [row + a, row + k + b, row + np.arange(k + m)]
+            ends = [self.first[i] + np.arange(k), self.first[j] + np.arange(m)]
+            columns += [at, at, np.concatenate(ends)]
+            values += [np.ones(2 * len(a)), -np.ones(k + m)]
+            row, column = row + k + m, column + len(a)
+        cost = np.concatenate(costs)
+        if np.isinf(cost).any():
+            raise ValueError("a graph is reduced before it becomes an integer program")
+        self.scale = max(float(np.abs(cost).max(initial=0.0)) / SCALED, 1e-300)
+        self.costs = cost / self.scale
+        bounds = np.zeros(row)
+        bounds[: len(sizes)] = 1.0
+        self.rows = Rows.of(
+            bounds,
+            bounds,
+            np.concatenate(rows),
+            np.concatenate(columns),
+            np.concatenate(values),
+        )
+
+    def real(self, bound: float) -> float:
+        """The cost of a graph's choice that costs this much here."""
+        return bound * self.scale + self.graph.constant
+
+    def choice(self, columns: Costs) -> dict[int, int]:
+        """Of a solution's columns."""
+        return {
+            i: int(columns[at : at + len(self.graph.costs[i])].argmax())
+            for i, at in self.first.items()
+        }
+
+    def assignment(self, choice: Mapping[int, int]) -> Costs:
+        """The columns of a possible choice."""
+        columns = np.zeros(len(self.costs))
+        for i, at in self.first.items():
+            columns[at + choice[i]] = 1.0
+        for (i, j), (at, a, b) in self.pairs.items():
+            columns[at : at + len(a)] = (a == choice[i]) & (b == choice[j])
+        return columns
+
+    def load(self, columns: Costs) -> Costs:
+        """What a solution, also of the relaxation, occupies at each point."""
+        graph = self.graph
+        return graph.load_of(
+            {
+                i: pieces.usage
+                @ columns[self.first[i] : self.first[i] + pieces.usage.shape[1]]
+                for i, pieces in graph.pieces.items()
+            }
+        )
+
+    def points(self, points: Table) -> Rows:
+        """The rows of these points."""
+        rows: list[Table] = [np.zeros(0, np.int64)]
+        columns: list[Table] = [np.zeros(0, np.int64)]
+        values: list[Costs] = [np.zeros(0)]
+        for i, pieces in self.graph.pieces.items():
+            live = pieces.first <= points[:, None]
+            live &= points[:, None] < pieces.last
+            usage = live.astype(np.float64) @ pieces.usage
+            row, a = np.nonzero(usage)
+            rows.append(row)
+            columns.append(self.first[i] + a)
+            values.append(usage[row, a])
+        row, value = np.concatenate(rows), np.concatenate(values)
+        largest = np.ones(len(points))
+        np.maximum.at(largest, row, value)
+        return Rows.of(
+            np.full(len(points), -np.inf),
+            self.graph.capacity[points] / largest,
+            row,
+            np.concatenate(columns),
+            value / largest[row],
+        )
+
+    def cover(self, choice: Mapping[int, int], point: int) -> Rows:
+        """The row that forbids together what a choice occupies at a point."""
+        found: list[int] = []
+        for i, pieces in self.graph.pieces.items():
+            live = (pieces.first <= point) & (point < pieces.last)
+            if pieces.usage[live, choice[i]].any():
+                found.append(self.first[i] + choice[i])
+        count = len(found)
+        return Rows.of(
+            np.array([-np.inf]),
+            np.array([count - 1.0]),
+            np.zeros(count, np.int64),
+            np.array(found, np.int64),
+            np.ones(count),
+        )
+
+
+def violated(
+    load: Costs, capacity: Costs, known: Iterable[int], most: int = 32
+) -> Table:
+    """
+    The points at which the most is missing, no two of them with only such points between,
+    and none that is known.
+    """
+    over = load - capacity
+    bad = over > 1e-9 * np.maximum(np.abs(capacity), 1.0)
+    bad[list(known)] = False
+    at = np.flatnonzero(bad)
+    if not len(at):
+        return at
+    run = np.cumsum(np.diff(at, prepend=at[0]) > 1)
+    order = np.lexsort((-over[at], run))
+    firsts = np.flatnonzero(np.diff(run[order], prepend=-1))
+    peaks = at[order][firsts]
+    return peaks[np.argsort(-over[peaks], kind="stable")][:most]
