@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from distir.errors import DistIRError
+from distir.solver.clock import Clock
 from distir.solver.problem import Costs
-from distir.solver.program import Answer, Program, Rows
+from distir.solver.program import Answer, LinearProgram, Rows
 
 
 def run_cbc(
-    program: Program,
+    program: LinearProgram,
     extra: Sequence[Rows],
-    time_limit: float,
+    clock: Clock,
     gap: float,
     start: Costs | None,
 ) -> Answer:
@@ -35,10 +36,9 @@ def run_cbc(
             msg=False,
             gapRel=gap,
             gapAbs=0,
-            timeLimit=max(time_limit, 0.01) if math.isfinite(time_limit) else None,
+            timeLimit=max(clock.left, 0.01) if math.isfinite(clock.left) else None,
             logPath=str(log),
             warmStart=start is not None,
-            keepFiles=False,
         )
         if not solver.available():
             raise DistIRError(
@@ -49,21 +49,17 @@ def run_cbc(
         if start is not None:
             for variable, value in zip(variables, start, strict=True):
                 variable.setInitialValue(value)
-        interrupted = False
-        try:
-            problem.solve(solver)
-        except KeyboardInterrupt:
-            interrupted = True
+        problem.solve(solver)
         text = log.read_text() if log.exists() else ""
-    if interrupted or problem.sol_status == pulp.LpSolutionNoSolutionFound:
-        return Answer(None, _bound(text), interrupted)
+    if problem.sol_status == pulp.LpSolutionNoSolutionFound:
+        return Answer(None, _bound(text))
     if problem.sol_status == pulp.LpSolutionInfeasible:
-        return Answer(None, math.inf, False)
+        return Answer(None, math.inf)
     columns = np.array([variable.varValue or 0.0 for variable in variables])
     objective = float(program.costs @ columns)
     # On a time-out `status` is optimal all the same; `sol_status` tells.
     proven = problem.sol_status == pulp.LpSolutionOptimal and not gap
-    return Answer(columns, objective if proven else _bound(text), False)
+    return Answer(columns, objective if proven else _bound(text))
 
 
 def _bound(log: str) -> float:
@@ -75,11 +71,11 @@ def _bound(log: str) -> float:
     return float(found[-1]) if found else -math.inf
 
 
-def _model(program: Program, extra: Sequence[Rows], pulp):  # pyright: ignore
+def _model(program: LinearProgram, extra: Sequence[Rows], pulp):  # pyright: ignore
     width = len(str(len(program.costs)))  # names that sort as numbers do
     variables = [
         pulp.LpVariable(
-            f"x{c:0{width}}", 0, 1, "Integer" if c < program.binaries else "Continuous"
+            f"x{c:0{width}}", 0, 1, "Integer" if c < program.integers else "Continuous"
         )
         for c in range(len(program.costs))
     ]

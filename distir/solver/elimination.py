@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from distir.solver.clock import Clock
+from distir.solver.found import Found
 from distir.solver.graph import Graph, Step, replay
 from distir.solver.problem import Costs
 
@@ -43,10 +45,10 @@ def plan(graph: Graph, most: float = math.inf) -> Plan:
     return min(orders, key=lambda order: order.work)
 
 
-def eliminate(graph: Graph, plan: Plan) -> tuple[float, dict[int, int]]:
+def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
     """
-    The least cost of the nodes that remain in a graph, and a choice that has it. The graph
-    stays as it is; a cost of infinity means that no choice is possible.
+    The best choice of the nodes that remain in a graph, which stays as it is. None when the
+    time was over.
     """
     rank = {node: r for r, node in enumerate(plan.order)}
     # Each factor is kept with the first of its nodes to go; its axes are in that order.
@@ -59,6 +61,8 @@ def eliminate(graph: Graph, plan: Plan) -> tuple[float, dict[int, int]]:
     constant = graph.constant
     steps: list[Step] = []
     for node in plan.order:
+        if clock.stopped:
+            return None
         factors = buckets.pop(node)
         scope = sorted(
             {j for nodes, _ in factors for j in nodes[1:]}, key=rank.__getitem__
@@ -69,7 +73,9 @@ def eliminate(graph: Graph, plan: Plan) -> tuple[float, dict[int, int]]:
             buckets[scope[0]].append((tuple(scope), table))
         else:
             constant += float(table)
-    return constant, replay(steps, {})
+    if constant == math.inf:
+        return Found(None, math.inf, math.inf)
+    return Found(replay(steps, {}), constant, constant)
 
 
 def _minimise(

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
 
 from distir.errors import DistIRError
+from distir.solver.clock import Clock
 from distir.solver.problem import Costs
-from distir.solver.program import Answer, Program, Rows
+from distir.solver.program import Answer, LinearProgram, Rows
 
 
 class Highs:
     """
-    A program in HiGHS, integer or relaxed; rows can be added between runs. A run can be
+    A program in HiGHS; rows can be added between runs. A run can be
     interrupted: HiGHS works in a thread of its own and is told to stop.
     """
 
-    def __init__(self, program: Program, *, relaxed: bool = False):
+    def __init__(self, program: LinearProgram):
         try:
             import highspy
         except ImportError as error:
@@ -28,7 +28,7 @@ class Highs:
                 "solver=cbc"
             ) from error
         self.kinds: Any = highspy
-        self.relaxed = relaxed
+        self.relaxed = program.integers == 0
         self.highs: Any = highspy.Highs()
         self.highs.silent()
         # The default relative gap of 1e-4 would pass for optimal.
@@ -36,14 +36,13 @@ class Highs:
         self.highs.passModel(self._model(program))
         self.highs.HandleUserInterrupt = True
 
-    def _model(self, program: Program) -> Any:
+    def _model(self, program: LinearProgram) -> Any:
         model = self.kinds.HighsLp()
         model.num_col_ = columns = len(program.costs)
         model.num_row_ = len(program.rows.lower)
         model.col_cost_ = program.costs
         model.col_lower_ = np.zeros(columns)
-        # That no column exceeds 1 follows from the rows.
-        model.col_upper_ = np.full(columns, np.inf if self.relaxed else 1.0)
+        model.col_upper_ = program.upper
         model.row_lower_ = program.rows.lower
         model.row_upper_ = program.rows.upper
         model.a_matrix_.format_ = self.kinds.MatrixFormat.kRowwise
@@ -52,8 +51,8 @@ class Highs:
         model.a_matrix_.value_ = program.rows.values
         if not self.relaxed:
             kinds = self.kinds.HighsVarType
-            integrality = [kinds.kInteger] * program.binaries
-            integrality += [kinds.kContinuous] * (columns - program.binaries)
+            integrality = [kinds.kInteger] * program.integers
+            integrality += [kinds.kContinuous] * (columns - program.integers)
             model.integrality_ = integrality
         return model
 
@@ -69,24 +68,22 @@ class Highs:
             rows.values,
         )
 
-    def run(
-        self, time_limit: float, gap: float = 0.0, start: Costs | None = None
-    ) -> Answer:
+    def run(self, clock: Clock, gap: float = 0.0, start: Costs | None = None) -> Answer:
         """Solve within a time and to a relative gap, from a solution if there is one."""
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_rel_gap", gap)
-        limit = max(time_limit, 0.0) if math.isfinite(time_limit) else 1e30
+        limit = max(clock.left, 0.0) if math.isfinite(clock.left) else 1e30
         # HiGHS counts the time of all runs together.
         highs.setOptionValue("time_limit", highs.getRunTime() + limit)
         if start is not None:
             solution = kinds.HighsSolution()
             solution.col_value = list(start)
             highs.setSolution(solution)
-        interrupted = self._wait(time.monotonic() + time_limit)
+        self._wait(clock)
 
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == kinds.HighsModelStatus.kInfeasible:
-            return Answer(None, math.inf, interrupted)
+            return Answer(None, math.inf)
         feasible = kinds.SolutionStatus.kSolutionStatusFeasible
         solution = highs.getSolution()
         found = info.primal_solution_status == feasible
@@ -94,25 +91,18 @@ class Highs:
         optimal = status == kinds.HighsModelStatus.kOptimal
         if self.relaxed:
             if not optimal:
-                return Answer(None, -math.inf, interrupted)
+                return Answer(None, -math.inf)
             reduced = np.array(solution.col_dual)
             bound = info.objective_function_value
-            return Answer(columns, bound, interrupted, reduced)
+            return Answer(columns, bound, reduced)
         exact = optimal and not gap
         bound = info.objective_function_value if exact else info.mip_dual_bound
-        return Answer(columns, bound, interrupted)
+        return Answer(columns, bound)
 
-    def _wait(self, deadline: float) -> bool:
-        """Run until it ends, the deadline or an interruption; whether it was that."""
-        interrupted = False
+    def _wait(self, clock: Clock) -> None:
         self.highs.startSolve()
         done = False
         while not done:
-            try:
-                done, _ = self.highs.wait(0.02)
-                if time.monotonic() > deadline:  # HiGHS looks at its limit now and then
-                    self.highs.cancelSolve()
-            except KeyboardInterrupt:
-                interrupted = True
+            done, _ = self.highs.wait(0.02)
+            if clock.stopped:  # HiGHS looks at its own limit only now and then
                 self.highs.cancelSolve()
-        return interrupted

@@ -11,15 +11,15 @@ at the points that a solution exceeds.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from distir.errors import DistIRError
+from distir.solver.clock import Clock
 from distir.solver.failures import InfeasibleError
+from distir.solver.found import ROUNDING, Found, trivial_bound
 from distir.solver.graph import Graph, replay
 from distir.solver.highs import Highs
 from distir.solver.problem import Costs
@@ -29,28 +29,12 @@ from distir.solver.reductions import reduce
 SolverName = Literal["highs", "cbc"]
 """What is run: HiGHS in this process, or CBC through PuLP."""
 
-# Costs that differ by less than this fraction are the same: sums of floats are rounded.
-ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class Found:
-    """
-    What a method found for a graph: a choice of its nodes or None, what it costs, a bound
-    that no choice undercuts (infinite: there is none), and whether the user interrupted.
-    """
-
-    choice: dict[int, int] | None
-    objective: float
-    bound: float
-    interrupted: bool = False
-
 
 def solve_integer_program(
     graph: Graph,
     solver: SolverName = "highs",
     *,
-    time_limit: float = math.inf,
+    clock: Clock,
     gap: float = 0.0,
     start: Mapping[int, int] | None = None,
 ) -> Found:
@@ -58,87 +42,80 @@ def solve_integer_program(
     Solve a reduced graph within a time and to a relative gap, from a choice to start with if
     there is one. On a time-out or an interruption the best found is the answer.
     """
-    end = time.monotonic() + time_limit
+    found = decided(graph)
+    if found is not None:
+        return found
     if solver == "highs":
-        return _Relaxed(graph, gap, end, start).run()
+        return _Relaxed(graph, gap, clock, start).run()
     if solver == "cbc":
-        return _solve_with_cbc(graph, gap, end, start)
+        return _solve_with_cbc(graph, gap, clock, start)
     raise DistIRError(f"there is no solver {solver!r}: choose highs or cbc")
+
+
+def decided(graph: Graph) -> Found | None:
+    """What the reductions found already: that nothing fits, or the choice of no nodes."""
+    if (graph.capacity < 0).any():
+        return Found(None, math.inf, math.inf)
+    return None if graph.costs else Found({}, graph.constant, graph.constant)
 
 
 class _Relaxed:
     """The relaxation, and the search among what costs little more than it."""
 
     def __init__(
-        self, graph: Graph, gap: float, end: float, start: Mapping[int, int] | None
+        self, graph: Graph, gap: float, clock: Clock, start: Mapping[int, int] | None
     ):
-        self.graph, self.gap, self.end = graph, gap, end
+        self.graph, self.gap, self.clock = graph, gap, clock
         self.program = Program(graph)
         self.points: list[int] = []
-        self.bound = -math.inf
-        self.best = None if start is None else dict(start)
-        self.objective = math.inf if start is None else graph.cost(start)
-
-    def left(self) -> float:
-        return self.end - time.monotonic()
-
-    def found(self, interrupted: bool = False) -> Found:
-        return Found(
-            self.best, self.objective, min(self.bound, self.objective), interrupted
-        )
+        self.bound = trivial_bound(graph)
+        self.best = Found.of(graph, start, self.bound)
 
     def run(self) -> Found:
-        reduced, interrupted = self.relax()
+        graph, program = self.graph, self.program
+        reduced = self.relax()
+        best = self.best.better(Found(None, math.inf, self.bound))
         if reduced is None:
-            if self.bound < math.inf and not interrupted and self.left() > 0:
-                return solve_directly(
-                    self.graph, self.points, self.gap, self.end, self.best
-                )
-            return self.found(interrupted)
-        relaxed = self.bound
-        slack = max(1e-3 * abs(relaxed), self.program.scale * 1e-3)
+            return best
+        slack = max(1e-3 * abs(self.bound), 1e-3 * program.scale)
         while True:
-            most = float(reduced.max(initial=0.0)) * self.program.scale
-            whole = slack >= most
+            whole = slack >= float(reduced.max(initial=0.0)) * program.scale
+            # What is left out costs more above the relaxation than the slack.
+            outside = math.inf if whole else self.bound + slack
             part = self.part(reduced, slack)
-            if part is not None:
-                found = solve_directly(part, [], self.gap, self.end, None)
-                interrupted |= found.interrupted
-                if found.choice is not None and found.objective < self.objective:
-                    self.best = replay(part.steps, found.choice)
-                    self.objective = found.objective
-                # A choice is in this part, or costs the slack more than the bound.
-                outside = math.inf if whole else relaxed + slack
-                self.bound = max(self.bound, min(found.bound, outside))
-            elif whole:
-                self.bound = math.inf
-            if interrupted or self.left() <= 0:
-                return self.found(interrupted)
-            if whole:
-                return self.found()
+            if part is None:
+                best = best.better(Found(None, math.inf, outside))
+            else:
+                found = solve_directly(part, [], self.gap, self.clock, None)
+                bound = min(found.bound, outside)
+                if found.choice is not None:
+                    choice = replay(part.steps, dict(found.choice))
+                    best = best.better(Found.of(graph, choice, bound))
+                else:
+                    best = best.better(Found(None, math.inf, bound))
+            if whole or best.proven(self.gap) or self.clock.stopped:
+                return best
             slack *= 10
-            if self.best is not None:
-                gap = max(self.gap, ROUNDING) * abs(self.objective)
-                if self.objective - self.bound <= gap:
-                    return self.found()
-                # What costs more above the relaxation is not better than the best.
-                enough = self.objective - relaxed + ROUNDING * self.program.scale
+            if best.choice is not None:
+                enough = best.objective - self.bound + ROUNDING * program.scale
                 slack = min(slack, max(enough, slack / 5))
 
-    def relax(self) -> tuple[Costs | None, bool]:
-        """The reduced costs of the relaxation with all memory rows, once it has them."""
-        highs = Highs(self.program, relaxed=True)
+    def relax(self) -> Costs | None:
+        """
+        The reduced costs of the relaxation with all the memory rows that it needs; None when
+        it has no solution or found none in time.
+        """
+        highs = Highs(self.program.relaxed())
         graph = self.graph
         while True:
-            answer = highs.run(self.left())
-            if answer.columns is None or answer.interrupted:
-                self.bound = max(self.bound, answer.bound)
-                return None, answer.interrupted
-            self.bound = self.program.real(answer.bound)
+            answer = highs.run(self.clock)
+            self.bound = max(self.bound, self.program.real(answer.bound))
+            if answer.columns is None:
+                return None
             load = self.program.load(answer.columns)
             new = violated(load, graph.capacity, self.points)
             if not len(new):
-                return answer.reduced, False
+                return answer.reduced
             self.points += new.tolist()
             highs.add(self.program.points(new))
 
@@ -168,36 +145,32 @@ def solve_directly(
     graph: Graph,
     points: list[int],
     gap: float,
-    end: float,
+    clock: Clock,
     start: Mapping[int, int] | None,
 ) -> Found:
     """A reduced graph as one integer program in HiGHS, from the memory rows of some points."""
-    if not graph.costs or (graph.capacity < 0).any():
-        fits = not (graph.capacity < 0).any()
-        return Found(
-            {} if fits else None, graph.constant, graph.constant if fits else math.inf
-        )
+    found = decided(graph)
+    if found is not None:
+        return found
     program = Program(graph)
     columns = None if start is None else program.assignment(start)
     known = list(points)
     extra = [program.points(np.array(known, np.int64))]
     bound = -math.inf
     while True:
-        highs = Highs(program)
+        highs = Highs(program.linear)
         for rows in extra:
             highs.add(rows)
-        answer = highs.run(end - time.monotonic(), gap, columns)
+        answer = highs.run(clock, gap, columns)
         bound = max(bound, program.real(answer.bound))
-        stopped = answer.interrupted or time.monotonic() >= end
         if answer.columns is None:
-            return Found(None, math.inf, bound, answer.interrupted)
+            return Found(None, math.inf, bound)
         choice = program.choice(answer.columns)
         load = graph.load(choice)
         if not (load > graph.capacity).any():
-            objective = graph.cost(choice)
-            return Found(choice, objective, min(bound, objective), answer.interrupted)
-        if stopped:
-            return Found(None, math.inf, bound, answer.interrupted)
+            return Found.of(graph, choice, bound)
+        if clock.stopped:
+            return Found(None, math.inf, bound)
         new = violated(load, graph.capacity, known)
         if len(new):
             known += new.tolist()
@@ -209,7 +182,7 @@ def solve_directly(
 
 
 def _solve_with_cbc(
-    graph: Graph, gap: float, end: float, start: Mapping[int, int] | None
+    graph: Graph, gap: float, clock: Clock, start: Mapping[int, int] | None
 ) -> Found:
     from distir.solver.cbc import run_cbc
 
@@ -217,13 +190,12 @@ def _solve_with_cbc(
     columns = None if start is None else program.assignment(start)
     extra: list[Rows] = [program.points(np.arange(len(graph.limit)))]
     while True:
-        answer = run_cbc(program, extra, end - time.monotonic(), gap, columns)
+        answer = run_cbc(program.linear, extra, clock, gap, columns)
         bound = program.real(answer.bound)
         if answer.columns is None:
-            return Found(None, math.inf, bound, answer.interrupted)
+            return Found(None, math.inf, bound)
         choice = program.choice(answer.columns)
         over = graph.load(choice) - graph.capacity
         if not (over > 0).any():
-            objective = graph.cost(choice)
-            return Found(choice, objective, min(bound, objective), answer.interrupted)
+            return Found.of(graph, choice, bound)
         extra.append(program.cover(choice, int(over.argmax())))

@@ -28,14 +28,12 @@ SCALED = 1e4
 @dataclass(frozen=True)
 class Answer:
     """
-    What a solver answers: the columns of its best solution, its bound, scaled, whether the
-    user interrupted, and, of a relaxation, by how much each column's cost is too high for it
-    to be used.
+    What a solver answers: the columns of its best solution; its bound, scaled; and, of a
+    relaxation, by how much each column's cost is too high for it to be used.
     """
 
     columns: Costs | None
     bound: float
-    interrupted: bool
     reduced: Costs | None = None
 
 
@@ -63,15 +61,27 @@ class Rows:
         return Rows(lower, upper, starts, columns[order], values[order])
 
 
+@dataclass(frozen=True)
+class LinearProgram:
+    """
+    Columns between 0 and `upper`, at the least `costs`, that obey `rows`; the first
+    `integers` columns are integers.
+    """
+
+    costs: Costs
+    upper: Costs
+    rows: Rows
+    integers: int = 0
+
+
 class Program:
     """
     The integer program of a reduced graph.
 
     - `nodes`, `first`: node n's alternatives are the columns from `first[n]` on.
-    - `binaries`: the number of these columns; the edges' follow, `pairs[i, j]` from
-      `(first column, alternatives of i, alternatives of j)`.
-    - `costs`: of the columns, divided by `scale`.
-    - `rows`: without those of points.
+    - `pairs[i, j]`: the columns of an edge follow, as `(first column, alternatives of i,
+      alternatives of j)`.
+    - `linear`: the program without the rows of points, its costs divided by `scale`.
     """
 
     def __init__(self, graph: Graph):
@@ -80,14 +90,14 @@ class Program:
         sizes = np.array([len(graph.costs[i]) for i in self.nodes], np.int64)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         self.first = dict(zip(self.nodes, offsets.tolist(), strict=False))
-        self.binaries = int(offsets[-1])
+        binaries = int(offsets[-1])
         self.pairs: dict[tuple[int, int], tuple[int, Table, Table]] = {}
 
         costs = [graph.costs[i] for i in self.nodes]
         rows: list[Table] = [np.repeat(np.arange(len(sizes)), sizes)]
-        columns: list[Table] = [np.arange(self.binaries)]
-        values: list[Costs] = [np.ones(self.binaries)]
-        row, column = len(sizes), self.binaries
+        columns: list[Table] = [np.arange(binaries)]
+        values: list[Costs] = [np.ones(binaries)]
+        row, column = len(sizes), binaries
         for i, j, matrix in graph.edges():
             a, b = np.nonzero(np.isfinite(matrix))
             costs.append(matrix[a, b])
@@ -103,16 +113,20 @@ class Program:
         if np.isinf(cost).any():
             raise ValueError("a graph is reduced before it becomes an integer program")
         self.scale = max(float(np.abs(cost).max(initial=0.0)) / SCALED, 1e-300)
-        self.costs = cost / self.scale
         bounds = np.zeros(row)
         bounds[: len(sizes)] = 1.0
-        self.rows = Rows.of(
-            bounds,
-            bounds,
-            np.concatenate(rows),
-            np.concatenate(columns),
-            np.concatenate(values),
+        entries = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+        self.linear = LinearProgram(
+            cost / self.scale,
+            np.ones(len(cost)),
+            Rows.of(bounds, bounds, *entries),
+            binaries,
         )
+
+    def relaxed(self) -> LinearProgram:
+        """Without integrality. That no column exceeds 1 follows from the rows."""
+        free = np.full(len(self.linear.costs), np.inf)
+        return LinearProgram(self.linear.costs, free, self.linear.rows)
 
     def real(self, bound: float) -> float:
         """The cost of a graph's choice that costs this much here."""
@@ -127,7 +141,7 @@ class Program:
 
     def assignment(self, choice: Mapping[int, int]) -> Costs:
         """The columns of a possible choice."""
-        columns = np.zeros(len(self.costs))
+        columns = np.zeros(len(self.linear.costs))
         for i, at in self.first.items():
             columns[at + choice[i]] = 1.0
         for (i, j), (at, a, b) in self.pairs.items():

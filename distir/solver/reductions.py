@@ -41,10 +41,10 @@ FINITE = 1e200
 
 def reduce(graph: Graph) -> None:
     """Reduce a graph in place, until nothing more can be reduced."""
-    _Reductions(graph).run()
+    Reductions(graph).run()
 
 
-class _Reductions:
+class Reductions:
     """The worklist: nodes by degree, as leaves first keeps the others' work small."""
 
     def __init__(self, graph: Graph):
@@ -53,11 +53,16 @@ class _Reductions:
         self.queued: set[int] = set()
 
     def run(self) -> None:
-        graph = self.graph
+        """Reduce everything."""
         self.normalise_all()
-        forget_slack(graph)
-        for i in graph.costs:
+        forget_slack(self.graph)
+        for i in self.graph.costs:
             self.push(i)
+        self.settle()
+
+    def settle(self) -> None:
+        """Reduce what is on the worklist, and what follows from that."""
+        graph = self.graph
         while True:
             while self.queue:
                 _, i = heapq.heappop(self.queue)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from distir.errors import DistIRError
-from distir.solver.elimination import Plan, eliminate, plan
+from distir.solver.clock import Clock
+from distir.solver.elimination import eliminate, plan
 from distir.solver.failures import InfeasibleError
+from distir.solver.first_choice import first_choice
+from distir.solver.found import ROUNDING, Found, trivial_bound
 from distir.solver.graph import Graph, replay
-from distir.solver.integer_program import Found, SolverName, solve_integer_program
-from distir.solver.problem import Problem, Solution
+from distir.solver.integer_program import SolverName, decided, solve_integer_program
+from distir.solver.lagrangian import Lagrangian
+from distir.solver.problem import Costs, Problem, Solution
 from distir.solver.reductions import reduce
+from distir.solver.relaxed import WORK, fits
+from distir.solver.smallest_peak import smallest_peak
 
-Method = Literal["auto", "elimination", "integer-program"]
-# Additions and comparisons that elimination may take: some seconds.
-ELIMINATION_WORK = 4e9
-ELIMINATION_ENTRIES = 5e8
+Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
+
+# Above this many columns an integer program takes minutes, and the Lagrangian comes first.
+COLUMNS = 200_000
 
 
 def solve(
@@ -35,108 +40,208 @@ def solve(
 ) -> Solution:
     """
     The best choice found within a time (seconds) and to a gap (a fraction of the objective),
-    with its bound. `seed_choice` is where to start from, `progress` hears what is done.
+    with its bound; an interruption (SIGINT) ends the search as the time does. The reductions
+    and a first choice are made whatever the time. `seed_choice` is a choice to be no worse
+    than; one that does not fit is left out. `progress` hears what is done.
+
+    Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
+    `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size.
     Raises `InfeasibleError` when there is no choice.
     """
-    return _Solve(problem, method, solver, time_limit, gap, seed_choice, progress).run()
+    with Clock(time_limit) as clock:
+        search = _Search(problem, solver, gap, clock, progress or _silent)
+        return search.run(method, seed_choice)
 
 
-class _Solve:
+class _Search:
     def __init__(
         self,
         problem: Problem,
-        method: Method,
         solver: SolverName,
-        time_limit: float | None,
         gap: float,
-        seed_choice: Sequence[int] | None,
-        progress: Callable[[str], None] | None,
+        clock: Clock,
+        progress: Callable[[str], None],
     ):
-        self.begin = time.monotonic()
-        self.problem = problem
-        self.method = method
-        self.solver: SolverName = solver
-        self.limit = math.inf if time_limit is None else time_limit
-        self.gap = gap
-        self.seed = seed_choice
-        self.progress = progress or _silent
-
-    def left(self) -> float:
-        return self.limit - (time.monotonic() - self.begin)
-
-    def run(self) -> Solution:
-        graph = Graph.of(self.problem)
-        reduce(graph)
-        self.progress(f"{len(graph.costs)} of {len(self.problem.costs)} nodes left")
-        name, found = self.search(graph)
-        if found.choice is None:
-            raise InfeasibleError("no choice of alternatives is possible", ())
-        choice = replay(graph.steps, found.choice)
-        chosen = [choice[i] for i in range(len(self.problem.costs))]
-        objective = self.problem.cost(chosen)
-        bound = settled(self.problem, objective, found.bound)
-        seconds = time.monotonic() - self.begin
-        return Solution(chosen, objective, bound, name, seconds)
-
-    def search(self, graph: Graph) -> tuple[str, Found]:
-        if (graph.capacity < 0).any():
-            return "reductions", Found(None, math.inf, math.inf)
-        if not graph.costs:
-            return "reductions", Found({}, graph.constant, graph.constant)
-        if self.method != "integer-program":
-            free, order = without_memory(graph)
-            if elimination_fits(order):
-                value, choice = eliminate(free, order)
-                if not math.isfinite(value):
-                    return "elimination", Found(None, math.inf, math.inf)
-                choice = replay(free.steps, choice)
-                if not (graph.load(choice) > graph.capacity).any():
-                    return "elimination", Found(choice, value, value)
-                if self.method == "elimination":
-                    raise DistIRError(
-                        "elimination knows no memory limit, and this one binds"
-                    )
-            elif self.method == "elimination":
-                raise DistIRError(
-                    f"elimination would need tables of {order.entries:.1e} entries: choose "
-                    f"another method"
-                )
-        found = solve_integer_program(
-            graph, self.solver, time_limit=self.left(), gap=self.gap
+        self.problem, self.gap, self.clock, self.progress = (
+            problem,
+            gap,
+            clock,
+            progress,
         )
-        return f"integer program ({self.solver})", found
+        self.solver: SolverName = solver
+        self.graph = Graph.of(problem)
+
+    def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
+        problem, graph = self.problem, self.graph
+        reduce(graph)
+        self.progress(
+            f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
+        )
+        name, found = self.search(method)
+        if found.choice is None and not found.infeasible:
+            found = found.better(Found.of(graph, first_choice(graph), -math.inf))
+        chosen = self.whole(found.choice)
+        if seed is not None and self.fits(seed):
+            chosen = (
+                list(seed)
+                if chosen is None
+                else min(chosen, list(seed), key=problem.cost)
+            )
+        if chosen is None:
+            raise self.failure(found)
+        objective = problem.cost(chosen)
+        bound = settled(problem, objective, max(found.bound, trivial_bound(graph)))
+        return Solution(chosen, objective, bound, name, self.clock.seconds)
+
+    def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
+        """Of all nodes, from those that are left."""
+        if choice is None:
+            return None
+        every = replay(self.graph.steps, dict(choice))
+        return [every[i] for i in range(len(self.problem.costs))]
+
+    def fits(self, choice: Sequence[int]) -> bool:
+        """Whether a choice of all nodes is possible and within the limit."""
+        memory = self.problem.memory
+        possible = math.isfinite(self.problem.cost(choice))
+        return possible and (
+            memory is None or self.problem.peak(choice) <= memory.limit
+        )
+
+    def search(self, method: Method) -> tuple[str, Found]:
+        """The method's name and what it found for the nodes that are left."""
+        graph = self.graph
+        found = decided(graph)
+        if found is not None:
+            return "reductions", found
+        exact = f"integer program ({self.solver})"
+        if method == "integer-program":
+            return exact, self.integer_program(None)
+        if method != "lagrangian":
+            found = self.elimination(method)
+            if found is not None:
+                return "elimination", found
+        columns = sum(len(c) for c in graph.costs.values())
+        columns += sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())
+        if method == "auto" and (columns <= COLUMNS or not graph.pieces):
+            found = self.integer_program(None)
+            if found.choice is not None or found.infeasible or not graph.pieces:
+                return exact, found
+        found = Lagrangian(graph, self.gap, self.clock, self.progress).run()
+        if found.choice is None and not self.clock.stopped:
+            # The passes saw no choice that fits: one at least that nearly does.
+            peak = smallest_peak(graph, self.clock)
+            if peak is not None and peak.over <= 0:
+                search = Lagrangian(
+                    graph, self.gap, self.clock, self.progress, peak.choice
+                )
+                found = found.better(search.run())
+            elif peak is not None and peak.least > 0:
+                found = Found(None, math.inf, math.inf)
+        if method == "auto" and not found.proven(self.gap) and not self.clock.stopped:
+            found = found.better(self.integer_program(found.choice))
+        return "lagrangian", found
+
+    def elimination(self, method: Method) -> Found | None:
+        """The optimum by elimination if that is small enough and keeps the limit."""
+        graph = self.graph
+        free = graph.copy(memory=False)
+        reduce(free)
+        order = plan(free, WORK)
+        if not fits(order):
+            if method == "elimination":
+                raise DistIRError(
+                    f"elimination would take more than {order.work:.1e} steps on tables of "
+                    f"{order.entries:.1e} entries: choose method=auto"
+                )
+            return None
+        found = eliminate(free, order, self.clock)
+        if found is None or found.choice is None:
+            return found or Found(None, math.inf, trivial_bound(free))
+        choice = replay(free.steps, dict(found.choice))
+        if not (graph.load(choice) > graph.capacity).any():
+            return Found(choice, found.objective, found.bound)
+        if method == "elimination":
+            raise DistIRError(
+                "elimination knows no memory limit, and this problem's binds: choose "
+                "method=auto"
+            )
+        return None
+
+    def integer_program(self, start: Mapping[int, int] | None) -> Found:
+        """The integer program of what is left."""
+        return solve_integer_program(
+            self.graph, self.solver, clock=self.clock, gap=self.gap, start=start
+        )
+
+    def failure(self, found: Found) -> InfeasibleError:
+        """Why there is no choice: the limit with who exceeds it, or the forbidden pairs."""
+        memory = self.problem.memory
+        peak = None
+        if memory is not None:
+            peak = smallest_peak(self.graph, Clock(max(10.0, self.clock.left)))
+        if memory is None or peak is None:
+            what = "there is no" if found.infeasible else "no possible"
+            return InfeasibleError(
+                f"{what} choice of alternatives was found, whatever the memory: some pairs "
+                f"of alternatives have to be allowed",
+                (),
+                proven=found.infeasible,
+            )
+        chosen = self.whole(peak.choice)
+        assert chosen is not None
+        smallest = self.problem.peak(chosen)
+        least = memory.limit + peak.least if peak.least > 0 else memory.limit
+        largest = contributors(self.problem, chosen)
+        proven = found.infeasible or peak.least > 0
+        return InfeasibleError(
+            f"no choice {'fits' if proven else 'that fits was found'} in {memory.limit:.0f} "
+            f"bytes: the smallest peak found is {smallest:.0f} bytes, and none is below "
+            f"{least:.0f}",
+            largest,
+            smallest,
+            least,
+            proven,
+        )
+
+
+def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
+    """The nodes that are live when a choice occupies the most, the largest first."""
+    memory = problem.memory
+    assert memory is not None
+    end = max(end for _, end in memory.intervals)
+    change = np.zeros(end + 1)
+    for usage, (start, stop), a in zip(
+        memory.usages, memory.intervals, choice, strict=True
+    ):
+        if start < stop:
+            change[start] += usage[a]
+            change[stop] -= usage[a]
+    moment = int(np.cumsum(change).argmax())
+    live = [
+        (float(memory.usages[i][choice[i]]), i)
+        for i, (start, stop) in enumerate(memory.intervals)
+        if start <= moment < stop
+    ]
+    return [i for usage, i in sorted(live, key=lambda u: (-u[0], u[1])) if usage]
 
 
 def _silent(_: str) -> None:
     return None
 
 
-def without_memory(graph: Graph) -> tuple[Graph, Plan]:
-    """A graph without its memory limit, reduced, and the plan of its elimination."""
-    free = graph.copy(memory=False)
-    reduce(free)
-    return free, plan(free, ELIMINATION_WORK)
-
-
-def elimination_fits(order: Plan) -> bool:
-    """Whether a plan's tables fit in memory and in some seconds."""
-    return order.entries <= ELIMINATION_ENTRIES and order.work <= ELIMINATION_WORK
-
-
 def settled(problem: Problem, objective: float, bound: float) -> float:
     """
     A bound without its rounding: the next integer when all costs are, and the objective when
-    it is closer to that than floats are to each other in sums.
+    it is closer to that than sums of floats are to each other.
     """
-    if not math.isfinite(bound):
-        return min(bound, objective)
-    slack = 1e-9 * max(abs(objective), 1.0)
-    if all(_integral(c) for c in problem.costs) and all(
-        _integral(m) for m in problem.edges.values()
+    slack = ROUNDING * abs(objective)
+    if math.isfinite(bound) and all(
+        _integral(costs) for costs in (*problem.costs, *problem.edges.values())
     ):
-        bound = math.ceil(bound - max(slack, 1e-6))
+        bound = float(math.ceil(bound - max(slack, 1e-6)))
     return objective if bound >= objective - slack else bound
 
 
-def _integral(costs: np.ndarray) -> bool:
+def _integral(costs: Costs) -> bool:
     return bool((np.isinf(costs) | (costs == np.floor(costs))).all())

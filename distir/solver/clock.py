@@ -1,0 +1,67 @@
+"""When to stop: at a time limit, or when the user interrupts."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+
+class Clock:
+    """
+    Counts from its making. As a context it also catches the first interruption (SIGINT): the
+    search sees `stopped` and answers with what it has; a second one ends the program as usual.
+    Only the main thread hears interruptions.
+    """
+
+    def __init__(self, limit: float | None = None):
+        self.begin = time.monotonic()
+        self.limit = math.inf if limit is None else limit
+        self.interrupted = False
+        self._before: Any = None
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self.begin
+
+    @property
+    def left(self) -> float:
+        """Seconds until the limit; negative after it, infinite without one."""
+        return self.limit - self.seconds
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the time is over or the user interrupted."""
+        return self.interrupted or self.left <= 0
+
+    def part(self, share: float) -> Clock:
+        """A clock that stops after a share of the time that is left, and with this one."""
+        return _Part(self, share)
+
+    def __enter__(self) -> Clock:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            self._before = None
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+        self.__exit__()
+
+
+class _Part(Clock):
+    def __init__(self, whole: Clock, share: float):
+        super().__init__(whole.left * share if math.isfinite(whole.left) else None)
+        self.whole = whole
+
+    @property
+    def stopped(self) -> bool:
+        return self.whole.stopped or self.left <= 0

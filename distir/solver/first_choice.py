@@ -1,0 +1,70 @@
+"""A first choice, quickly: one node after the other, with what follows for the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distir.solver.failures import InfeasibleError
+from distir.solver.found import trivial_bound
+from distir.solver.graph import Graph, replay
+from distir.solver.reductions import Reductions
+
+# How much what is occupied counts, against the costs: cost of the whole per capacity.
+WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
+
+
+def first_choice(graph: Graph) -> dict[int, int] | None:
+    """
+    A choice that fits, if one of a few attempts finds one: each looks at costs alone, or more
+    and more at what is occupied. What a decision forbids is forbidden at once.
+    """
+    whole = max(abs(trivial_bound(graph)), 1.0)
+    best: dict[int, int] | None = None
+    for weight in WEIGHTS if graph.pieces else WEIGHTS[:1]:
+        attempt = graph.copy(memory=True)
+        try:
+            _dive(attempt, weight * whole)
+        except InfeasibleError:
+            continue
+        choice = replay(attempt.steps, {})
+        if not (graph.load(choice) > graph.capacity).any() and (
+            best is None or graph.cost(choice) < graph.cost(best)
+        ):
+            best = choice
+    return best
+
+
+def _dive(graph: Graph, weight: float) -> None:
+    reductions = Reductions(graph)
+    reductions.run()
+    while graph.costs:
+        if graph.pieces and (graph.capacity < 0).any():
+            raise InfeasibleError("what was chosen so far exceeds the limit", ())
+        node = max(graph.costs, key=lambda i: _regret(graph, i, weight))
+        best = int(_price(graph, node, weight).argmin())
+        reductions.keep(node, np.arange(len(graph.costs[node])) == best)
+        reductions.settle()
+
+
+def _price(graph: Graph, node: int, weight: float) -> np.ndarray:
+    """What alternatives cost: themselves, their edges at the best, what they occupy."""
+    price = graph.costs[node].copy()
+    for j, matrix in graph.near[node].items():
+        price += (matrix + graph.costs[j]).min(axis=1)
+    pieces = graph.pieces.get(node)
+    if weight and pieces is not None:
+        capacity = np.maximum(graph.capacity, 1.0)
+        share = np.array(
+            [
+                1 / capacity[s:e].min()
+                for s, e in zip(pieces.first, pieces.last, strict=True)
+            ]
+        )
+        price += weight * (share @ pieces.usage)
+    return price
+
+
+def _regret(graph: Graph, node: int, weight: float) -> float:
+    """By how much the second best alternative is dearer than the best."""
+    price = np.partition(_price(graph, node, weight), 1)
+    return float(price[1] - price[0])

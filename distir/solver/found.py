@@ -1,0 +1,53 @@
+"""What a method found for a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distir.solver.graph import Graph
+
+# Costs that differ by less than this fraction are the same: sums of floats are rounded.
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Found:
+    """
+    A choice of the nodes of a graph that fits in memory, or None; what it costs; and a bound
+    that no choice undercuts: infinite when there is none.
+    """
+
+    choice: Mapping[int, int] | None
+    objective: float
+    bound: float
+
+    @staticmethod
+    def of(graph: Graph, choice: Mapping[int, int] | None, bound: float) -> Found:
+        """With the choice's cost."""
+        objective = math.inf if choice is None else graph.cost(choice)
+        return Found(choice, objective, min(bound, objective))
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that there is no choice."""
+        return self.choice is None and self.bound == math.inf
+
+    def proven(self, gap: float) -> bool:
+        """Whether nothing is better by more than the gap, a fraction of the objective."""
+        if self.choice is None:
+            return self.infeasible
+        return self.objective - self.bound <= max(gap, ROUNDING) * abs(self.objective)
+
+    def better(self, other: Found) -> Found:
+        """The cheaper choice and the higher bound of two."""
+        best = self if self.objective <= other.objective else other
+        bound = max(self.bound, other.bound)
+        return Found(best.choice, best.objective, min(bound, best.objective))
+
+
+def trivial_bound(graph: Graph) -> float:
+    """Every node and edge at its cheapest."""
+    nodes = sum(float(costs.min()) for costs in graph.costs.values())
+    return graph.constant + nodes + sum(float(m.min()) for _, _, m in graph.edges())

@@ -1,0 +1,37 @@
+"""The optimum of a graph whose memory limit is left out, by elimination where it fits."""
+
+from __future__ import annotations
+
+import math
+
+from distir.solver.clock import Clock
+from distir.solver.elimination import Plan, eliminate, plan
+from distir.solver.failures import InfeasibleError
+from distir.solver.found import Found
+from distir.solver.graph import Graph, replay
+from distir.solver.integer_program import solve_directly
+from distir.solver.reductions import reduce
+
+# Additions and comparisons that elimination may take, some seconds, and entries of tables.
+WORK = 4e9
+ENTRIES = 3e8
+
+
+def fits(order: Plan) -> bool:
+    """Whether a plan's tables fit in memory and in some seconds."""
+    return order.entries <= ENTRIES and order.work <= WORK
+
+
+def optimum(graph: Graph, clock: Clock) -> Found:
+    """The best choice of a graph without memory; it loses its nodes."""
+    try:
+        reduce(graph)
+    except InfeasibleError:
+        return Found(None, math.inf, math.inf)
+    order = plan(graph, WORK)
+    found = eliminate(graph, order, clock) if fits(order) else None
+    if found is None:
+        found = solve_directly(graph, [], 0.0, clock, None)
+    if found.choice is None:
+        return found
+    return Found(replay(graph.steps, dict(found.choice)), found.objective, found.bound)

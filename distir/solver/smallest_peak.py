@@ -1,0 +1,76 @@
+"""The smallest peak that any choice has: what to say when nothing fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from distir.solver.clock import Clock
+from distir.solver.graph import Graph
+from distir.solver.master import best_weights
+from distir.solver.program import violated
+from distir.solver.relaxed import optimum
+
+PASSES = 25
+
+
+@dataclass(frozen=True)
+class Peak:
+    """
+    By how much the best choice found exceeds the limit, at which point, and by how much every
+    choice does at least. A choice that fits exceeds it by 0 or less.
+    """
+
+    choice: Mapping[int, int]
+    over: float
+    point: int
+    least: float
+
+
+def smallest_peak(graph: Graph, clock: Clock) -> Peak | None:
+    """
+    Weigh the points: what a choice occupies beyond the capacities, weighed, is at most its
+    peak, so the least of that over all choices bounds all peaks. Cutting planes find weights
+    with a high bound. Ends with a choice that fits, a proof that none does, or after some
+    passes; None when the time was over before a choice was found.
+    """
+    capacity = graph.capacity
+    points: list[int] = [int(capacity.argmin())]
+    weights = np.ones(1)
+    planes: list[np.ndarray] = []
+    best: tuple[float, int, Mapping[int, int]] | None = None
+    least = -math.inf
+    for _ in range(PASSES):
+        free = graph.copy(memory=False)
+        free.constant = 0.0
+        for i, costs in free.costs.items():
+            free.costs[i] = np.zeros(len(costs))
+        for i, j, matrix in list(free.edges()):
+            forbidden = np.where(np.isinf(matrix), np.inf, 0.0)
+            free.near[i][j], free.near[j][i] = forbidden, forbidden.T
+        paid = np.zeros(len(capacity) + 1)
+        paid[np.array(points) + 1] = weights
+        paid = np.cumsum(paid)
+        for i, pieces in graph.pieces.items():
+            free.costs[i] = (paid[pieces.last] - paid[pieces.first]) @ pieces.usage
+        answer = optimum(free, clock)
+        least = max(least, answer.bound - float(weights @ capacity[points]))
+        if answer.choice is None:
+            break
+        over = graph.load(answer.choice) - capacity
+        planes.append(over)
+        if best is None or over.max() < best[0]:
+            best = float(over.max()), int(over.argmax()), answer.choice
+        if best[0] <= 0 or best[0] - least <= 1e-9 * abs(best[0]) or clock.stopped:
+            break
+        points += violated(over, np.zeros(len(over)), points)[:4].tolist()
+        found = best_weights(np.array([plane[points] for plane in planes]))
+        if found is None:
+            break
+        weights = found
+    if best is None:
+        return None
+    return Peak(best[2], best[0], best[1], min(least, best[0]))
