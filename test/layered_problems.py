@@ -107,7 +107,10 @@ def layered_problem(
     intervals = [(a, b) for a, b in build.intervals]
     memory = Memory(build.usages, intervals, 0.0)
     problem = Problem(build.costs, build.edges, memory)
-    possible = [np.where(np.isfinite(c), u, np.inf) for c, u in zip(build.costs, build.usages, strict=True)]
+    possible = [
+        np.where(np.isfinite(c), u, np.inf)
+        for c, u in zip(build.costs, build.usages, strict=True)
+    ]
     least = problem.peak([int(u.argmin()) for u in possible])
     most = problem.peak([int(c.argmin()) for c in build.costs])
     bytes_ = float(np.floor(least + limit * (most - least)))
