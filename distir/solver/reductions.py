@@ -357,9 +357,11 @@ def forget_slack(graph: Graph) -> list[int]:
     for i, pieces in list(graph.pieces.items()):
         first, last = number[pieces.first], number[pieces.last]
         some = first < last
+        if some.all():
+            graph.pieces[i] = Pieces(first, last, pieces.usage)
+            continue
         graph.set_pieces(i, Pieces(first[some], last[some], pieces.usage[some]))
-        if i not in graph.pieces or len(graph.pieces[i].first) < len(pieces.first):
-            changed.append(i)
+        changed.append(i)
     return changed
 
 
