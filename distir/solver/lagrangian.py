@@ -70,11 +70,11 @@ class Lagrangian:
         if not self.price({}):
             return self.result()
         multipliers = self.climb()
-        self.combine(0.5)
-        for factor in (1.2, 0.8, 2.0, 0.5):
+        for factor in (1.0, 1.2, 0.8, 2.0, 0.5):
             if self.result().proven(self.gap) or self.clock.stopped:
                 break
-            self.price({p: factor * m for p, m in multipliers.items()})
+            if factor != 1.0:
+                self.price({p: factor * m for p, m in multipliers.items()})
             self.combine(0.5)
         return self.result()
 
@@ -136,7 +136,7 @@ class Lagrangian:
             for p, m in enumerate(multipliers):
                 if m >= 0.999 * self.highest[p]:
                     self.highest[p] *= 8
-            tolerance = max(0.2 * self.gap, ROUNDING) * abs(self.bound)
+            tolerance = max(0.5 * self.gap, ROUNDING) * abs(self.bound)
             limited = (multipliers >= 0.999 * np.array(self.highest)).any()
             if reach - self.bound <= tolerance and not limited and not len(new):
                 break
