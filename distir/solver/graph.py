@@ -46,6 +46,8 @@ class Pieces:
 
     def simplified(self) -> Pieces:
         """With each interval once, and without those in which nothing is occupied."""
+        if len(self.first) == 1 and self.usage.any():
+            return self
         kept = self.usage.any(axis=1)
         first, last, usage = self.first[kept], self.last[kept], self.usage[kept]
         order = np.lexsort((last, first))

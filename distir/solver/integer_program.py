@@ -16,7 +16,6 @@ from typing import Literal
 
 import numpy as np
 
-from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.failures import InfeasibleError
 from distir.solver.found import ROUNDING, Found, trivial_bound
@@ -47,9 +46,7 @@ def solve_integer_program(
         return found
     if solver == "highs":
         return _Relaxed(graph, gap, clock, start).run()
-    if solver == "cbc":
-        return _solve_with_cbc(graph, gap, clock, start)
-    raise DistIRError(f"there is no solver {solver!r}: choose highs or cbc")
+    return _solve_with_cbc(graph, gap, clock, start)
 
 
 def decided(graph: Graph) -> Found | None:

@@ -54,6 +54,7 @@ class Reductions:
 
     def run(self) -> None:
         """Reduce everything."""
+        self.remove_infinite()
         self.normalise_all()
         forget_slack(self.graph)
         for i in self.graph.costs:
@@ -108,10 +109,35 @@ class Reductions:
         graph = self.graph
         graph.restrict(i, np.flatnonzero(mask))
         for j in list(graph.near[i]):
-            self.normalise(i, j)
+            self.normalise_columns(i, j)
             self.push(j)
         self.push(i)
         return False
+
+    def remove_infinite(self) -> None:
+        """Alternatives that are infinite themselves, of all nodes at once."""
+        graph = self.graph
+        kept: dict[int, Table] = {}
+        for i, costs in graph.costs.items():
+            mask = np.isfinite(costs)
+            if not mask.all():
+                if not mask.any():
+                    raise InfeasibleError(
+                        f"no alternative of node {i} is possible", (i,)
+                    )
+                kept[i] = np.flatnonzero(mask)
+        edges = [edge for edge in graph.edges() if edge[0] in kept or edge[1] in kept]
+        for i, j, matrix in edges:
+            if i in kept:
+                matrix = matrix[kept[i]]
+            if j in kept:
+                matrix = matrix[:, kept[j]]
+            graph.near[i][j], graph.near[j][i] = matrix, matrix.T
+        for i, left in kept.items():
+            graph.costs[i] = graph.costs[i][left]
+            if i in graph.pieces:
+                graph.set_pieces(i, graph.pieces[i].chosen(left))
+            graph.steps.append(Step(i, (i,), left))
 
     def decide(self, i: int) -> None:
         """Take out a node with one alternative."""
@@ -132,20 +158,18 @@ class Reductions:
         if number * number * width > DOMINANCE_ENTRIES:
             return False
         # worse[a, b]: by how much a is dearer than b at least, whatever the neighbours do
-        worse = costs[:, None] - costs[None, :]
-        if matrices:
-            rows = np.concatenate(matrices, axis=1)
-            starts = np.cumsum([0] + [m.shape[1] for m in matrices[:-1]])
+        worse = costs[:, None] - costs
+        for matrix in matrices:
             # Where a is impossible anyway, the difference is infinite.
-            differences = rows[:, None, :] - np.minimum(rows, FINITE)[None, :, :]
-            worse += np.minimum.reduceat(differences, starts, axis=2).sum(axis=2)
-        dominated = np.greater_equal(worse, 0)
+            finite = np.minimum(matrix, FINITE)
+            worse += np.min(matrix[:, None, :] - finite, axis=2)
+        dominated = worse >= 0
         if i in graph.pieces:
             usage = graph.pieces[i].usage
             dominated &= (usage[:, :, None] >= usage[:, None, :]).all(axis=0)
-        np.fill_diagonal(dominated, False)
-        if not dominated.any():
+        if np.count_nonzero(dominated) == number:  # every one by itself
             return False
+        np.fill_diagonal(dominated, False)
         gone = np.zeros(number, bool)
         # Of alternatives that dominate each other the first stays.
         for a in range(number - 1, -1, -1):
@@ -260,20 +284,27 @@ class Reductions:
             graph.costs[i] = graph.costs[i] + rows
             rows[rows == np.inf] = 0.0
             matrix = matrix - rows[:, None]
+            graph.near[i][j] = matrix
+            graph.near[j][i] = matrix.T
             self.push(i)
+        self.normalise_columns(i, j)
+
+    def normalise_columns(self, i: int, j: int) -> None:
+        """The same, of an edge where nothing depends on i only."""
+        graph = self.graph
+        matrix = graph.near[i][j]
         columns = matrix.min(axis=0)
         if columns.any():
             graph.costs[j] = graph.costs[j] + columns
             columns[columns == np.inf] = 0.0
             matrix = matrix - columns
+            graph.near[i][j] = matrix
+            graph.near[j][i] = matrix.T
             self.push(j)
         if not matrix.any():
             graph.remove_edge(i, j)
             self.push(i)
             self.push(j)
-        elif matrix is not graph.near[i][j]:
-            graph.near[i][j] = matrix
-            graph.near[j][i] = matrix.T
 
     def normalise_all(self) -> None:
         """The same for all edges at once, those of one shape together."""
@@ -289,7 +320,7 @@ class Reductions:
             columns = stack.min(axis=1)
             stack -= np.where(np.isinf(columns), 0.0, columns)[:, None, :]
             changed_rows, changed_columns = rows.any(axis=1), columns.any(axis=1)
-            left = stack.reshape(len(edges), -1).any(axis=1)
+            left: npt.NDArray[np.bool_] = np.any(stack, axis=(1, 2))
             for e, (i, j, _) in enumerate(edges):
                 if changed_rows[e]:
                     graph.costs[i] = graph.costs[i] + rows[e]
@@ -326,9 +357,11 @@ def forget_slack(graph: Graph) -> list[int]:
     for i, pieces in list(graph.pieces.items()):
         first, last = number[pieces.first], number[pieces.last]
         some = first < last
+        if some.all():
+            graph.pieces[i] = Pieces(first, last, pieces.usage)
+            continue
         graph.set_pieces(i, Pieces(first[some], last[some], pieces.usage[some]))
-        if i not in graph.pieces or len(graph.pieces[i].first) < len(pieces.first):
-            changed.append(i)
+        changed.append(i)
     return changed
 
 

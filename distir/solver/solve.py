@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,9 +23,12 @@ from distir.solver.relaxed import WORK, fits
 from distir.solver.smallest_peak import smallest_peak
 
 Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
+METHODS: tuple[str, ...] = get_args(Method)
+SOLVERS: tuple[str, ...] = get_args(SolverName)
 
-# Above this many columns an integer program takes minutes, and the Lagrangian comes first.
-COLUMNS = 200_000
+# An integer program of this many columns takes a second, and of this many minutes.
+FEW_COLUMNS = 20_000
+MANY_COLUMNS = 100_000
 
 
 def solve(
@@ -45,9 +48,18 @@ def solve(
     than; one that does not fit is left out. `progress` hears what is done.
 
     Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
-    `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size.
+    `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
+    and leaves that gap where an integer program would take minutes.
     Raises `InfeasibleError` when there is no choice.
     """
+    for name, given, names in (
+        ("method", method, METHODS),
+        ("solver", solver, SOLVERS),
+    ):
+        if given not in names:
+            raise DistIRError(
+                f"there is no {name} {given!r}: choose {' or '.join(names)}"
+            )
     with Clock(time_limit) as clock:
         search = _Search(problem, solver, gap, clock, progress or _silent)
         return search.run(method, seed_choice)
@@ -117,33 +129,41 @@ class _Search:
         exact = f"integer program ({self.solver})"
         if method == "integer-program":
             return exact, self.integer_program(None)
+        small = columns_of(graph)
         if method != "lagrangian":
-            found = self.elimination(method)
+            found, fit = self.elimination(method)
             if found is not None:
                 return "elimination", found
-        columns = sum(len(c) for c in graph.costs.values())
-        columns += sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())
-        if method == "auto" and (columns <= COLUMNS or not graph.pieces):
-            found = self.integer_program(None)
-            if found.choice is not None or found.infeasible or not graph.pieces:
-                return exact, found
-        found = Lagrangian(graph, self.gap, self.clock, self.progress).run()
-        if found.choice is None and not self.clock.stopped:
-            # The passes saw no choice that fits: one at least that nearly does.
-            peak = smallest_peak(graph, self.clock)
-            if peak is not None and peak.over <= 0:
-                search = Lagrangian(
-                    graph, self.gap, self.clock, self.progress, peak.choice
-                )
-                found = found.better(search.run())
-            elif peak is not None and peak.least > 0:
-                found = Found(None, math.inf, math.inf)
-        if method == "auto" and not found.proven(self.gap) and not self.clock.stopped:
-            found = found.better(self.integer_program(found.choice))
-        return "lagrangian", found
+            if not fit or small <= FEW_COLUMNS:
+                return exact, self.integer_program(None)
+        found = self.lagrangian()
+        if method == "lagrangian" or small > MANY_COLUMNS or self.clock.stopped:
+            return "lagrangian", found
+        if found.proven(self.gap):
+            return "lagrangian", found
+        return exact, found.better(self.integer_program(found.choice))
 
-    def elimination(self, method: Method) -> Found | None:
-        """The optimum by elimination if that is small enough and keeps the limit."""
+    def lagrangian(self) -> Found:
+        """The Lagrangian, again from the smallest peak if it saw no choice that fits."""
+        graph, clock = self.graph, self.clock
+        found = Lagrangian(graph, self.gap, clock, self.progress).run()
+        if found.choice is not None or found.infeasible or clock.stopped:
+            return found
+        peak = smallest_peak(graph, clock)
+        if peak is None:
+            return found
+        if peak.least > 0:
+            return Found(None, math.inf, math.inf)
+        if peak.over > 0:
+            return found
+        again = Lagrangian(graph, self.gap, clock, self.progress, peak.choice)
+        return found.better(again.run())
+
+    def elimination(self, method: Method) -> tuple[Found | None, bool]:
+        """
+        The optimum by elimination if that is small enough and keeps the limit; whether it is
+        small enough.
+        """
         graph = self.graph
         free = graph.copy(memory=False)
         reduce(free)
@@ -154,19 +174,21 @@ class _Search:
                     f"elimination would take more than {order.work:.1e} steps on tables of "
                     f"{order.entries:.1e} entries: choose method=auto"
                 )
-            return None
+            return None, False
         found = eliminate(free, order, self.clock)
-        if found is None or found.choice is None:
-            return found or Found(None, math.inf, trivial_bound(free))
+        if found is None:
+            return Found(None, math.inf, trivial_bound(free)), True
+        if found.choice is None:
+            return found, True
         choice = replay(free.steps, dict(found.choice))
         if not (graph.load(choice) > graph.capacity).any():
-            return Found(choice, found.objective, found.bound)
+            return Found(choice, found.objective, found.bound), True
         if method == "elimination":
             raise DistIRError(
                 "elimination knows no memory limit, and this problem's binds: choose "
                 "method=auto"
             )
-        return None
+        return None, True
 
     def integer_program(self, start: Mapping[int, int] | None) -> Found:
         """The integer program of what is left."""
@@ -224,6 +246,12 @@ def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
         if start <= moment < stop
     ]
     return [i for usage, i in sorted(live, key=lambda u: (-u[0], u[1])) if usage]
+
+
+def columns_of(graph: Graph) -> int:
+    """How large the integer program of a graph is."""
+    alternatives = sum(len(costs) for costs in graph.costs.values())
+    return alternatives + sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())
 
 
 def _silent(_: str) -> None:

@@ -1,0 +1,75 @@
+"""A time limit, an interruption and a missing solver: an answer or a clear error, always."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+from layered_problems import layered_problem
+from random_problems import random_problem
+
+from distir.errors import DistIRError
+from distir.solver import Problem, Solution, solve
+
+
+def check(problem: Problem, solution: Solution) -> None:
+    assert solution.objective == problem.cost(solution.choice)
+    assert solution.bound <= solution.objective
+    assert 0 <= solution.gap < float("inf")
+    assert problem.memory is not None
+    assert problem.peak(solution.choice) <= problem.memory.limit
+
+
+@pytest.mark.parametrize("method", ["auto", "integer-program", "lagrangian"])
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_a_time_limit(method, seconds: float):
+    problem = layered_problem(3, ops=20, limit=0.5)
+    check(problem, solve(problem, method=method, time_limit=seconds))
+
+
+def test_an_interruption_ends_the_search_with_what_it_has():
+    problem = layered_problem(4, ops=30, limit=0.5)
+    heard: list[str] = []
+
+    def interrupt(text: str) -> None:
+        if not heard:
+            os.kill(os.getpid(), signal.SIGINT)
+        heard.append(text)
+
+    before = signal.getsignal(signal.SIGINT)
+    check(problem, solve(problem, progress=interrupt))
+    assert heard
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_an_interruption_of_a_solver():
+    problem = layered_problem(4, ops=30, limit=0.5)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    started: list[bool] = []
+
+    def start(text: str) -> None:
+        if not started:
+            started.append(True)
+            timer.start()
+
+    try:
+        check(problem, solve(problem, method="integer-program", progress=start))
+        # The handler stays until the timer has fired, or the test itself is interrupted.
+    except KeyboardInterrupt:
+        pytest.fail("the interruption came through")
+    finally:
+        timer.cancel()
+
+
+@pytest.mark.parametrize(
+    ("module", "solver", "name"),
+    [("highspy", "highs", "HiGHS"), ("pulp", "cbc", "PuLP")],
+)
+def test_a_solver_that_is_not_installed(monkeypatch, module: str, solver, name: str):
+    monkeypatch.setitem(sys.modules, module, None)
+    problem = random_problem(7, memory=True)
+    with pytest.raises(DistIRError, match=f"{name} is not installed"):
+        solve(problem, method="integer-program", solver=solver)
