@@ -337,7 +337,7 @@ class _Values:
         if key not in self.shared:
             owner = value.owner
             assert isinstance(owner, Operation)
-            what = f"what follows {describe(owner)}"
+            what = f"the result of {describe(owner)}"
             before = self.before.kept.get(value) if self.before else None
             self.shared[key] = value_node(what, self._ordered(layouts, before))
         node = self.graph.add(self.shared[key], self.body.count)
