@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cost_programs import MACHINES, STRATEGIES, distributed
 from pipelines import arguments_of, assert_equal_results
+from torch_training import training_step
 from training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -19,8 +20,10 @@ from distir.frontends.builders import build_gpt
 from distir.interpreters.cost import simulate
 from distir.interpreters.reference import run_program
 from distir.passes.annotations import read_notes
+from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.project import devices_of, project
+from distir.passes.search.programs import replace_cluster
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.program import entry_function, functions
 
@@ -66,6 +69,21 @@ def test_never_slower(number: int) -> None:
     if STEPS[number].get("d", 1) > 1:
         assert after.step_time_s < before.step_time_s
         assert after.exposed_communication < before.exposed_communication
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["mlp_deep", "gpt2_deep", "unet_deep", "encoder_decoder_deep"]
+)
+@pytest.mark.parametrize(
+    "options", [{"d": 2}, {"d": 2, "t": 2, "zero": 3}, MORE[2]], ids=str
+)
+def test_imported_models_are_never_slower(name: str, options: dict[str, Any]) -> None:
+    module = training_step(name).module.clone()
+    replace_cluster(module, MACHINES.clone())
+    DistributePass(**options).apply(Context(), module)
+    before, after = simulate(module), simulate(overlapped(module))
+    assert after.step_time_s < before.step_time_s
 
 
 def test_inference_is_never_slower() -> None:
