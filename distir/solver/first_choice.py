@@ -7,6 +7,7 @@ import numpy as np
 from distir.solver.failures import InfeasibleError
 from distir.solver.found import trivial_bound
 from distir.solver.graph import Graph, replay
+from distir.solver.problem import Costs
 from distir.solver.reductions import Reductions
 
 # How much what is occupied counts, against the costs: cost of the whole per capacity.
@@ -37,16 +38,21 @@ def first_choice(graph: Graph) -> dict[int, int] | None:
 def _dive(graph: Graph, weight: float) -> None:
     reductions = Reductions(graph)
     reductions.run()
-    while graph.costs:
+    # Points that no longer matter are looked for only where that takes no time.
+    follow = reductions.settle if len(graph.costs) <= 1000 else reductions.drain
+    # Those first that lose the most by their second best alternative.
+    regret = {i: _regret(_price(graph, i, weight)) for i in graph.costs}
+    for node in sorted(regret, key=lambda i: -regret[i]):
+        if node not in graph.costs:
+            continue
         if graph.pieces and (graph.capacity < 0).any():
             raise InfeasibleError("what was chosen so far exceeds the limit", ())
-        node = max(graph.costs, key=lambda i: _regret(graph, i, weight))
         best = int(_price(graph, node, weight).argmin())
         reductions.keep(node, np.arange(len(graph.costs[node])) == best)
-        reductions.settle()
+        follow()
 
 
-def _price(graph: Graph, node: int, weight: float) -> np.ndarray:
+def _price(graph: Graph, node: int, weight: float) -> Costs:
     """What alternatives cost: themselves, their edges at the best, what they occupy."""
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():
@@ -64,7 +70,6 @@ def _price(graph: Graph, node: int, weight: float) -> np.ndarray:
     return price
 
 
-def _regret(graph: Graph, node: int, weight: float) -> float:
+def _regret(price: Costs) -> float:
     """By how much the second best alternative is dearer than the best."""
-    price = np.partition(_price(graph, node, weight), 1)
-    return float(price[1] - price[0])
+    return float(np.partition(price, 1)[1] - price.min()) if len(price) > 1 else 0.0

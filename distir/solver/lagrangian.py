@@ -70,11 +70,11 @@ class Lagrangian:
         if not self.price({}):
             return self.result()
         multipliers = self.climb()
-        self.combine(0.5)
-        for factor in (1.2, 0.8, 2.0, 0.5):
+        for factor in (1.0, 1.2, 0.8, 2.0, 0.5):
             if self.result().proven(self.gap) or self.clock.stopped:
                 break
-            self.price({p: factor * m for p, m in multipliers.items()})
+            if factor != 1.0:
+                self.price({p: factor * m for p, m in multipliers.items()})
             self.combine(0.5)
         return self.result()
 

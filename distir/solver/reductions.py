@@ -62,19 +62,22 @@ class Reductions:
         self.settle()
 
     def settle(self) -> None:
-        """Reduce what is on the worklist, and what follows from that."""
-        graph = self.graph
+        """Reduce what is on the worklist and what follows, forgetting points too."""
         while True:
-            while self.queue:
-                _, i = heapq.heappop(self.queue)
-                if i in self.queued:
-                    self.queued.discard(i)
-                    if i in graph.costs:
-                        self.visit(i)
-            for i in forget_slack(graph):
+            self.drain()
+            for i in forget_slack(self.graph):
                 self.push(i)
             if not self.queue:
                 break
+
+    def drain(self) -> None:
+        """Reduce what is on the worklist and what follows from that."""
+        while self.queue:
+            _, i = heapq.heappop(self.queue)
+            if i in self.queued:
+                self.queued.discard(i)
+                if i in self.graph.costs:
+                    self.visit(i)
 
     def push(self, i: int) -> None:
         if i not in self.queued:

@@ -81,14 +81,14 @@ def test_methods_agree_on_repeated_layers():
 
 
 def test_methods_agree_on_repeated_layers_under_a_limit():
-    problem = layered_problem(3, ops=12, limit=0.5)
+    problem = layered_problem(3, ops=20, limit=0.9)
     free = solve(dataclasses.replace(problem, memory=None))
     exact = solve(problem, method="integer-program")
     assert exact.gap == 0
     assert exact.objective > free.objective
     priced = solve(problem, method="lagrangian")
     assert priced.bound <= exact.objective <= priced.objective
-    assert priced.gap <= 0.02
+    assert priced.gap <= 0.005
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_parallel_costs_are_exact_where_floats_are():
 
 
 def test_a_seed_is_never_made_worse():
-    problem = layered_problem(2, ops=8, limit=0.5)
+    problem = layered_problem(2, ops=8, limit=0.9)
     seed = solve(problem).choice
     again = solve(problem, seed_choice=seed, time_limit=0)
     assert again.objective == problem.cost(seed)

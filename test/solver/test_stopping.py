@@ -26,12 +26,12 @@ def check(problem: Problem, solution: Solution) -> None:
 @pytest.mark.parametrize("method", ["auto", "integer-program", "lagrangian"])
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_time_limit(method, seconds: float):
-    problem = layered_problem(3, ops=20, limit=0.5)
+    problem = layered_problem(3, ops=20, limit=0.9)
     check(problem, solve(problem, method=method, time_limit=seconds))
 
 
 def test_an_interruption_ends_the_search_with_what_it_has():
-    problem = layered_problem(4, ops=30, limit=0.5)
+    problem = layered_problem(3, ops=20, limit=0.9)
     heard: list[str] = []
 
     def interrupt(text: str) -> None:
@@ -46,7 +46,7 @@ def test_an_interruption_ends_the_search_with_what_it_has():
 
 
 def test_an_interruption_of_a_solver():
-    problem = layered_problem(4, ops=30, limit=0.5)
+    problem = layered_problem(3, ops=20, limit=0.9)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     started: list[bool] = []
 
