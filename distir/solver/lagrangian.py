@@ -136,7 +136,7 @@ class Lagrangian:
             for p, m in enumerate(multipliers):
                 if m >= 0.999 * self.highest[p]:
                     self.highest[p] *= 8
-            tolerance = max(0.2 * self.gap, ROUNDING) * abs(self.bound)
+            tolerance = max(0.5 * self.gap, ROUNDING) * abs(self.bound)
             limited = (multipliers >= 0.999 * np.array(self.highest)).any()
             if reach - self.bound <= tolerance and not limited and not len(new):
                 break
