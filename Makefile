@@ -13,14 +13,14 @@ demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulat
 
 test: install ## Everything but the slow tests.
 	$(BIN)/lit -sv test/filecheck
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not gpu"
 
 test-all: install ## Also the slow tests, and those that need a GPU where there is one.
 	$(BIN)/lit -sv test/filecheck
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
-bench: install ## How long the tools take.
-	$(BIN)/python bench/speed.py
+bench: install ## Measures, and writes docs/benchmarks.md; DATA= names the folder of published measurements.
+	$(BIN)/python bench/report.py $(if $(DATA),--data "$(DATA)")
 
 lint: install ## Format, style and types.
 	$(BIN)/ruff format --check .

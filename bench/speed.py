@@ -1,22 +1,34 @@
 """
-How long the tools take: `python bench/speed.py` prints the least of several runs of each.
+How long the tools take: `python bench/speed.py` prints the table.
 
-- `distir-opt` on a small file: start-up, parsing, printing;
-- a GPT of 96 layers and width 12288 from `build` to a distributed (d=2, t=8), simulated
-  program, as three commands, and the same in one process.
+From the sequential program in memory to the simulated result in CPU seconds, the least of
+several runs; commands in wall time. The garbage collector is off, as in the searches: what
+is measured is made once and lives to the end.
 """
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from report import table
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
+from distir.interpreters.cost import simulate
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+from distir.passes.search.programs import replace_cluster
+
 BIN = Path(sys.executable).parent
-RUNS = 5
 
 SMALL = """
 func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
@@ -25,14 +37,18 @@ func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
 }
 """
 
+DEGREES = (((16, 1, 1, 1), 0.1), ((1, 16, 1, 1), 0.1), ((2, 4, 2, 8), 0.15), ((1, 2, 8, 64), 0.4))  # fmt: skip
+"""D/T/P/K of GPT-2 1.6B, and the seconds that it may take."""
 
-def least(action: Callable[[], object], runs: int = RUNS) -> float:
-    """The least wall time of several runs, in seconds."""
+
+def least(action: Callable[[], object], runs: int, clock: Callable[[], float]) -> float:
+    """The least time of several runs, in seconds."""
     times: list[float] = []
     for _ in range(runs):
-        start = time.perf_counter()
+        gc.collect()
+        start = clock()
         action()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times)
 
 
@@ -45,55 +61,77 @@ def command(*arguments: object) -> None:
     )
 
 
-def in_one_process() -> None:
-    """The chain without start-up and files between the steps."""
-    from xdsl.context import Context
-
-    from distir.frontends.builders import build_gpt
-    from distir.hardware import load_cluster
-    from distir.interpreters.cost import simulate
-    from distir.passes.distribute import DistributePass
-
-    module = build_gpt(96, 12288, 96, 51200, 16, 64, "f16")
-    block = module.body.block
-    assert block.first_op is not None
-    block.insert_op_before(load_cluster("dgx2"), block.first_op)
-    DistributePass(d=2, t=8).apply(Context(), module)
+def distributed(module: ModuleOp, d: int, t: int, p: int, k: int) -> None:
+    """From the sequential program to the simulated result."""
+    module = module.clone()
+    DistributePass(d=d, t=t, p=p, k=k).apply(Context(), module)
     simulate(module)
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        small = folder / "small.mlir"
-        small.write_text(SMALL)
-        gpt, dist = folder / "gpt.mlir", folder / "dist.mlir"
-        size = (
-            "--layers 96 --d-model 12288 --heads 96 --vocab 51200 --batch 16 --seq 64"
+def gpt() -> ModuleOp:
+    """GPT-2 1.6B, inference."""
+    module = build_gpt(24, 2048, 16, 50257, 1024, 8, "f16")
+    replace_cluster(module, load_cluster("dgx2"))
+    return module
+
+
+def large_step(d: int) -> ModuleOp:
+    """A training step of 126 layers of width 16384 on 128 d devices."""
+    module = build_gpt(126, 16384, 128, 128256, 16 * d, 8192)
+    replace_cluster(module, load_cluster("dgx-h100", 128 * d))
+    DifferentiatePass().apply(Context(), module)
+    return module
+
+
+def commands(folder: Path) -> list[list[str]]:
+    """Rows of what commands take, in wall time."""
+    small, built, dist = (folder / f"{n}.mlir" for n in ("small", "gpt", "dist"))
+    small.write_text(SMALL)
+    size = "--layers 96 --d-model 12288 --heads 96 --vocab 51200 --batch 16 --seq 64"
+
+    def chain() -> None:
+        options = ["--cluster", "dgx2", "-d", 2, "-t", 8]
+        command("distir", "build", "gpt", *size.split(), "--dtype", "f16", "-o", built)
+        command("distir", "distribute", built, *options, "-o", dist)
+        command("distir", "simulate", dist)
+
+    start = least(lambda: command("distir-opt", small), 5, time.perf_counter)
+    whole = least(chain, 3, time.perf_counter)
+    what = "GPT of 96 layers, width 12288: `build`, `distribute -d 2 -t 8`, `simulate`"
+    return [
+        ["`distir-opt` on a small file", f"{start:.2f} s (wall)", "0.5 s"],
+        [what, f"{whole:.2f} s (wall)", "3 s"],
+    ]
+
+
+def section(data: Path | None) -> str:
+    """The section of `docs/benchmarks.md`."""
+    gc.disable()
+    rows: list[list[str]] = []
+    module = gpt()
+    for degrees, target in DEGREES:
+        taken = least(partial(distributed, module, *degrees), 5, time.process_time)
+        name = "/".join(map(str, degrees))
+        rows.append(
+            [f"GPT-2 1.6B, D/T/P/K = {name}", f"{taken:.3f} s", f"{target:g} s"]
         )
-
-        def chain() -> None:
-            command(
-                "distir", "build", "gpt", *size.split(), "--dtype", "f16", "-o", gpt
-            )
-            command(
-                "distir", "distribute", gpt, "--cluster", "dgx2", "-d", 2, "-t", 8,
-                "-o", dist,
-            )  # fmt: skip
-            command("distir", "simulate", dist)
-
-        rows = [
-            (
-                "distir-opt on a small file",
-                least(lambda: command("distir-opt", small)),
-                0.5,
-            ),
-            ("96-layer GPT, three commands", least(chain, 3), 3.0),
-            ("96-layer GPT, one process", least(in_one_process, 3), 3.0),
+    for d in (2, 128):
+        step = large_step(d)
+        taken = least(partial(distributed, step, d, 8, 16, 16), 2, time.process_time)
+        what = f"training step, 126 layers, width 16384, t=8 p=16 K=16, d={d}: {128 * d} devices"
+        rows.append([what, f"{taken:.2f} s", "3 s"])
+    gc.enable()
+    with tempfile.TemporaryDirectory() as name:
+        rows += commands(Path(name))
+    return "\n\n".join(
+        [
+            "## Speed",
+            "From the sequential program in memory to the simulated result, in CPU seconds, "
+            "without garbage collection; commands in wall time. The least of several runs.",
+            table(["what", "time", "target"], rows),
         ]
-    for what, seconds, target in rows:
-        print(f"{what:32} {seconds:6.2f} s   (target {target:g} s)")
+    )
 
 
 if __name__ == "__main__":
-    main()
+    print(section(None))

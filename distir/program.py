@@ -237,15 +237,15 @@ def result_names(function: FuncOp) -> list[str]:
     The source name of each result, `output<i>` where none is given; names that several
     results have get a number, so that all differ.
     """
-    names: list[str] = []
+    names: dict[str, None] = {}
     for i, attributes in enumerate(result_attributes(function)):
         name = text_attribute(attributes, NAME) or f"output{i}"
         unique, count = name, 1
         while unique in names:
             count += 1
             unique = f"{name}_{count}"
-        names.append(unique)
-    return names
+        names[unique] = None
+    return list(names)
 
 
 def updated_arguments(function: FuncOp) -> dict[int, int]:

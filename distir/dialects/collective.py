@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import (
     TensorType,
     i64,
 )
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -54,6 +55,10 @@ class CollectiveOp(IRDLOperation):
     Base of all collectives over mesh axes.
 
     - `axes`: the mesh axes, major to minor.
+    - the unit attribute `dist.asynchronous`: devices go on while this op runs on their
+      communication streams, and wait where they use the result. A function may return such
+      a result before it is there; then its caller waits. In per-rank form the result may
+      only be waited for (`collective.wait`) or returned. Not every collective can be.
     - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
       gathered, scattered or sliced; for `all_to_all` the one that is gathered),
       `split_dim` (`all_to_all`: the dimension that is split), `run` / `split_run` (run
@@ -78,6 +83,9 @@ class CollectiveOp(IRDLOperation):
 
     NEEDED: ClassVar[tuple[str, ...]] = ()
     """Properties that the per-rank form of this op must have."""
+
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = False
+    """Whether devices can go on while this op runs."""
 
     def __init__(
         self,
@@ -136,7 +144,16 @@ class CollectiveOp(IRDLOperation):
         """
         raise NotImplementedError
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether devices go on while this op runs."""
+        return ASYNCHRONOUS in self.attributes
+
     def verify_(self) -> None:
+        if self.is_asynchronous and not self.CAN_BE_ASYNCHRONOUS:
+            raise VerifyException(
+                f"{self.name} cannot be asynchronous; remove {ASYNCHRONOUS}"
+            )
         if not self.axis_names:
             raise VerifyException(f"{self.name} runs over no axis")
         if len(set(self.axis_names)) != len(self.axis_names):
@@ -147,6 +164,8 @@ class CollectiveOp(IRDLOperation):
                     raise VerifyException(
                         f"{self.name} in per-rank form needs `{name}`"
                     )
+            if self.is_asynchronous:
+                _require_waits(self.result)
             return
         before, after = layout_of(self.source), layout_of(self.result)
         if before is None or after is None:
@@ -231,6 +250,7 @@ class AllReduceOp(CollectiveOp):
     """Reduces partial values over the axes; every device gets the whole result."""
 
     name = "collective.all_reduce"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -243,6 +263,7 @@ class AllGatherOp(CollectiveOp):
     """Collects the shards of one dimension; every device gets all of them."""
 
     name = "collective.all_gather"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -258,6 +279,7 @@ class ReduceScatterOp(CollectiveOp):
     """Reduces partial values; each device keeps its shard of one dimension."""
 
     name = "collective.reduce_scatter"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction", "dim")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -270,6 +292,7 @@ class AllToAllOp(CollectiveOp):
     """Moves the split from one dimension (gathered) to another (split)."""
 
     name = "collective.all_to_all"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("dim", "split_dim")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -476,19 +499,26 @@ class RecvOp(_Transfer):
 
     def verify_(self) -> None:
         super().verify_()
-        if not self.is_asynchronous:
-            return
-        for use in self.result.uses:
-            if not isinstance(use.operation, WaitOp):
-                raise VerifyException(
-                    f"{use.operation.name} uses a tensor that is still on its way; "
-                    f"collective.wait for it first"
-                )
+        if self.is_asynchronous:
+            _require_waits(self.result)
+
+
+def _require_waits(arriving: SSAValue) -> None:
+    """Nothing may use a tensor that is on its way but to wait for it or return it."""
+    for use in arriving.uses:
+        if not isinstance(use.operation, WaitOp | ReturnOp):
+            raise VerifyException(
+                f"{use.operation.name} uses a tensor that is still on its way; "
+                f"collective.wait for it first"
+            )
 
 
 @irdl_op_definition
 class WaitOp(_Transfer):
-    """Per-rank form: waits until a tensor that is being received is there."""
+    """
+    Per-rank form: waits until a tensor is there that is being received, that an asynchronous
+    collective gives, or that a function returned before.
+    """
 
     name = "collective.wait"
 
@@ -503,11 +533,13 @@ class WaitOp(_Transfer):
 
     def verify_(self) -> None:
         super().verify_()
-        received = self.source.owner
-        if not isinstance(received, RecvOp) or not received.is_asynchronous:
+        started = self.source.owner
+        if not isinstance(started, CallOp) and not (
+            isinstance(started, RecvOp | CollectiveOp) and started.is_asynchronous
+        ):
             raise VerifyException(
-                f"{self.name} needs the result of a collective.recv with the attribute "
-                f"{ASYNCHRONOUS}"
+                f"{self.name} needs the result of a collective.recv or of another "
+                f"collective with the attribute {ASYNCHRONOUS}, or of a func.call"
             )
         if len(list(self.source.uses)) > 1:
             raise VerifyException(f"{self.name}: the tensor is waited for twice")

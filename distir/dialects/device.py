@@ -6,6 +6,7 @@ Units everywhere: bytes, bytes per second, seconds, floating-point operations pe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import prod
 
@@ -117,6 +118,12 @@ def _ranges(ids: Sequence[int]) -> list[str]:
     return parts
 
 
+_RATED = re.compile(
+    r"default|b?f16|t?f32|f64|float\d+e\d+m\d+\w*|[su]?i[1-9]\d*|complex<f\d+>"
+)
+"""Element types that a device may have a rate for."""
+
+
 def _positive(value: FloatAttr | IntegerAttr, what: str, owner: str) -> None:
     if not value.value.data > 0:  # refuses NaN too
         raise VerifyException(f"{owner}: {what} must be positive")
@@ -134,6 +141,9 @@ class KindOp(IRDLOperation):
     - `profile`: name of a calibration profile, if one exists.
     - `allocation_block`: bytes that memory is handed out in multiples of, e.g. 512 for
       PyTorch's allocator on CUDA; to the byte without it.
+    - `library_memory`: bytes that libraries keep on the device throughout (contexts, the
+      workspaces of matrix products); `communicator_memory`: bytes for each group of devices
+      that it communicates with (the buffers of NCCL). None without them.
     """
 
     name = "device.kind"
@@ -146,6 +156,8 @@ class KindOp(IRDLOperation):
     launch_latency = prop_def(FloatAttr)
     profile = opt_prop_def(StringAttr)
     allocation_block = opt_prop_def(IntegerAttr)
+    library_memory = opt_prop_def(IntegerAttr)
+    communicator_memory = opt_prop_def(IntegerAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
     assembly_format = "$sym_name `on` $devices attr-dict"
@@ -162,7 +174,14 @@ class KindOp(IRDLOperation):
         launch_latency: float = 0.0,
         profile: str | None = None,
         allocation_block: int | None = None,
+        library_memory: int | None = None,
+        communicator_memory: int | None = None,
     ):
+        optional = {
+            "allocation_block": allocation_block,
+            "library_memory": library_memory,
+            "communicator_memory": communicator_memory,
+        }
         super().__init__(
             properties={
                 "sym_name": StringAttr(name),
@@ -174,11 +193,11 @@ class KindOp(IRDLOperation):
                 ),
                 "launch_latency": FloatAttr(launch_latency, 64),
                 **({} if profile is None else {"profile": StringAttr(profile)}),
-                **(
-                    {}
-                    if allocation_block is None
-                    else {"allocation_block": IntegerAttr(allocation_block, 64)}
-                ),
+                **{
+                    name: IntegerAttr(value, 64)
+                    for name, value in optional.items()
+                    if value is not None
+                },
             }
         )
 
@@ -190,9 +209,18 @@ class KindOp(IRDLOperation):
             raise VerifyException(f"{owner}: launch_latency must not be negative")
         if self.allocation_block is not None:
             _positive(self.allocation_block, "allocation_block", owner)
+        for what in ("library_memory", "communicator_memory"):
+            value = self.properties.get(what)
+            if isinstance(value, IntegerAttr) and value.value.data < 0:
+                raise VerifyException(f"{owner}: {what} must not be negative")
         if not self.peak_flops.data:
             raise VerifyException(f"{owner}: peak_flops names no element type")
         for dtype, flops in self.peak_flops.data.items():
+            if not _RATED.fullmatch(dtype):
+                raise VerifyException(
+                    f"{owner}: peak_flops names {dtype!r}, which is no element type; "
+                    "write one such as f16, bf16, f32, f64, i8, or `default`"
+                )
             if not isinstance(flops, FloatAttr):
                 raise VerifyException(f"{owner}: peak_flops of {dtype} must be a float")
             _positive(flops, f"peak_flops of {dtype}", owner)
@@ -216,6 +244,8 @@ class LinkOp(IRDLOperation):
     devices reach each other through it. A wider level is a multiple of a narrower one.
 
     - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
+    - `block_bandwidth`: bytes/s per direction that all devices of one group of the level
+      inside share, such as the network adapters of a node; each has its own without it.
     - `in_fabric_reduction`: the switch can add while it forwards.
     """
 
@@ -225,6 +255,7 @@ class LinkOp(IRDLOperation):
     spans = prop_def(IntegerAttr.constr(i64))
     bandwidth = prop_def(FloatAttr)
     latency = prop_def(FloatAttr)
+    block_bandwidth = opt_prop_def(FloatAttr)
     in_fabric_reduction = opt_prop_def(BoolAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
@@ -239,6 +270,7 @@ class LinkOp(IRDLOperation):
         bandwidth: float,
         latency: float,
         in_fabric_reduction: bool = False,
+        block_bandwidth: float | None = None,
     ):
         properties: dict[str, Attribute] = {
             "sym_name": StringAttr(name),
@@ -246,6 +278,8 @@ class LinkOp(IRDLOperation):
             "bandwidth": FloatAttr(bandwidth, 64),
             "latency": FloatAttr(latency, 64),
         }
+        if block_bandwidth is not None:
+            properties["block_bandwidth"] = FloatAttr(block_bandwidth, 64)
         if in_fabric_reduction:
             properties["in_fabric_reduction"] = BoolAttr.from_bool(True)
         super().__init__(properties=properties)
@@ -254,15 +288,70 @@ class LinkOp(IRDLOperation):
         owner = f"device link @{self.sym_name.data}"
         _positive(self.spans, "the number of devices it spans", owner)
         _positive(self.bandwidth, "bandwidth", owner)
+        if self.block_bandwidth is not None:
+            _positive(self.block_bandwidth, "block_bandwidth", owner)
         if not self.latency.value.data >= 0:
             raise VerifyException(f"{owner}: latency must not be negative")
 
 
 @irdl_op_definition
+class RouteOp(IRDLOperation):
+    """
+    Links between two sets of devices that differ from those of their level, such as one slow
+    cable: `device.route @cable between [0 to 4] and [4 to 8] {bandwidth = ..., latency = ...}`.
+
+    - `bandwidth`: bytes/s per device and direction; `latency`: seconds per message.
+    """
+
+    name = "device.route"
+
+    sym_name = prop_def(SymbolNameConstraint())
+    first = prop_def(DeviceIdsAttr)
+    second = prop_def(DeviceIdsAttr)
+    bandwidth = prop_def(FloatAttr)
+    latency = prop_def(FloatAttr)
+
+    traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
+    assembly_format = "$sym_name `between` $first `and` $second attr-dict"
+    irdl_options = (ParsePropInAttrDict(),)
+
+    def __init__(
+        self,
+        name: str,
+        first: Sequence[int],
+        second: Sequence[int],
+        *,
+        bandwidth: float,
+        latency: float,
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "first": DeviceIdsAttr(tuple(first)),
+                "second": DeviceIdsAttr(tuple(second)),
+                "bandwidth": FloatAttr(bandwidth, 64),
+                "latency": FloatAttr(latency, 64),
+            }
+        )
+
+    def verify_(self) -> None:
+        owner = f"device route @{self.sym_name.data}"
+        _positive(self.bandwidth, "bandwidth", owner)
+        if not self.latency.value.data >= 0:
+            raise VerifyException(f"{owner}: latency must not be negative")
+        if not self.first.data or not self.second.data:
+            raise VerifyException(f"{owner} needs devices on both sides")
+        both = set(self.first.data) & set(self.second.data)
+        if both:
+            raise VerifyException(f"{owner}: device {min(both)} is on both sides")
+
+
+@irdl_op_definition
 class ClusterOp(IRDLOperation):
     """
-    A cluster: its kinds of devices, then its levels of links, innermost first. Devices
-    are numbered from 0; every device belongs to exactly one kind.
+    A cluster: its kinds of devices, then its levels of links, innermost first, then links
+    that differ from these. Devices are numbered from 0; every device belongs to exactly one
+    kind.
 
     ```mlir
     device.cluster @pair {
@@ -280,10 +369,16 @@ class ClusterOp(IRDLOperation):
     traits = traits_def(SymbolOpInterface(), SymbolTable(), NoTerminator())
     assembly_format = "$sym_name $body attr-dict"
 
-    def __init__(self, name: str, kinds: Sequence[KindOp], links: Sequence[LinkOp]):
+    def __init__(
+        self,
+        name: str,
+        kinds: Sequence[KindOp],
+        links: Sequence[LinkOp],
+        routes: Sequence[RouteOp] = (),
+    ):
         super().__init__(
             properties={"sym_name": StringAttr(name)},
-            regions=[Region(Block([*kinds, *links]))],
+            regions=[Region(Block([*kinds, *links, *routes]))],
         )
 
     @property
@@ -296,6 +391,11 @@ class ClusterOp(IRDLOperation):
         return [op for op in self.body.block.ops if isinstance(op, LinkOp)]
 
     @property
+    def routes(self) -> list[RouteOp]:
+        """Links that differ from those of their level."""
+        return [op for op in self.body.block.ops if isinstance(op, RouteOp)]
+
+    @property
     def size(self) -> int:
         """The number of devices."""
         return sum(len(kind.devices.data) for kind in self.kinds)
@@ -303,9 +403,10 @@ class ClusterOp(IRDLOperation):
     def verify_(self) -> None:
         owner = f"cluster @{self.sym_name.data}"
         for op in self.body.block.ops:
-            if not isinstance(op, KindOp | LinkOp):
+            if not isinstance(op, KindOp | LinkOp | RouteOp):
                 raise VerifyException(
-                    f"{owner} may hold only device.kind and device.link, not {op.name}"
+                    f"{owner} may hold only device.kind, device.link and device.route, "
+                    f"not {op.name}"
                 )
         if not self.kinds:
             raise VerifyException(f"{owner} has no device.kind")
@@ -324,6 +425,13 @@ class ClusterOp(IRDLOperation):
                     f"{spans} of the level inside it"
                 )
             spans = link.spans.value.data
+        for route in self.routes:
+            last = max(*route.first.data, *route.second.data)
+            if last >= len(ids):
+                raise VerifyException(
+                    f"{owner}: route @{route.sym_name.data} names device {last}, but there "
+                    f"are {len(ids)} devices"
+                )
         if len(ids) > 1 and spans < len(ids):
             raise VerifyException(
                 f"{owner}: no link connects all of its {len(ids)} devices"
@@ -402,5 +510,5 @@ class MeshOp(IRDLOperation):
 
 
 Device = Dialect(
-    "device", [KindOp, LinkOp, ClusterOp, MeshOp], [AxesAttr, DeviceIdsAttr]
+    "device", [KindOp, LinkOp, RouteOp, ClusterOp, MeshOp], [AxesAttr, DeviceIdsAttr]
 )

@@ -51,6 +51,7 @@ RESHARD_EARLY = "dist.reshard_early"
 REDUCE_LATE = "dist.reduce_late"
 WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
+STAGE = "dist.stage"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")

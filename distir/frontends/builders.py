@@ -92,6 +92,7 @@ def build_gpt(
     tied: bool = True,
     dropout: float = 0.0,
     seed: int = 0,
+    fused_attention: bool = False,
 ) -> ModuleOp:
     """
     The forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq, vocab]:
@@ -99,7 +100,8 @@ def build_gpt(
     and value, causal attention, GELU. `tied` uses the embedding as the output matrix.
     `dropout` is the ratio of elements set to zero, with random numbers of that seed, in
     the embeddings, the attention probabilities and both residual branches of a layer;
-    the program then takes the number of steps done before as its last argument. The names
+    the program then takes the number of steps done before as its last argument.
+    `fused_attention` has the attention of a layer as one op, without dropout. The names
     of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
     """
     _check_sizes(
@@ -115,8 +117,14 @@ def build_gpt(
             f"dropout is {dropout} and its seed {seed}; expected a ratio of at least 0 "
             f"and less than 1, and a seed of 32 bits"
         )
+    if fused_attention and dropout:
+        raise DistIRError(
+            "fused attention has no dropout; build the model with one of them"
+        )
     element = _element(dtype)
-    layer_function = _gpt_layer(element, d_model, heads, batch, seq, (dropout, seed))
+    layer_function = _gpt_layer(
+        element, d_model, heads, batch, seq, (dropout, seed), fused_attention
+    )
     main = _FunctionBuilder(element, (dropout, seed))
     tokens = main.argument("input_ids", (batch, seq), role="input", element=i64)
     wte = main.argument("transformer.wte.weight", (vocab, d_model))
@@ -134,7 +142,7 @@ def build_gpt(
 
     hidden = (batch, seq, d_model)
     main.scope = "transformer"
-    mask = _causal_mask(main, seq)
+    mask = [] if fused_attention else [_causal_mask(main, seq)]
     main.scope = "transformer.wte"
     h = main.op("Gather", [wte, tokens], hidden)
     main.scope = "transformer.wpe"
@@ -144,7 +152,7 @@ def build_gpt(
     for index in range(layers):
         main.scope = scope = f"transformer.h.{index}"
         counter = [] if step is None else [main.call_counter(step, layers, index)]
-        h = main.call(layer_function, scope, [h, mask, *counter, *arguments[index]])
+        h = main.call(layer_function, scope, [h, *mask, *counter, *arguments[index]])
     main.scope = "transformer.ln_f"
     h = main.layer_norm(h, norm, hidden)
     main.scope = "lm_head"
@@ -178,12 +186,13 @@ def _gpt_layer(
     batch: int,
     seq: int,
     dropout: tuple[float, int],
+    fused: bool,
 ) -> FuncOp:
-    """(hidden, mask, counter of calls, parameters of the layer...) -> hidden."""
+    """(hidden, mask unless attention is fused, counter of calls, parameters of the layer...) -> hidden."""
     b = _FunctionBuilder(element, dropout)
     hidden = (batch, seq, d_model)
     x = b.argument("hidden", hidden, role=None)
-    mask = b.argument("mask", (seq, seq), role=None)
+    mask = None if fused else b.argument("mask", (seq, seq), role=None)
     counter = None
     if b.ratio:
         counter = b.argument("counter", (), role=None, element=i64)
@@ -224,15 +233,27 @@ def _gpt_layer(
 def _attention(
     b: _FunctionBuilder,
     qkv: SSAValue,
-    mask: SSAValue,
+    mask: SSAValue | None,
     counter: SSAValue | None,
     sizes: tuple[int, int, int, int],
 ) -> SSAValue:
-    """Masked self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw]."""
+    """
+    Causal self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw]; one op
+    without a mask.
+    """
     batch, seq, heads, width = sizes
     merged = (batch, seq, heads * width)
     split = b.constant(np.full(3, heads * width, np.int64))
     parts = b.ops("Split", [qkv, split], [merged] * 3, axis=2)
+    if mask is None:
+        return b.op(
+            "Attention",
+            parts,
+            merged,
+            q_num_heads=heads,
+            kv_num_heads=heads,
+            is_causal=1,
+        )
     by_head = b.constant(np.array([0, 0, -1, width]))
     q, k, v = (b.op("Reshape", [part, by_head], sizes) for part in parts)
     q = b.op("Transpose", [q], (batch, heads, seq, width), perm=[0, 2, 1, 3])

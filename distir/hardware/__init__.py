@@ -131,8 +131,12 @@ def grow(cluster: ClusterOp, devices: int) -> ClusterOp:
         latency=outer.latency.value.data,
         in_fabric_reduction=outer.in_fabric_reduction is not None
         and bool(outer.in_fabric_reduction.value.data),
+        block_bandwidth=None
+        if outer.block_bandwidth is None
+        else outer.block_bandwidth.value.data,
     )
-    return ClusterOp(name, kinds, [*inner, grown])
+    routes = [route.clone() for route in cluster.routes]
+    return ClusterOp(name, kinds, [*inner, grown], routes)
 
 
 def _with_devices(kind: KindOp, devices: list[int]) -> KindOp:

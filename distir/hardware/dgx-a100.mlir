@@ -9,7 +9,8 @@ device.cluster @dgx_a100 {
     memory = 80000000000 : i64,
     memory_bandwidth = 2.039e+12 : f64,
     peak_flops = {f16 = 3.12e+14 : f64, bf16 = 3.12e+14 : f64, f32 = 1.95e+13 : f64, f64 = 1.95e+13 : f64, i8 = 6.24e+14 : f64, default = 1.95e+13 : f64},
-    launch_latency = 5.0e-06 : f64
+    launch_latency = 5.0e-06 : f64,
+    profile = "A100"
   }
   device.link @nvlink spans 8 {bandwidth = 3.0e+11 : f64, latency = 5.0e-06 : f64}
   device.link @infiniband spans 8 {bandwidth = 2.5e+10 : f64, latency = 1.0e-05 : f64}

@@ -11,7 +11,8 @@ device.cluster @dgx_h100 {
     memory = 80000000000 : i64,
     memory_bandwidth = 3.35e+12 : f64,
     peak_flops = {f16 = 9.89e+14 : f64, bf16 = 9.89e+14 : f64, f32 = 6.7e+13 : f64, f64 = 6.7e+13 : f64, i8 = 1.979e+15 : f64, float8e4m3fn = 1.979e+15 : f64, float8e5m2 = 1.979e+15 : f64, default = 6.7e+13 : f64},
-    launch_latency = 5.0e-06 : f64
+    launch_latency = 5.0e-06 : f64,
+    profile = "H100"
   }
   device.link @nvlink spans 8 {bandwidth = 4.5e+11 : f64, latency = 5.0e-06 : f64}
   device.link @infiniband spans 8 {bandwidth = 5.0e+10 : f64, latency = 1.0e-05 : f64}

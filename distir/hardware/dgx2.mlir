@@ -9,7 +9,8 @@ device.cluster @dgx2 {
     memory = 32000000000 : i64,
     memory_bandwidth = 9.0e+11 : f64,
     peak_flops = {f16 = 1.25e+14 : f64, f32 = 1.57e+13 : f64, f64 = 7.8e+12 : f64, default = 1.57e+13 : f64},
-    launch_latency = 5.0e-06 : f64
+    launch_latency = 5.0e-06 : f64,
+    profile = "V100"
   }
   device.link @nvlink spans 16 {bandwidth = 1.5e+11 : f64, latency = 5.0e-06 : f64}
   device.link @infiniband spans 16 {bandwidth = 6.25e+09 : f64, latency = 1.0e-05 : f64}

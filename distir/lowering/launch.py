@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,10 +33,12 @@ class Spawner:
     """
     A process that has PyTorch loaded and forks ranks (`distir.lowering.spawner`), in a
     session of its own, so that everything it started can be killed at once. Use it as a
-    context manager to run several packages with one start-up.
+    context manager to run several packages with one start-up. `environment` adds to the
+    variables of the environment that its processes see.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -53,7 +55,7 @@ class Spawner:
     def start(self) -> subprocess.Popen[bytes]:
         """The running process, started if need be."""
         if self._process is None:
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **self._environment}
             self._process = subprocess.Popen(
                 # -P: the current folder must not shadow modules.
                 [sys.executable, "-P", str(Path(__file__).with_name("spawner.py"))],
@@ -225,7 +227,7 @@ def run_package(
     try:
         with tempfile.TemporaryDirectory(prefix="distir-") as name:
             folder = Path(name)
-            arguments = ["--backend", backend, "--timeout", str(timeout_s)]
+            arguments: list[str] = []
             if inputs:
                 save_weights(folder / "inputs.safetensors", inputs)
                 arguments += ["--inputs", str(folder / "inputs.safetensors")]
@@ -235,19 +237,17 @@ def run_package(
                 arguments += training.arguments
             outputs = folder / "outputs.safetensors"
             arguments += ["--outputs", str(outputs)]
-            arguments += ["--init-method", f"file://{folder / 'rendezvous'}"]
-            environment = {}
-            if sys.platform == "linux":
-                environment["GLOO_SOCKET_IFNAME"] = "lo"
-            job = {
-                "ranks": needed,
-                "script": str(directory / "main.py"),
-                "arguments": arguments,
-                "environment": environment,
-                "logs": str(folder),
-            }
-            logs = _Logs(folder, progress)
-            _supervise(spawner, job, needed, timeout_s, logs, training is not None)
+            run_script(
+                directory / "main.py",
+                arguments,
+                needed,
+                folder,
+                backend=backend,
+                timeout_s=timeout_s,
+                progress=progress,
+                spawner=spawner,
+                renews=training is not None,
+            )
             if not manifest["results"]:
                 return {}
             found = load_weights(outputs)
@@ -257,6 +257,36 @@ def run_package(
     finally:
         if own:
             spawner.kill()
+
+
+def run_script(
+    script: Path,
+    arguments: Sequence[str],
+    ranks: int,
+    folder: Path,
+    *,
+    backend: str,
+    timeout_s: float,
+    progress: Progress | None,
+    spawner: Spawner,
+    renews: bool = False,
+) -> None:
+    """
+    Runs a script on every rank, with its arguments and those that say how the ranks meet:
+    `--backend`, `--timeout`, `--init-method`. `folder` gets the ranks' logs. With `renews`
+    each line of progress gives the ranks `timeout_s` again. Raises DistIRError.
+    """
+    environment = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    meeting = f"file://{folder / 'rendezvous'}"
+    common = ["--backend", backend, "--timeout", str(timeout_s)]
+    job = {
+        "ranks": ranks,
+        "script": str(script),
+        "arguments": [*arguments, *common, "--init-method", meeting],
+        "environment": environment,
+        "logs": str(folder),
+    }
+    _supervise(spawner, job, ranks, timeout_s, _Logs(folder, progress), renews)
 
 
 def _manifest(directory: Path) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPa
 from distir.passes.annotations import request_split, requested_layout
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.lower_reshard import LowerReshardPass
+from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.passes.search_stages import SearchStagesPass
 from distir.passes.sequence_parallel import SequenceParallelPass
 from distir.passes.tensor_parallel import TensorParallelPass
 from distir.passes.verify_distribution import VerifyDistributionPass
@@ -39,43 +41,55 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of, shape_of
 
 MESH = "mesh"
+SEARCH = "search"
+"""In place of the stages of a pipeline: `search-stages` finds them."""
+
 _REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 
 
-def _cluster(module: ModuleOp, name: str) -> ClusterOp | None:
+def cluster_in(
+    module: ModuleOp, name: str, what: str = "distribute"
+) -> ClusterOp | None:
+    """The cluster of that name, or the only one if no name is given; None for none."""
     clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
     if name:
         found = [c for c in clusters if c.sym_name.data == name]
         if not found:
             raise DistIRError(
-                f"distribute: there is no device.cluster @{name} in the module"
+                f"{what}: there is no device.cluster @{name} in the module"
             )
         return found[0]
     if len(clusters) > 1:
         raise DistIRError(
-            f"distribute: the module has {len(clusters)} clusters; name one with "
-            f"`cluster=`"
+            f"{what}: the module has {len(clusters)} clusters; name one with `cluster=`"
         )
     return clusters[0] if clusters else None
 
 
-def _check_size(degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None) -> None:
+def _check_size(
+    degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None, what: str
+) -> None:
     for axis, size in degrees:
         if size < 1:
-            raise DistIRError(f"distribute: the degree {axis}={size} must be positive")
+            raise DistIRError(f"{what}: the degree {axis}={size} must be positive")
     needed = prod(size for _, size in degrees)
     if cluster is not None and needed > cluster.size:
         shown = " x ".join(f"{axis}={size}" for axis, size in degrees)
         raise DistIRError(
-            f"distribute: {shown} needs {needed} devices, but cluster "
+            f"{what}: {shown} needs {needed} devices, but cluster "
             f"@{cluster.sym_name.data} has {cluster.size}; lower the degrees or use a "
             f"larger cluster"
         )
 
 
-def _add_mesh(
-    module: ModuleOp, axes: Sequence[tuple[str, int]], cluster: ClusterOp | None
+def add_mesh(
+    module: ModuleOp,
+    axes: Sequence[tuple[str, int]],
+    cluster: ClusterOp | None,
+    what: str = "distribute",
 ) -> Mesh:
+    """Declares a mesh with these axes on the first devices of a cluster."""
+    _check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
     # over time stays: `pipeline` reads off it what runs once per micro-batch.
     kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
@@ -129,17 +143,18 @@ def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> Non
     set_argument_attributes(function, attributes)
 
 
-def _check_sequential(module: ModuleOp) -> None:
+def check_sequential(module: ModuleOp, what: str = "distribute") -> None:
+    """Refuses programs that are distributed already or have unknown sizes."""
     for function in functions(module).values():
         for type_ in function.function_type.inputs.data:
             if layout_of(type_) is not None:
                 raise DistIRError(
-                    "distribute: the program is distributed already; start from the "
-                    "sequential one"
+                    f"{what}: the program is distributed already; start from the "
+                    f"sequential one"
                 )
             if any(size < 0 for size in shape_of(type_)):
                 raise DistIRError(
-                    f"distribute: @{function.sym_name.data} has an argument of unknown "
+                    f"{what}: @{function.sym_name.data} has an argument of unknown "
                     f"size ({type_}); give dimensions at import and run fold-shapes"
                 )
 
@@ -151,8 +166,9 @@ class DistributePass(ModulePass):
     parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks
     that work on `k` micro-batches (DistIR's D/T/P transform). It is the composition of
     `activation-checkpoint`, `data-parallel`, `zero`, `sequence-parallel`,
-    `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard` and
-    `verify-distribution` on the first d x t x p devices of the cluster.
+    `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`,
+    `overlap-communication` and `verify-distribution` on the first d x t x p devices of the
+    cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
@@ -160,8 +176,11 @@ class DistributePass(ModulePass):
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
+    - `overlap`: run communication beside computation, as far as it pays on the cluster;
+      see `overlap-communication`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
-      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
+      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients. With
+      `stages=search`, `search-stages` chooses them.
     """
 
     name = "distribute"
@@ -180,6 +199,7 @@ class DistributePass(ModulePass):
     stages: tuple[str, ...] = ()
     schedule_file: str = ""
     blocking_sends: bool = False
+    overlap: bool = False
 
     @property
     def _is_pipelined(self) -> bool:
@@ -216,6 +236,11 @@ class DistributePass(ModulePass):
             )
         if self.k < 1:
             raise DistIRError(f"distribute: k={self.k} micro-batches; choose 1 or more")
+        if self.overlap and self.blocking_sends:
+            raise DistIRError(
+                "distribute: sends that block cannot overlap with computation; leave out "
+                "either overlap or blocking_sends"
+            )
         if self.zero and self.d == 1:
             raise DistIRError(
                 f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
@@ -236,20 +261,23 @@ class DistributePass(ModulePass):
         PartitionPass(lower=False).apply(ctx, op)
         self.complete(ctx, op)
         VerifyDistributionPass().apply(ctx, op)
+        if self.overlap:
+            OverlapCommunicationPass().apply(ctx, op)
+            VerifyDistributionPass().apply(ctx, op)
 
     def annotate(self, ctx: Context, op: ModuleOp) -> None:
         """The first part: chooses the layouts and leaves them as annotations."""
-        _check_sequential(op)
+        check_sequential(op)
         self._check_options(op)
         if any(isinstance(o, MeshOp) for o in op.body.block.ops):
             raise DistIRError(
                 "distribute makes its own mesh; remove the device.mesh of the module"
             )
-        cluster = _cluster(op, self.cluster)
+        cluster = cluster_in(op, self.cluster)
         pipeline = [("p", self.p)] if self._is_pipelined else []
-        _check_size([("d", self.d), ("t", self.t), *pipeline], cluster)
+        _check_size([("d", self.d), ("t", self.t), *pipeline], cluster, "distribute")
         time = [(TIME_AXIS, self.k)] if self._is_pipelined else []
-        mesh = _add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
+        mesh = add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
         ActivationCheckpointPass(self.checkpoint).apply(ctx, op)
         if self._is_pipelined:
             DataParallelPass(TIME_AXIS).apply(ctx, op)
@@ -267,6 +295,8 @@ class DistributePass(ModulePass):
     def complete(self, ctx: Context, op: ModuleOp) -> None:
         """The last part, after `partition`: the pipeline and the communication."""
         if self._is_pipelined:
+            if self._searches_stages:
+                self._stage_search().apply(ctx, op)
             self._pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
 
@@ -275,7 +305,20 @@ class DistributePass(ModulePass):
             p=self.p,
             schedule=self.schedule,
             chunks=self.chunks,
-            stages=self.stages,
+            stages=() if self._searches_stages else self.stages,
+            schedule_file=self.schedule_file,
+            blocking_sends=self.blocking_sends,
+        )
+
+    @property
+    def _searches_stages(self) -> bool:
+        return self.stages == (SEARCH,)
+
+    def _stage_search(self) -> SearchStagesPass:
+        return SearchStagesPass(
+            p=self.p,
+            schedule=self.schedule,
+            chunks=self.chunks,
             schedule_file=self.schedule_file,
             blocking_sends=self.blocking_sends,
         )

@@ -71,13 +71,18 @@ def expand(
         raise DistIRError(f"dist.reshard: {source.type} has no layout to start from")
     ops: list[Operation] = []
     for step in plan_between_meshes(before, after, type_.get_shape(), known):
-        result_type = with_layout(type_, step.layout)
-        if step.kind == "send":
-            ops.append(dist.SendOp(source, result_type))
-        else:
-            ops.append(_COLLECTIVES[step.kind](source, step.axes, result_type))
+        ops.append(op_of_step(source, step))
         source = ops[-1].results[0]
     return ops
+
+
+def op_of_step(source: SSAValue, step: Step) -> Operation:
+    """The collective or send that takes a distributed value one step further."""
+    assert isinstance(source.type, TensorType)
+    result_type = with_layout(source.type, step.layout)
+    if step.kind == "send":
+        return dist.SendOp(source, result_type)
+    return _COLLECTIVES[step.kind](source, step.axes, result_type)
 
 
 @dataclass

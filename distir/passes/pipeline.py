@@ -74,9 +74,10 @@ class PipelinePass(ModulePass):
       `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference
       (`distir.pipelining`); `chunks`: stages per rank, the fewest that it can have by
       default. `schedule_file`: a schedule as PyTorch's CSV, instead.
-    - `stages`: where stages begin. By default the work is balanced; `uniform` deals out
-      equal numbers of outlined layers; otherwise the scope that each stage but the first
-      begins with, such as `transformer.h.4`.
+    - `stages`: where stages begin. By default the stages that `search-stages` chose if it
+      ran before, else the work is balanced; `uniform` deals out equal numbers of outlined
+      layers; otherwise the scope that each stage but the first begins with, such as
+      `transformer.h.4`.
     - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
       devices compute meanwhile and wait where a value is used.
     """
@@ -89,6 +90,12 @@ class PipelinePass(ModulePass):
     stages: tuple[str, ...] = ()
     schedule_file: str = ""
     blocking_sends: bool = False
+
+    def schedule_for(self, structure: Structure) -> Schedule:
+        """The schedule of a program. Raises DistIRError."""
+        schedule = self._schedule(structure.micro_batches, bool(structure.backward))
+        self._check(schedule, structure)
+        return schedule
 
     def _schedule(self, micro_batches: int, trains: bool) -> Schedule:
         if self.schedule_file:
@@ -110,8 +117,7 @@ class PipelinePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         structure = Structure(op)
-        schedule = self._schedule(structure.micro_batches, bool(structure.backward))
-        self._check(schedule, structure)
+        schedule = self.schedule_for(structure)
         splits = any(
             a.phase is Phase.BACKWARD_INPUT for row in schedule.actions for a in row
         )

@@ -85,6 +85,10 @@ class _Projection:
     projected: dict[str, FuncOp | None] = field(
         default_factory=lambda: dict[str, FuncOp | None]()
     )
+    arriving: dict[str, frozenset[int]] = field(
+        default_factory=lambda: dict[str, frozenset[int]]()
+    )
+    """Per function the results of the projection that it returns before they are there."""
     _transferring: dict[str, bool] = field(default_factory=lambda: dict[str, bool]())
 
     def __post_init__(self) -> None:
@@ -134,7 +138,7 @@ class _Projection:
 class _FunctionProjection:
     """
     The projection of one function. `values` maps global values to local ones, `arriving`
-    those among them that are being received and that nothing has waited for yet.
+    holds those among them that are on their way and that nothing has waited for yet.
     """
 
     program: _Projection
@@ -197,7 +201,10 @@ class _FunctionProjection:
 
     def _project(self, op: Operation) -> None:
         """Appends what this device does for `op`."""
-        self._wait(self.arriving if isinstance(op, ReturnOp) else op.operands)
+        if isinstance(op, ReturnOp):
+            self._wait(self._awaited_at_end(op))
+        else:
+            self._wait(op.operands)
         match op:
             case ReturnOp():
                 self.block.add_op(
@@ -218,6 +225,26 @@ class _FunctionProjection:
                 self._collective(op)
             case _:
                 self._compute(op)
+
+    def _awaited_at_end(self, end: ReturnOp) -> list[SSAValue]:
+        """
+        What the function waits for when it ends: all that is on its way, but for results
+        that it may return as they are. Those are results of collectives; the program as a
+        whole returns what is there.
+        """
+        name = self.source.sym_name.data
+        pending = {
+            v
+            for v in end.operands
+            if v in self.arriving
+            and name != ENTRY
+            and not isinstance(v.owner, dist.SendOp)
+        }
+        here = [v for v in end.operands if self._here(v)]
+        self.program.arriving[name] = frozenset(
+            i for i, v in enumerate(here) if v in pending
+        )
+        return [v for v in self.arriving if v not in pending]
 
     def _wait(self, values: Iterable[SSAValue]) -> None:
         """Waits for those of the values that are still on their way."""
@@ -279,9 +306,12 @@ class _FunctionProjection:
         )
         call.attributes.update(op.attributes)
         self.block.add_op(call)
-        for old, new in zip(results, call.results, strict=True):
+        arriving = self.program.arriving[op.callee.string_value()]
+        for i, (old, new) in enumerate(zip(results, call.results, strict=True)):
             new.name_hint = old.name_hint
             self.values[old] = new
+            if i in arriving:
+                self.arriving[old] = None
 
     def _send(self, op: dist.SendOp) -> None:
         """
@@ -340,6 +370,8 @@ class _FunctionProjection:
         if isinstance(op, collective.PermuteOp) and op.shift is not None:
             new.properties["shift"] = op.shift
         self._append(op, [new], mesh)
+        if op.is_asynchronous:
+            self.arriving[op.result] = None
 
     def _per_rank(
         self, op: collective.CollectiveOp, mesh: Mesh, source: SSAValue
@@ -488,7 +520,9 @@ class ProjectPass(ModulePass):
     Turns a distributed program into the program of one device: local shapes, only that
     device's ops, collectives with explicit groups, sends and receives. A receiver
     of what is sent asynchronously starts right after its transfer before that one, and
-    waits right before it uses the value. Arguments and results keep in
+    waits right before it uses the value. So does whoever uses what an asynchronous
+    collective gives, also in the caller of the function that started it. Arguments and
+    results keep in
     `dist.layout` the layout that they had.
     """
 

@@ -36,6 +36,7 @@ class SearchGridPass(ModulePass):
 
     - `cluster`: a built-in cluster or a file; by default the module's own;
     - `devices`: grows that cluster;
+    - `profile`: what its devices reach in practice, as in `simulate`;
     - `world_size`: d x t x p; all devices of the cluster by default;
     - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128; in a
       training step also of a single rank;
@@ -48,6 +49,7 @@ class SearchGridPass(ModulePass):
 
     cluster: str = ""
     devices: int | None = None
+    profile: tuple[str, ...] = ()
     world_size: int | None = None
     micro_batches: tuple[int, ...] = ()
     zero: tuple[int, ...] = (0,)
@@ -66,7 +68,7 @@ class SearchGridPass(ModulePass):
             checkpoint=self.checkpoint,
             schedules=self.schedules,
         )
-        programs = Programs.of([op], cluster)
+        programs = Programs.of([op], cluster, self.profile)
         found = run(programs, space.configurations(), self.jobs)
         outcomes = sorted(
             (o for some in found for o in some), key=lambda o: o.configuration

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
@@ -49,6 +49,7 @@ from distir.sharding.choice import (
     OpChoice,
     OpLayouts,
     Placement,
+    Signatures,
     Source,
     add_placement,
     placement_in,
@@ -85,6 +86,7 @@ class ShardingPlan:
         self.entry = entry_function(module)
         self.ops: dict[Operation, OpLayouts] = {}
         self.arguments: dict[FuncOp, list[Layout]] = {}
+        self.signatures = Signatures()
         self._check_requests()
 
     def _check_requests(self) -> None:
@@ -112,11 +114,12 @@ class ShardingPlan:
         check_layout(shape, layout, self.mesh, what)
 
     def solve(
-        self, axis: str, *, free_parameters: bool
+        self, axis: str, *, free_parameters: bool, is_forward: bool = False
     ) -> tuple[AxisChooser, FunctionChoice]:
         """
         The cheapest choice for one axis given those before. With `free_parameters`,
-        parameters without a request may be split as suits. Ops that the choice splits
+        parameters without a request may be split as suits; `is_forward` says that this is
+        the forward of a training step. Ops that the choice splits
         along a reduction although they add something afterwards are decomposed.
         """
         self.mesh.size(axis)
@@ -134,6 +137,8 @@ class ShardingPlan:
                 self.ops,
                 split_parameters=stored and not data,
                 updates=updated_arguments(self.entry),
+                signatures=self.signatures,
+                is_forward=is_forward,
             )
             choice = chooser.solve(self.entry.sym_name.data, keys)[0]
             pending = [
@@ -201,6 +206,7 @@ class ShardingPlan:
             self.mesh,
             axis,
             updated_arguments(self.entry),
+            self.signatures,
         )
         keys = [p for p, _ in self._entry_keys(axis, False)]
         return chooser.solve(self.entry.sym_name.data, keys)
@@ -211,6 +217,8 @@ class ShardingPlan:
         before, arguments = self.ops, self.arguments
         self.ops, self.arguments = {}, {}
         variants: dict[FunctionChoice, FuncOp] = {}
+        # Ops that are alike and treated alike share their layouts, also for the next axis.
+        shared: dict[tuple[object, ...], OpLayouts] = {}
         taken = {self.entry.sym_name.data}
         pending = [(choice, self.entry, self.entry)]
         while pending:
@@ -227,8 +235,18 @@ class ShardingPlan:
                         pending.append((chosen, callee, variants[chosen]))
                     name = variants[chosen].sym_name.data
                     op.properties["callee"] = SymbolRefAttr(name)
-                base = before.get(op_choice.op) or self._whole(op)
-                self.ops[op] = self._with_choice(op, base, op_choice, axis)
+                base = before.get(op_choice.op)
+                key = (
+                    self.signatures.of(op_choice.op, base),
+                    op_choice.factor,
+                    op_choice.run,
+                    op_choice.operands,
+                    op_choice.results,
+                )
+                if key not in shared:
+                    base = base or self._whole(op)
+                    shared[key] = self._with_choice(op, base, op_choice, axis)
+                self.ops[op] = shared[key]
             old_return, new_return = return_op(original), return_op(function)
             base = before.get(old_return) or self._whole(new_return)
             self.ops[new_return] = OpLayouts(
@@ -280,7 +298,7 @@ class ShardingPlan:
                 self._placed(base.results, choice.results, op.results, axis),
                 base.assignment,
             )
-        rule = rule_for(op)
+        rule = self.signatures.rule(op)
         shards = (*base.assignment.get(choice.factor, ()), Shard(axis, choice.run))
         assignment = {**base.assignment, choice.factor: shards}
 
@@ -312,6 +330,7 @@ class ShardingPlan:
             args = function.body.block.args
             self.arguments.setdefault(function, [Layout(self.mesh.name)] * len(args))
         self._check_order()
+        written: dict[int, tuple[Attribute, Attribute, OpLayouts]] = {}
         for function, layouts in self.arguments.items():
             attributes = argument_attributes(function)
             for entry, layout in zip(attributes, layouts, strict=True):
@@ -319,14 +338,17 @@ class ShardingPlan:
             set_argument_attributes(function, attributes)
             for op in function.body.block.ops:
                 chosen = self.ops.get(op) or self._whole(op)
+                if id(chosen) not in written:
+                    written[id(chosen)] = (
+                        ArrayAttr([LayoutAttr(x) for x in chosen.operands]),
+                        ArrayAttr([LayoutAttr(x) for x in chosen.results]),
+                        chosen,
+                    )
+                operands, results, _ = written[id(chosen)]
                 if chosen.operands:
-                    op.attributes[OPERAND_LAYOUTS] = ArrayAttr(
-                        [LayoutAttr(x) for x in chosen.operands]
-                    )
+                    op.attributes[OPERAND_LAYOUTS] = operands
                 if chosen.results:
-                    op.attributes[RESULT_LAYOUTS] = ArrayAttr(
-                        [LayoutAttr(x) for x in chosen.results]
-                    )
+                    op.attributes[RESULT_LAYOUTS] = results
 
     def _check_order(self) -> None:
         """A dimension's axes are chosen in the mesh's order; requests must agree."""

@@ -20,6 +20,8 @@ class SimulatePass(ModulePass):
 
     - `cluster`: a built-in cluster or a file, instead of the program's own;
     - `devices`: grows that cluster;
+    - `profile`: what devices reach in practice: a built-in profile, a file or `auto`, one for
+      each kind of device (see docs/profiles.md);
     - `flat`: executes every op on every device; the result is the same;
     - `trace`, `json`, `html`: files to write the timeline, the numbers and a report to.
     """
@@ -28,6 +30,7 @@ class SimulatePass(ModulePass):
 
     cluster: str | None = None
     devices: int | None = None
+    profile: tuple[str, ...] = ()
     flat: bool = False
     trace: str | None = None
     json: str | None = None
@@ -35,7 +38,7 @@ class SimulatePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = load_cluster(self.cluster, self.devices) if self.cluster else None
-        simulation = simulate(op, cluster, flat=self.flat)
+        simulation = simulate(op, cluster, flat=self.flat, profiles=self.profile)
         if self.trace is not None:
             simulation.write_trace(self.trace)
         if self.json is not None:

@@ -30,12 +30,13 @@ from distir.program import (
 from distir.sharding.choice import (
     FunctionChoice,
     OpChoice,
+    Signatures,
     add_placement,
     placement_in,
 )
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
+from distir.sharding.rule import Rule, rank_of, shape_of
 
 
 def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
@@ -48,13 +49,15 @@ def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
     return f"{listing} cannot be split evenly by {parts}"
 
 
-def left_whole(choices: list[FunctionChoice], mesh: Mesh, axis: str) -> list[str]:
+def left_whole(
+    choices: list[FunctionChoice], mesh: Mesh, axis: str, signatures: Signatures
+) -> list[str]:
     """A note for each contraction that the axis does not split, and why."""
     parts = mesh.size(axis)
     notes: list[str] = []
     for choice in choices:
         for op_choice in choice.ops:
-            rule = rule_for(op_choice.op)
+            rule = signatures.rule(op_choice.op)
             if op_choice.callee is None and rule.flops and op_choice.factor is None:
                 notes.append(
                     f"{describe(op_choice.op)} stays whole on axis {axis!r} of size "
@@ -90,20 +93,26 @@ def _split_states_like_parameters(
     """Optimizer states are laid out like the parameter that they belong to."""
     names, roles = argument_names(function), argument_roles(function)
     inputs = function.function_type.inputs.data
-    for i, name in enumerate(names):
-        if roles[i] != "parameter" or LAYOUT not in attributes[i]:
+    parameters = {
+        name: i
+        for i, name in enumerate(names)
+        if roles[i] == "parameter" and LAYOUT in attributes[i]
+    }
+    for j, state in enumerate(names):
+        if roles[j] != "state":
             continue
-        for j, state in enumerate(names):
-            belongs = roles[j] == "state" and state.startswith(f"{name}.")
-            if belongs and shape_of(inputs[j]) == shape_of(inputs[i]):
-                before = requested_layout(attributes[j]) or Layout(mesh.name)
-                like = requested_layout(attributes[i]) or before
-                placement = placement_in(like, axis)
-                after = add_placement(before, axis, placement, rank_of(inputs[j]))
-                if axis not in before.split_axes and fits(
-                    shape_of(inputs[j]), after, mesh
-                ):
-                    attributes[j][LAYOUT] = LayoutAttr(after)
+        # A parameter's name may hold dots itself.
+        parts = state.split(".")
+        for count in range(1, len(parts)):
+            i = parameters.get(".".join(parts[:count]))
+            if i is None or shape_of(inputs[j]) != shape_of(inputs[i]):
+                continue
+            before = requested_layout(attributes[j]) or Layout(mesh.name)
+            like = requested_layout(attributes[i]) or before
+            placement = placement_in(like, axis)
+            after = add_placement(before, axis, placement, rank_of(inputs[j]))
+            if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
+                attributes[j][LAYOUT] = LayoutAttr(after)
 
 
 @dataclass(frozen=True)
@@ -131,8 +140,12 @@ class TensorParallelPass(ModulePass):
             if axis == self.axis:
                 break
             plan.add_axis(axis)
-        _, choice = plan.solve(self.axis, free_parameters=True)
         function = entry_function(op)
+        _, choice = plan.solve(
+            self.axis,
+            free_parameters=True,
+            is_forward=bool(updated_arguments(function)),
+        )
         attributes = argument_attributes(function)
         for entry, placement, arg in zip(
             attributes, choice.arguments, function.body.block.args, strict=True
@@ -145,4 +158,4 @@ class TensorParallelPass(ModulePass):
                 entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
         _split_states_like_parameters(function, attributes, mesh, self.axis)
         set_argument_attributes(function, attributes)
-        add_notes(op, left_whole(reachable(choice), mesh, self.axis))
+        add_notes(op, left_whole(reachable(choice), mesh, self.axis, plan.signatures))

@@ -70,3 +70,16 @@ def add_cluster_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="grow the cluster by whole nodes to N devices",
     )
+
+
+def add_profile_argument(parser: ArgumentParser) -> None:
+    """What the devices of the cluster reach in practice."""
+    parser.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="NAME|FILE|auto",
+        help="what the devices reach in practice instead of what their data sheets say: a "
+        "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, or "
+        "those that the cluster names; once for each kind of device",
+    )

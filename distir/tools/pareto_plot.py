@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from math import ceil, floor, log10
 from pathlib import Path
 
 from distir.errors import DistIRError
 from distir.passes.search import Outcome, pareto_front
+from distir.tools.svg import LogAxis, line, text
 
 _WIDTH, _HEIGHT = 800, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 90, 30, 60, 60
@@ -18,27 +18,6 @@ _STYLE = (
     ".fits { fill: #4878a8 } .front { fill: #d65f00 } "
     ".line { fill: none; stroke: #d65f00; stroke-width: 1.5 }"
 )
-
-
-class _Axis:
-    """A logarithmic axis from pixel `start` to pixel `end`."""
-
-    def __init__(self, values: Sequence[float], start: float, end: float):
-        self.low = floor(log10(min(values)) * 4) / 4
-        self.high = max(ceil(log10(max(values)) * 4) / 4, self.low + 0.25)
-        self.start, self.end = start, end
-
-    def __call__(self, value: float) -> float:
-        """The pixel of a value."""
-        share = (log10(value) - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
-
-    def ticks(self) -> list[float]:
-        """Values to write beside the axis: 1, 2 or 5 times a power of ten."""
-        decades = range(floor(self.low), ceil(self.high) + 1)
-        digits = (1, 2, 5) if self.high - self.low < 3 else (1,)
-        found = [digit * 10.0**n for n in decades for digit in digits]
-        return [v for v in found if self.low <= log10(v) <= self.high]
 
 
 def write_pareto_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
@@ -68,31 +47,33 @@ def pareto_plot(outcomes: Sequence[Outcome]) -> str:
     ]
     if drawn:
         limits = sorted({o.memory_bytes / 1e9 for o in drawn})
-        x = _Axis(
+        x = LogAxis(
             [o.peak_memory_bytes / 1e9 for o in drawn] + limits,
             _LEFT,
             _WIDTH - _RIGHT,
         )
-        y = _Axis([o.throughput_samples_per_s for o in drawn], _HEIGHT - _BOTTOM, _TOP)
+        y = LogAxis(
+            [o.throughput_samples_per_s for o in drawn], _HEIGHT - _BOTTOM, _TOP
+        )
         parts += [*_frame(x, y, limits), *_dots(drawn, x, y)]
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _frame(x: _Axis, y: _Axis, limits: Sequence[float]) -> list[str]:
+def _frame(x: LogAxis, y: LogAxis, limits: Sequence[float]) -> list[str]:
     parts: list[str] = []
     for value in x.ticks():
         at = x(value)
-        parts.append(_line(at, y.start, at, y.end, "grid"))
-        parts.append(_text(at, _HEIGHT - _BOTTOM + 20, f"{value:g}", "middle"))
+        parts.append(line(at, y.start, at, y.end, "grid"))
+        parts.append(text(at, _HEIGHT - _BOTTOM + 20, f"{value:g}", "middle"))
     for value in y.ticks():
         at = y(value)
-        parts.append(_line(x.start, at, x.end, at, "grid"))
-        parts.append(_text(_LEFT - 8, at + 4, f"{value:g}", "end"))
+        parts.append(line(x.start, at, x.end, at, "grid"))
+        parts.append(text(_LEFT - 8, at + 4, f"{value:g}", "end"))
     for limit in limits:
-        parts.append(_line(x(limit), y.start, x(limit), y.end, "limit"))
+        parts.append(line(x(limit), y.start, x(limit), y.end, "limit"))
     middle = (y.start + y.end) / 2
     parts.append(
-        _text((x.start + x.end) / 2, _HEIGHT - 16, "peak memory [GB]", "middle")
+        text((x.start + x.end) / 2, _HEIGHT - 16, "peak memory [GB]", "middle")
     )
     parts.append(
         f'<text text-anchor="middle" transform="translate(22 {middle:.1f}) rotate(-90)">'
@@ -101,7 +82,7 @@ def _frame(x: _Axis, y: _Axis, limits: Sequence[float]) -> list[str]:
     return parts
 
 
-def _dots(drawn: Sequence[Outcome], x: _Axis, y: _Axis) -> list[str]:
+def _dots(drawn: Sequence[Outcome], x: LogAxis, y: LogAxis) -> list[str]:
     front = pareto_front(drawn)
     # What matters most is drawn last, above the rest.
     order = {"large": 0, "fits": 1, "front": 2}
@@ -126,11 +107,3 @@ def _dots(drawn: Sequence[Outcome], x: _Axis, y: _Axis) -> list[str]:
             f"<title>{escape(title)}</title></circle>"
         )
     return parts
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'

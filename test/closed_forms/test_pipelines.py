@@ -6,6 +6,8 @@ Closed forms of pipelines, by simulating whole training steps that the passes ma
 - PP3, PP4: interleaved 1F1B (there, and Korthikanti et al. 2022, section 4.2.3);
 - PP5: unequal stages (Johnson 1954);
 - V3: bytes between stages (Narayanan et al. 2021, sections 3.2 and 4.1);
+- V5: the bubble of a pipeline with data parallelism at a fixed batch (Narayanan et al.
+  2021, section 3.3.1);
 - the bubble of ZB-H1 is a third of that of 1F1B (Qi et al. 2023).
 
 PP6, DistIR's synchronous sends, is in test/interpreters/cost/test_closed_forms.py.
@@ -40,15 +42,19 @@ def pipeline(
     micro_batches: int,
     schedule: str,
     chunks: int | None = None,
+    d: int = 1,
 ) -> Simulation:
-    """A training step of layers that take so long, two samples per micro-batch."""
-    module = timed_layers(layers, batch=2 * micro_batches, kept=KEPT)
+    """
+    A training step of layers that take so long, two samples per micro-batch and replica.
+    """
+    module = timed_layers(layers, batch=2 * d * micro_batches, kept=KEPT)
     DifferentiatePass(loss="mse", optimizer="sgd").apply(Context(), module)
-    on = cluster(ranks, levels=((ranks, 1e300, 0.0),), peak=1e300)
+    on = cluster(d * ranks, levels=((d * ranks, 1e300, 0.0),), peak=1e300)
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_op_before(on, first)
     DistributePass(
+        d=d,
         p=ranks,
         k=micro_batches,
         schedule=schedule,
@@ -124,6 +130,19 @@ def test_the_bubble_of_zb_h1_is_a_third(p, m):
     times = {s: pipeline(layers, p, m, s).step_time_s for s in ("1f1b", "zb-h1")}
     assert times["1f1b"] - 3 * m == pytest.approx(3 * (p - 1), **EXACT)
     assert times["zb-h1"] - 3 * m == pytest.approx(p - 1, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "batch", "b", "bubble"),
+    [(64, 8, 512, 1, 0.109375), (64, 32, 512, 1, 0.0625)],
+)
+def test_v5_data_parallelism_shrinks_the_bubble(n, d, batch, b, bubble):
+    """n / d ranks and B / (b d) micro-batches: (n - d) / (B / b). Time in units of b."""
+    p, m = n // d, batch // (b * d)
+    assert bubble == (n - d) / (batch / b)
+    result = pipeline([(1.0, 1.0, 1.0)] * p, p, m, "1f1b", d=d)
+    assert result.step_time_s == pytest.approx(3 * m * (1 + bubble), **EXACT)
+    assert result.devices == list(range(n))
 
 
 TIED = 4 * 64 * 32

@@ -5,18 +5,16 @@ decoder, layers that are functions or not, and training steps that PyTorch diffe
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
+from imported_programs import imported, program
 from models import model
 from pipelines import assert_same, distributed
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
-from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch_importer import import_torch
 from distir.frontends.torch_optimizer import TorchOptimizer
 from distir.frontends.torch_training import import_training_step
@@ -26,29 +24,6 @@ from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import entry_function
 
 MODELS = ("unet", "t5", "gpt2", "llama", "bert", "resnet")
-
-
-@functools.cache
-def imported(name: str) -> ImportedModel:
-    # The newer exporter cannot export T5.
-    exporter = "torchscript" if name == "t5" else "dynamo"
-    case = model(name)
-    found = import_torch(case.module, (), case.inputs, exporter=exporter)
-    FoldShapesPass().apply(Context(), found.module)
-    return found
-
-
-@functools.cache
-def program(name: str, layers: bool, optimizer: str = "") -> ModuleOp:
-    """The model, with layers as functions or not, or a training step of it."""
-    module = imported(name).module.clone()
-    if layers:
-        OutlineRepeatsPass().apply(Context(), module)
-    if optimizer:
-        loss = "mse" if name in ("mlp", "unet", "bert") else "cross_entropy"
-        options = {"loss": loss, "optimizer": optimizer, "learning_rate": 0.1}
-        DifferentiatePass(**options).apply(Context(), module)  # type: ignore[arg-type]
-    return module
 
 
 # Whether layers are functions, the optimizer, and the strategy.

@@ -91,8 +91,8 @@ class FollowedMachine(Machine):
                     self.constants[step] = self.allocate(step.results[0])
         self._step = None
 
-    def _await(self, buffer: Buffer) -> None:
-        super()._await(buffer)
+    def wait_for(self, buffer: Buffer) -> None:
+        super().wait_for(buffer)
         for follower in self._followers:
             follower.awaited(buffer)
 

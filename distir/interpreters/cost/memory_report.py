@@ -19,7 +19,13 @@ from distir.interpreters.cost.run import DeviceGroup
 from distir.interpreters.cost.savings import Saving, savings
 from distir.interpreters.cost.scopes import ScopeCache, pattern
 from distir.interpreters.cost.simulation import Simulation
-from distir.interpreters.cost.value_kinds import KINDS, STATES, WORKSPACE, ValueKinds
+from distir.interpreters.cost.value_kinds import (
+    KINDS,
+    RECEIVED,
+    STATES,
+    WORKSPACE,
+    ValueKinds,
+)
 from distir.program import argument_names
 
 _MOMENTS = 512
@@ -29,7 +35,7 @@ _MOMENTS = 512
 @dataclass(frozen=True)
 class Held:
     """
-    Memory of a value (of an op's workspace: None) that is alive at the peak of a group of
+    Memory of a value (None: of an op's workspace, or of libraries) that is alive at the peak of a group of
     devices: `size` bytes on each. `scope` is the module of the source model, `calls` lead
     to the call that made it, if that has returned.
     """
@@ -160,6 +166,7 @@ class MemoryRecorder(Follower):
         self._live: dict[int, _Live] = {}
         self._bytes = [np.zeros(len(KINDS), dtype=np.int64) for _ in groups]
         self._total = [0] * count
+        self._reserved = [self._reserve(row) for row in range(count)]
         self._most = np.zeros((count, _MOMENTS), dtype=np.int64)
         self._until = [0.0] * count
         self._missing = set(range(count))
@@ -169,6 +176,22 @@ class MemoryRecorder(Follower):
         self._scope = ScopeCache()
         names = zip(entry.body.block.args, argument_names(entry), strict=True)
         self._argument_names: dict[SSAValue, str] = {arg: name for arg, name in names}
+
+    def _reserve(self, row: int) -> list[Held]:
+        """What libraries keep on the device of a row."""
+        reserved = self._simulation.run.reserved
+        position = self._groups[row].group.position
+        found: list[Held] = []
+        for kind, name, each in (
+            (WORKSPACE, "libraries", reserved.libraries),
+            (RECEIVED, "communicators", reserved.communicators),
+        ):
+            size = int(each[position])
+            self._bytes[row][KINDS.index(kind)] += size
+            self._total[row] += size
+            if size:
+                found.append(Held(None, kind, name, "", size))
+        return found
 
     def ran(self, execution: Execution) -> None:
         """Until the op starts its devices hold what they do now."""
@@ -227,7 +250,7 @@ class MemoryRecorder(Follower):
                 most[moment] = total
                 curve = self._groups[row].curve
                 curve[moment] = self._bytes[row]
-                curve[moment, KINDS.index(WORKSPACE)] = workspace or 0
+                curve[moment, KINDS.index(WORKSPACE)] += workspace or 0
 
     def _take(
         self, row: int, step: Step | None, path: Sequence[Step], workspace: int
@@ -236,6 +259,7 @@ class MemoryRecorder(Follower):
         memory = self._groups[row]
         memory.peak_time = float(self.machine.clock[memory.group.position])
         open_calls = set(path)
+        memory.held += self._reserved[row]
         for live in self._live.values():
             size = dict(live.sizes).get(row, 0)
             if size:

@@ -15,7 +15,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
-from distir.interpreters.cost.communication import Topology, topology
+from distir.interpreters.cost.communication import Topology, shared, topology
 from distir.interpreters.cost.hardware import Hardware
 from distir.program import describe
 from distir.sharding.layout import check_layout, local_shape
@@ -147,6 +147,20 @@ class Placement:
         pairs = zip(self.device_ids(source), self.device_ids(target), strict=True)
         return [(s, t) for s, t in pairs if s != t]
 
+    def sharing(self, pairs: Sequence[tuple[int, int]], pair: tuple[int, int]) -> int:
+        """How many of these pairs send from the block of one of them over its link."""
+        hardware = self.hardware
+        level = hardware.level_between(*pair)
+        if level.block_bandwidth is None:
+            return 1
+        place = hardware.levels.index(level)
+        span = hardware.levels[place - 1].span if place else 1
+        return sum(
+            source // span == pair[0] // span
+            and hardware.level_between(source, target) is level
+            for source, target in pairs
+        )
+
 
 class NotUniform(Exception):
     """The devices of a mesh do not all do the same at the same time."""
@@ -233,7 +247,9 @@ class Groups:
     @cached_property
     def topologies(self) -> list[Topology]:
         """The levels of links that each group crosses."""
-        return [topology(row, self._hardware) for row in self.ids.tolist()]
+        rows = self.ids.tolist()
+        each = [topology(row, self._hardware) for row in rows]
+        return shared(rows, each, self._hardware)
 
     def distinct(self) -> Iterator[Topology]:
         """Each topology once."""

@@ -17,13 +17,13 @@ from xdsl.ir import Block, Operation, SSAValue
 from distir.dialects import collective
 from distir.dialects.dist import (
     ASYNCHRONOUS,
-    Layout,
     ReshardOp,
     SendOp,
     layout_of,
 )
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
+from distir.interpreters.cost.pacing import pace
 from distir.interpreters.cost.placement import (
     Bytes,
     Placement,
@@ -31,9 +31,8 @@ from distir.interpreters.cost.placement import (
     UniformPlacement,
 )
 from distir.interpreters.cost.transfers import Transfer, transfers_of
+from distir.interpreters.cost.work import Work
 from distir.program import describe, functions, return_op, updated_arguments
-from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rule_for
 
 Seconds = float | npt.NDArray[np.float64]
 
@@ -50,8 +49,10 @@ class Allocation(NamedTuple):
 class Step:
     """
     One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
-    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by `transfers` (while its devices compute, if it
-    `is_asynchronous`), or it calls `callee`.
+    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by
+    `transfers` (while its devices compute, if it `is_asynchronous`; `holds_operand`: its
+    operand's memory is needed until it is done), as a collective or a send, or it calls
+    `callee`. The host takes `issue` seconds to issue it.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
@@ -65,9 +66,12 @@ class Step:
     seconds: Seconds = 0.0
     flops: float = 0.0
     seconds_at_peak: Seconds = 0.0
+    issue: float = 0.0
     workspace: Bytes = 0
     transfers: tuple[Transfer, ...] = ()
     is_asynchronous: bool = False
+    is_collective: bool = False
+    holds_operand: bool = False
     callee: Plan | None = None
     results: tuple[Allocation, ...] = ()
     view_of: int | None = None
@@ -168,6 +172,7 @@ class Planner:
             unused = (r.slot for r in results if last_use[r.slot] < 0)
             step.dying = (*dying, *unused)
             plan.steps.append(step)
+        pace(plan.steps)
         plan.mesh = self._only_mesh(block, plan)
         return plan
 
@@ -207,12 +212,18 @@ class Planner:
         _refuse_other_forms(op)
         transfers = self._transfers(op)
         if transfers is not None:
+            is_collective = isinstance(op, collective.CollectiveOp)
             return Step(
                 op,
                 operands,
                 slice(0, 0),
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
+                is_collective=is_collective,
+                # An all-reduce works on a copy, its result.
+                holds_operand=is_collective
+                and not isinstance(op, collective.AllReduceOp),
+                issue=max((t.issue for t in transfers), default=0.0),
                 results=results,
             )
         return self._compute(op, operands, results)
@@ -243,12 +254,12 @@ class Planner:
         mesh = placement.meshes[name] if name else None
         operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
         result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
-        flops = _local_flops(op, mesh)
+        work = Work.of(op, mesh)
         by_kind: dict[int, Cost] = {}
         at_peak: dict[int, float] = {}
         ids = placement.device_ids(name)
         for kind in placement.hardware.distinct_kinds(ids):
-            context = CostContext(op, kind, flops, operand_bytes, result_bytes)
+            context = CostContext(op, kind, work, operand_bytes, result_bytes)
             by_kind[id(kind)] = cost_of(context)
             at_peak[id(kind)] = context.seconds_at_peak
         kinds = placement.hardware.kinds
@@ -269,8 +280,9 @@ class Planner:
             operands,
             placement.positions(name),
             seconds,
-            flops,
+            work.flops,
             seconds_at_peak,
+            max(c.issue for c in by_kind.values()),
             placement.allocated(max(c.workspace for c in by_kind.values()), name),
             results=results,
             view_of=operands[0] if is_view else None,
@@ -304,23 +316,3 @@ def _refuse_other_forms(op: Operation) -> None:
             f"{describe(op)} belongs to one rank's program; simulate the distributed "
             f"program that it was projected from"
         )
-
-
-def _local_flops(op: Operation, mesh: Mesh | None) -> float:
-    """Floating-point operations on one device of the mesh (None: sequential)."""
-    rule = rule_for(op)
-    if mesh is None or not rule.flops:
-        return rule.flops
-    whole = Layout(mesh.name)
-    layouts = [layout_of(v) or whole for v in op.operands]
-    try:
-        inference = infer(rule, layouts, mesh)
-    except DistIRError as error:
-        raise DistIRError(
-            f"{describe(op)}: {error}; run verify-distribution to find every such op"
-        ) from error
-    parts = 1
-    for shards in inference.assignment.values():
-        for shard in shards:
-            parts *= mesh.size(shard.axis)
-    return rule.flops / parts

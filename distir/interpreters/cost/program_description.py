@@ -35,6 +35,10 @@ def describe_program(run: Run) -> list[tuple[str, str]]:
         )
         if kind.allocation_block > 1:
             text += f"; memory in blocks of {kind.allocation_block} B"
+        if kind.library_memory:
+            text += f"; libraries keep {kind.library_memory} B"
+        if kind.communicator_memory:
+            text += f"; {kind.communicator_memory} B a communicator"
         lines.append((f"device @{kind.name}", text))
     for level in hardware.levels:
         text = (

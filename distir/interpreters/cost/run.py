@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -12,6 +13,7 @@ from distir.interpreters.cost.following import FollowedMachine, Follower
 from distir.interpreters.cost.machine import Machine, Observer
 from distir.interpreters.cost.placement import Placement, UniformPlacement
 from distir.interpreters.cost.plan import Allocation, Plan, Planner
+from distir.interpreters.cost.reserved import Reserved
 from distir.interpreters.cost.summaries import Summaries
 
 
@@ -77,13 +79,20 @@ class Run:
         """Executes every op, and tells the followers of it and of all memory."""
         return self._execute(FollowedMachine(self.positions, followers, self.entry))
 
+    @cached_property
+    def reserved(self) -> Reserved:
+        """What libraries keep on each position throughout."""
+        return Reserved.of(self.placement, self.planner.plans, self.positions)
+
     def _execute(self, machine: Machine) -> Machine:
+        machine.live += self.reserved.total
         held = [machine.allocate(allocation) for allocation in self.arguments]
         for buffer in held:
             buffer.holders += 1  # arguments live throughout
         machine.hold_constants(self.planner.plans)
         machine.note_peak()
-        machine.run(self.plan, held)
+        for result in machine.run(self.plan, held):
+            machine.wait_for(result)
         return machine
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:

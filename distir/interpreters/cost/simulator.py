@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -16,15 +17,22 @@ from distir.errors import DistIRError
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.machine import Observer
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
+from distir.interpreters.cost.profile_files import load_profiles
+from distir.interpreters.cost.profiles import Profile
 from distir.interpreters.cost.run import Run
 from distir.interpreters.cost.simulation import Simulation
+from distir.interpreters.cost.totals import Totals
 from distir.program import argument_roles, entry_function
 from distir.sharding.mesh import meshes
 from distir.sharding.rule import shape_of
 
 
 def simulate(
-    module: ModuleOp, cluster: ClusterOp | None = None, *, flat: bool = False
+    module: ModuleOp,
+    cluster: ClusterOp | None = None,
+    *,
+    flat: bool = False,
+    profiles: Sequence[str | Path | Profile] = (),
 ) -> Simulation:
     """
     Simulates one run of a distributed program, or of a sequential one on device 0.
@@ -34,15 +42,21 @@ def simulate(
     With `flat`, every op is executed on every device; the result is the same.
 
     `cluster` replaces the one that the program's meshes name; a program without meshes
-    uses the only `device.cluster` of its module. Raises DistIRError for a program that
-    cannot be simulated.
+    uses the only `device.cluster` of its module.
+
+    `profiles` say what the cluster's kinds of devices reach in practice, one for each of
+    them: `Profile`s, names of built-in ones, files, or "auto" for those that the cluster
+    names. Without any, devices and links are as their data sheets say.
+
+    Raises DistIRError for a program that cannot be simulated.
     """
     names = _used_meshes(module)
     found = meshes(module)
     for name in names:
         if name not in found:
             raise DistIRError(f"there is no device.mesh @{name}")
-    hardware = Hardware.of(cluster or _cluster_of(module, names))
+    cluster = cluster or _cluster_of(module, names)
+    hardware = Hardware.of(cluster, load_profiles(profiles, cluster))
     for name in names:
         if max(found[name].devices) >= len(hardware.kinds):
             raise DistIRError(
@@ -71,6 +85,7 @@ def simulate(
 
 def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
     machine, placement = run.simulate(), run.placement
+    totals = Totals.of(machine.runs, machine.devices)
     step_time = machine.end
     batch = _batch(run.entry)
     idle = machine.idle + (step_time - machine.clock)
@@ -87,14 +102,14 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
         throughput_samples_per_s=batch / step_time if step_time else 0.0,
         peak_memory_bytes=listed(machine.peak),
         memory_bytes=[placement.hardware.kinds[d].memory for d in placement.devices],
-        communication_bytes=[round(b) for b in listed(machine.sent)],
-        flops=listed(machine.flops),
-        seconds_at_peak=listed(machine.seconds_at_peak),
-        compute_s=listed(machine.compute),
-        communication_s=listed(machine.communication),
+        communication_bytes=[round(b) for b in listed(totals.sent)],
+        flops=listed(totals.flops),
+        seconds_at_peak=listed(totals.seconds_at_peak),
+        compute_s=listed(totals.compute),
+        communication_s=listed(totals.communication),
         transit_s=listed(machine.transit),
         idle_s=listed(idle),
-        ops=machine.ops,
+        ops=totals.ops,
         replay=replay,
         run=run,
     )

@@ -1,10 +1,11 @@
 """
 What a call does, as a whole (DESIGN section 7).
 
-A function that runs on one mesh alone, whose devices do the same at the same time, adds a
-duration to their clock and changes their memory in a way that depends on nothing but which
-arguments are the same memory and which of them nobody else holds. So it is executed once
-for each such pattern; every other call applies the outcome, whatever the function holds.
+A function that runs on one mesh alone, whose devices do the same at the same time, goes
+through the same moments whenever it is called (`timeline.py`), and changes the memory of
+its devices in a way that depends on nothing but which arguments are the same memory and
+which of them nobody else holds. So it is executed once for each such pattern; every other
+call applies the outcome, whatever the function holds.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from distir.interpreters.cost.machine import Buffer, Machine
 from distir.interpreters.cost.placement import Bytes
-from distir.interpreters.cost.plan import Plan
+from distir.interpreters.cost.plan import Plan, Step
+from distir.interpreters.cost.timeline import Timeline
 
 Pattern = tuple[tuple[int, bool, Bytes], ...]
 """
@@ -24,27 +28,35 @@ call holds it, and its bytes.
 
 
 @dataclass(frozen=True)
+class Made:
+    """
+    Memory that a call made and that is there when it ends: its number, its bytes and, if
+    it is still on its way then, the number of its collective and the memory that this holds.
+    """
+
+    number: int
+    size: Bytes
+    started: int | None = None
+    source: Held | None = None
+
+
+Held = int | Buffer | Made
+"""Memory: that of an argument (its number), a constant, or made by the call."""
+
+
+@dataclass(frozen=True)
 class Summary:
     """
-    The effect of a call on each device of its mesh.
-
-    - `clock`, `compute`, `communication`: seconds more; `sent`: bytes more; `flops`:
-      floating-point operations more, `seconds_at_peak` that they would take; `ops`: ops run;
-    - `peak`, `live`: bytes above those at the call, at most and in the end;
-    - `results`: for each result the memory that it is: that of an argument (its number),
-      a constant, or new memory (number and bytes).
+    The effect of a call on each device of its mesh: what it does to the clocks, how often
+    it runs functions, the bytes above those at the call, at most (`peak`) and in the end
+    (`live`), and the memory of each result.
     """
 
-    clock: float
-    compute: float
-    communication: float
-    sent: float
-    flops: float
-    seconds_at_peak: float
-    ops: int
+    timeline: Timeline
+    runs: dict[Plan, int]
     peak: int
     live: int
-    results: tuple[int | Buffer | tuple[int, Bytes], ...]
+    results: tuple[Held, ...]
 
 
 class Summaries:
@@ -77,37 +89,37 @@ class Summaries:
         summary = self._known[key]
         machine.peak[mesh] = max(machine.peak[mesh], machine.live[mesh] + summary.peak)
         machine.live[mesh] += summary.live
-        machine.clock[mesh] += summary.clock
-        machine.compute[mesh] += summary.compute
-        machine.communication[mesh] += summary.communication
-        machine.sent[mesh] += summary.sent
-        machine.flops[mesh] += summary.flops
-        machine.seconds_at_peak[mesh] += summary.seconds_at_peak
-        machine.ops += summary.ops
+        for called, count in summary.runs.items():
+            machine.runs[called] = machine.runs.get(called, 0) + count
+        arrivals = machine.play(summary.timeline, mesh)
         for buffer, count in zip(buffers, held, strict=True):
             buffer.holders -= count
-        new: dict[int, Buffer] = {}
-        results: list[Buffer] = []
-        for result in summary.results:
-            if isinstance(result, int):
-                buffer = buffers[result]
-            elif isinstance(result, Buffer):
-                buffer = result
+        made: dict[int, Buffer] = {}
+
+        def hold(what: Held) -> Buffer:
+            if isinstance(what, int):
+                buffer = buffers[what]
+            elif isinstance(what, Buffer):
+                buffer = what
+            elif what.number in made:
+                buffer = made[what.number]
             else:
-                number, size = result
-                if number not in new:
-                    new[number] = Buffer(slice(mesh, mesh + 1), size)
-                    new[number].holders = 0
-                buffer = new[number]
+                buffer = made[what.number] = Buffer(slice(mesh, mesh + 1), what.size)
+                buffer.holders = 0
+                if what.started is not None:
+                    buffer.departure, buffer.arrival = arrivals[what.started]
+                if what.source is not None:
+                    buffer.source = hold(what.source)
             buffer.holders += 1
-            results.append(buffer)
-        return results
+            return buffer
+
+        return [hold(result) for result in summary.results]
 
     def _run(self, outer: Machine, plan: Plan, pattern: Pattern) -> Summary:
         """Executes the function on memory of its own."""
         mesh = plan.mesh
         assert mesh is not None
-        machine = Machine(self.meshes, summaries=self)
+        machine = _Recorder(self.meshes, self)
         machine.constants = outer.constants
         where = slice(mesh, mesh + 1)
         buffers: dict[int, Buffer] = {}
@@ -122,26 +134,57 @@ class Summaries:
         returned = machine.run(plan, arguments)
         numbers = {id(buffer): number for number, buffer in buffers.items()}
         constants = {id(buffer) for buffer in machine.constants.values()}
-        new: dict[int, int] = {}
-        results: list[int | Buffer | tuple[int, Bytes]] = []
-        for buffer in returned:
+        made: dict[int, int] = {}
+
+        def held(buffer: Buffer) -> Held:
             if id(buffer) in numbers:
-                results.append(numbers[id(buffer)])
-            elif id(buffer) in constants:
+                return numbers[id(buffer)]
+            if id(buffer) in constants:
                 buffer.holders -= 1
-                results.append(buffer)
-            else:
-                number = new.setdefault(id(buffer), len(new))
-                results.append((number, buffer.size))
+                return buffer
+            number = made.setdefault(id(buffer), len(made))
+            started = None if buffer.arrival is None else int(buffer.arrival[0])
+            source = None if buffer.source is None else held(buffer.source)
+            return Made(number, buffer.size, started, source)
+
         return Summary(
-            float(machine.clock[mesh]),
-            float(machine.compute[mesh]),
-            float(machine.communication[mesh]),
-            float(machine.sent[mesh]),
-            float(machine.flops[mesh]),
-            float(machine.seconds_at_peak[mesh]),
-            machine.ops,
+            machine.timeline,
+            machine.runs,
             int(machine.peak[mesh]),
             int(machine.live[mesh]),
-            tuple(results),
+            tuple([held(buffer) for buffer in returned]),
         )
+
+
+class _Recorder(Machine):
+    """
+    A machine that writes down what happens to the clocks of one mesh instead of changing
+    them. A value on its way has in `arrival` the number of its collective.
+    """
+
+    def __init__(self, meshes: int, summaries: Summaries):
+        super().__init__(meshes, summaries=summaries)
+        self.timeline = Timeline()
+
+    def play(
+        self, timeline: Timeline, mesh: int
+    ) -> list[tuple[np.typing.NDArray[np.float64], np.typing.NDArray[np.float64]]]:
+        first = self.timeline.append(timeline)
+        numbers = [np.array([float(first + i)]) for i in range(timeline.started)]
+        return [(number, number) for number in numbers]
+
+    def wait_for(self, buffer: Buffer) -> None:
+        if buffer.arrival is not None:
+            self.timeline.wait(int(buffer.arrival[0]))
+            self._arrive(buffer)
+
+    def _start(self, step: Step, frame: list[Buffer]) -> None:
+        (transfer,) = step.transfers
+        number = np.array([float(self.timeline.start(float(transfer.seconds)))])
+        self._send_off(step, frame, number, number)
+
+    def _occupy(self, step: Step) -> None:
+        if not step.transfers:
+            self.timeline.compute(float(step.seconds))
+        for transfer in step.transfers:
+            self.timeline.collective(float(transfer.seconds))

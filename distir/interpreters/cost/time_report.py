@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import SendOp
+from distir.dialects.dist import ASYNCHRONOUS
 from distir.interpreters.cost.following import Follower
 from distir.interpreters.cost.group_rows import GroupRows
 from distir.interpreters.cost.machine import Buffer, Execution
@@ -173,7 +173,10 @@ class TimeRecorder(Follower):
                 self._show(row, step, path, scope, begin, end)
 
     def allocated(self, buffer: Buffer, value: SSAValue, path: Sequence[Step]) -> None:
-        if isinstance(value.owner, SendOp):
+        if (
+            isinstance(value.owner, Operation)
+            and ASYNCHRONOUS in value.owner.attributes
+        ):
             scope = self._scope(value.owner, path)
             self._sent[id(buffer)] = self._cause(scope, value.owner.name)
 

@@ -17,7 +17,8 @@ _MICROSECONDS = 1e6
 class TraceWriter:
     """
     Writes one complete event per op and device: the process is the device, the name is
-    the op and its scope. Ops that take no time are left out.
+    the op and its scope; the thread is 0, 1 for what is on the communication stream, 2 for
+    asynchronous sends. Ops that take no time are left out.
     """
 
     def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):
@@ -44,19 +45,22 @@ class TraceWriter:
             "name": f"{step.op.name} {scope}".strip(),
             "cat": "communication" if step.transfers else "compute",
             "ph": "X",
-            "tid": int(step.is_asynchronous),
+            "tid": step.is_asynchronous * (1 if step.is_collective else 2),
             "args": {"scope": scope, "calls": " > ".join(calls)},
         }
+        begun = json.dumps(event)[:-1]
         devices = self._devices[positions].tolist()
-        durations = np.broadcast_to(seconds, start.shape).tolist()
+        starts = (start * _MICROSECONDS).tolist()
+        durations = np.broadcast_to(np.multiply(seconds, _MICROSECONDS), start.shape)
         for device, begin, duration in zip(
-            devices, start.tolist(), durations, strict=True
+            devices, starts, durations.tolist(), strict=True
         ):
             if duration > 0:
-                event["pid"] = device
-                event["ts"] = begin * _MICROSECONDS
-                event["dur"] = duration * _MICROSECONDS
-                self._write(event)
+                self._file.write(
+                    f'{self._separator}{begun}, "pid": {device}, "ts": {begin!r}, '
+                    f'"dur": {duration!r}}}'
+                )
+                self._separator = ",\n"
 
     def close(self) -> None:
         """Ends the list of events."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from distir.dialects.dist import SendOp, layout_of
 from distir.errors import DistIRError
 from distir.interpreters.cost import communication
 from distir.interpreters.cost.communication import Topology
+from distir.interpreters.cost.fusion import is_bucketed
 from distir.interpreters.cost.placement import Groups, Placement, UniformPlacement
 from distir.program import describe
 
@@ -24,12 +24,13 @@ class Transfer:
     """
     Groups of devices (one row of `positions` each) that wait for each other and are then
     busy for `seconds` (one per group, or one number); `sent` are the bytes that each
-    device sends, in the shape of `positions`.
+    device sends, in the shape of `positions`. The host takes `issue` seconds to issue it.
     """
 
     positions: npt.NDArray[np.intp]
     seconds: float | npt.NDArray[np.float64]
     sent: npt.NDArray[np.float64]
+    issue: float = 0.0
 
 
 def transfers_of(op: Operation, placement: Placement) -> tuple[Transfer, ...] | None:
@@ -76,49 +77,74 @@ def _rooted_groups(
     return placement.group([*devices, *rest])
 
 
+Seconds = Callable[[float, Topology], float]
+
+BUCKET = 25e6
+"""Bytes of gradients that are reduced at once, in PyTorch's DistributedDataParallel."""
+
+
 def _transfer(
+    op: Operation,
     groups: Groups,
-    seconds: Callable[[Topology], float],
+    seconds: Seconds,
+    size: float,
     sent: npt.NDArray[np.float64] | float,
 ) -> Transfer:
-    by_topology = {stages: seconds(stages) for stages in groups.distinct()}
+    """`seconds` takes `size` bytes and a topology."""
+    profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
+    issue = 0.0
+    if profile is not None:
+        if is_bucketed(op, profile.fusion) and size < BUCKET:
+            seconds = _in_bucket(seconds)
+        else:
+            issue = profile.dispatch.collective
+    kind = op.name.removeprefix("collective.")
+    by_topology = {
+        stages: seconds(size, communication.of_kind(kind, stages))
+        for stages in groups.distinct()
+    }
     shape = groups.positions.shape
     per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
     if len(by_topology) == 1:
         (only,) = by_topology.values()
-        return Transfer(groups.positions, only, per_device)
+        return Transfer(groups.positions, only, per_device, issue)
     each = np.array([by_topology[stages] for stages in groups.topologies])
-    return Transfer(groups.positions, each, per_device)
+    return Transfer(groups.positions, each, per_device, issue)
+
+
+def _in_bucket(seconds: Seconds) -> Seconds:
+    """The share of a tensor in the time of the bucket that it is reduced with."""
+    return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
 def _all_reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = 2 * (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.all_reduce_seconds, size), sent)
+    return _transfer(op, groups, communication.all_reduce_seconds, size, sent)
 
 
 def _all_gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (_, size) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.all_gather_seconds, size), sent)
+    return _transfer(op, groups, communication.all_gather_seconds, size, sent)
 
 
 def _reduce_scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.reduce_scatter_seconds, size), sent)
+    return _transfer(op, groups, communication.reduce_scatter_seconds, size, sent)
 
 
 def _all_to_all(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(groups, partial(communication.all_to_all_seconds, size), sent)
+    return _transfer(op, groups, communication.all_to_all_seconds, size, sent)
 
 
 def _permute(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     groups, (size, _) = _groups(op, placement), _local_bytes(op, placement)
     sent = size if groups.size > 1 else 0
-    return _transfer(groups, partial(communication.shift_seconds, size), sent)
+    return _transfer(op, groups, communication.shift_seconds, size, sent)
 
 
 def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -126,7 +152,7 @@ def _broadcast(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     size, _ = _local_bytes(op, placement)
     sent = np.full(groups.size, float(size))
     sent[-1] = 0.0  # the end of the chain
-    return _transfer(groups, partial(communication.broadcast_seconds, size), sent)
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
 
 def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -134,7 +160,7 @@ def _reduce(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     size, _ = _local_bytes(op, placement)
     sent = np.full(groups.size, float(size))
     sent[0] = 0.0  # the root is the end of the chain
-    return _transfer(groups, partial(communication.broadcast_seconds, size), sent)
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
 
 def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -143,7 +169,7 @@ def _scatter(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     whole = part * groups.size
     sent = np.zeros(groups.size)
     sent[0] = whole - part
-    return _transfer(groups, partial(communication.all_to_all_seconds, whole), sent)
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
 def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
@@ -152,7 +178,7 @@ def _gather(op: collective.CollectiveOp, placement: Placement) -> Transfer:
     whole = part * groups.size
     sent = np.full(groups.size, float(part))
     sent[0] = 0.0
-    return _transfer(groups, partial(communication.all_to_all_seconds, whole), sent)
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
 _COLLECTIVES: dict[
@@ -202,7 +228,12 @@ def _send_batch(
         [[placement.position_of(d) for d in pair] for pair in pairs], dtype=np.intp
     )
     seconds = np.array(
-        [communication.send_seconds(size, s, t, placement.hardware) for s, t in pairs]
+        [
+            communication.send_seconds(
+                size, *pair, placement.hardware, placement.sharing(pairs, pair)
+            )
+            for pair in pairs
+        ]
     )
     return Transfer(positions, seconds, np.array([[float(size), 0.0]] * len(pairs)))
 
@@ -211,9 +242,9 @@ def _uniform_send(
     source: str, target: str, size: int, placement: UniformPlacement
 ) -> Transfer:
     """One pair that stands for all; their links must be alike."""
-    seconds = communication.send_seconds(
-        size, *placement.pair(source, target), placement.hardware
-    )
+    pair = placement.pair(source, target)
+    sharing = placement.sharing(placement.pairs(source, target), pair)
+    seconds = communication.send_seconds(size, *pair, placement.hardware, sharing)
     positions = np.array(
         [[placement.index[source], placement.index[target]]], dtype=np.intp
     )

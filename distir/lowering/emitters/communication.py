@@ -18,8 +18,13 @@ def _op(call: Call) -> collective.CollectiveOp:
 
 
 def _written(call: Call, function: str, *names: str) -> str:
-    """`collectives.function(x, group, name=value, ...)` with the properties that are set."""
+    """
+    `collectives.function(x, group, name=value, ...)` with the properties that are set;
+    `start_function` for what is asynchronous.
+    """
     op = _op(call)
+    if op.is_asynchronous:
+        function = f"start_{function}"
     parts = [call.operand(0), call.names.group(op)]
     for name in names:
         attr = op.properties.get(name)

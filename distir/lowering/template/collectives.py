@@ -86,44 +86,98 @@ def keep_shard(x, group, dim, run=None):
     return split(x, group.size, dim, run)[group.position].clone()
 
 
-def all_reduce(x, group, reduction):
+class Arriving:
+    """
+    A tensor on its way: `handles` are of the operations that bring it, `finish` makes it of
+    what they bring.
+    """
+
+    def __init__(self, handles, finish):
+        self.handles = handles
+        self.finish = finish
+        self.tensor = None
+
+    def wait(self):
+        """The tensor, when it is there."""
+        if self.finish is not None:
+            for handle in self.handles:
+                handle.wait()
+            self.tensor = self.finish()
+            self.handles = self.finish = None
+        return self.tensor
+
+
+def wait(arriving):
+    """The tensor that a `start_` function brings, when it is there."""
+    return arriving.wait()
+
+
+def start_all_reduce(x, group, reduction):
     if group.size == 1:
-        return x
+        return Arriving([], lambda: x)
     out = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(out, _REDUCTIONS[reduction], group.handle)
-    return out
+    handle = dist.all_reduce(out, _REDUCTIONS[reduction], group.handle, async_op=True)
+    return Arriving([handle], lambda: out)
 
 
-def all_gather(x, group, dim, run=None):
+def start_all_gather(x, group, dim, run=None):
     if group.size == 1:
-        return x
+        return Arriving([], lambda: x)
     packed = _packed(x)
     parts = [torch.empty_like(packed) for _ in range(group.size)]
-    dist.all_gather(parts, packed, group.handle)
-    return join([_unpacked(p, x) for p in group.by_position(parts)], dim, run)
+    handle = dist.all_gather(parts, packed, group.handle, async_op=True)
+
+    def finish():
+        return join([_unpacked(p, x) for p in group.by_position(parts)], dim, run)
+
+    return Arriving([handle], finish)
 
 
-def reduce_scatter(x, group, dim, reduction, run=None):
+def start_reduce_scatter(x, group, dim, reduction, run=None):
     if group.size == 1:
-        return x
+        return Arriving([], lambda: x)
     parts = [part.contiguous() for part in split(x, group.size, dim, run)]
     out = torch.empty_like(parts[0])
-    dist.reduce_scatter(
-        out, group.by_number(parts), _REDUCTIONS[reduction], group.handle
+    handle = dist.reduce_scatter(
+        out,
+        group.by_number(parts),
+        _REDUCTIONS[reduction],
+        group.handle,
+        async_op=True,
     )
-    return out
+    return Arriving([handle], lambda: out)
 
 
-def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
+def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
     """Splits `split_dim` and gathers `dim`."""
     if group.size == 1:
-        return x
+        return Arriving([], lambda: x)
     parts = group.by_number(split(x, group.size, split_dim, split_run))
     sent = torch.stack([_packed(part) for part in parts])
     received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent, group=group.handle)
-    pieces = [_unpacked(piece, parts[0]) for piece in received]
-    return join(group.by_position(pieces), dim, run)
+    handle = dist.all_to_all_single(received, sent, group=group.handle, async_op=True)
+
+    def finish():
+        pieces = [_unpacked(piece, parts[0]) for piece in received]
+        return join(group.by_position(pieces), dim, run)
+
+    return Arriving([handle], finish)
+
+
+def all_reduce(x, group, reduction):
+    return start_all_reduce(x, group, reduction).wait()
+
+
+def all_gather(x, group, dim, run=None):
+    return start_all_gather(x, group, dim, run).wait()
+
+
+def reduce_scatter(x, group, dim, reduction, run=None):
+    return start_reduce_scatter(x, group, dim, reduction, run).wait()
+
+
+def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
+    return start_all_to_all(x, group, dim, split_dim, run, split_run).wait()
 
 
 def permute(x, group, shift=1):
@@ -226,11 +280,4 @@ def start_recv(shape, dtype, peer):
     """Starts to receive a tensor; `wait` gives it."""
     x = torch.empty(shape, dtype=dtype)
     packed = _packed(x)
-    return dist.irecv(packed, peer), packed, x
-
-
-def wait(arriving):
-    """The tensor that `start_recv` receives, when it is there."""
-    work, packed, like = arriving
-    work.wait()
-    return _unpacked(packed, like)
+    return Arriving([dist.irecv(packed, peer)], lambda: _unpacked(packed, x))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
+from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.dist import STAGE
 from distir.errors import DistIRError
 from distir.passes.pipelines.balance import balanced_starts, layer_positions
 from distir.passes.pipelines.homes import stages_reached
 from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.structure import Structure
-from distir.program import scope_of
+from distir.program import describe, scope_of
 
 UNIFORM = "uniform"
 
@@ -23,15 +25,20 @@ def forward_stages(
 ) -> dict[Operation, int]:
     """
     The stage of each forward op: `count` stretches of the program's order. `request` is
-    empty for stretches of equal work, `uniform` for equal numbers of calls (layers), or
-    names for each stage but the first the scope that it begins with. Raises DistIRError.
+    empty for the stages that ops are marked with or else stretches of equal work,
+    `uniform` for equal numbers of calls (layers), or names for each stage but the first
+    the scope that it begins with. Raises DistIRError.
     """
     ops = structure.forward
+    marked = take_marks(ops)
     if not ops:
         raise DistIRError(
             "pipeline: no op of the program works on a part of the batch, so there is "
             "nothing to pipeline"
         )
+    if marked and not request:
+        _check_marks(structure, marked, count)
+        return marked
     if count == 1 and not request:
         starts: list[int] = []
     elif list(request) == [UNIFORM]:
@@ -44,6 +51,47 @@ def forward_stages(
             raise _too_many(count, len(layers), "layers")
         starts = balanced_starts(structure, count)
     return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
+
+
+def mark(stages: Mapping[Operation, int]) -> None:
+    """Marks ops with the stage that they are to run on."""
+    for op, stage in stages.items():
+        op.attributes[STAGE] = IntegerAttr(stage, i64)
+
+
+def take_marks(ops: Iterable[Operation]) -> dict[Operation, int]:
+    """The stages that ops are marked with; the marks go."""
+    found: dict[Operation, int] = {}
+    for op in ops:
+        attr = op.attributes.pop(STAGE, None)
+        if isinstance(attr, IntegerAttr):
+            found[op] = attr.value.data
+    return found
+
+
+def _check_marks(
+    structure: Structure, marked: Mapping[Operation, int], count: int
+) -> None:
+    """Raises DistIRError for marks that are no division into that many stages."""
+    for op in structure.forward:
+        if op not in marked:
+            raise DistIRError(
+                f"pipeline: {describe(op)} has no {STAGE}, though other ops have one; run "
+                f"`search-stages` after everything that makes ops of the entry function"
+            )
+        owners = (v.owner for v in op.operands)
+        before = [marked[o] for o in owners if isinstance(o, Operation) and o in marked]
+        if max(before, default=0) > marked[op]:
+            raise DistIRError(
+                f"pipeline: {describe(op)} is marked with stage {marked[op]}, but needs "
+                f"what stage {max(before)} computes; values go to later stages only"
+            )
+    if set(marked.values()) != set(range(count)):
+        raise DistIRError(
+            f"pipeline: ops are marked with stages {min(marked.values())} to "
+            f"{max(marked.values())}, but the schedule has {count}; run `search-stages` "
+            f"with the options of this pipeline"
+        )
 
 
 def _too_many(count: int, found: int, what: str) -> DistIRError:

@@ -1,7 +1,8 @@
 """
 What `search-grid` and `distir search` are made of: the configurations (`grid`), what each
 of them is worth (`evaluate`), all of them on all cores (`runner`), and the best of them
-(`results`, `journal`).
+(`results`, `journal`). `sharding` is the search behind `search-sharding`, with the
+simulator's prices (`simulated_prices`); `sharding_choice` writes down what it chose.
 """
 
 from distir.passes.search.evaluate import Evaluator, Outcome, distribute_pass

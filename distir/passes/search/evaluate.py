@@ -16,6 +16,7 @@ from distir.interpreters.cost import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.grid import Configuration
+from distir.passes.search.programs import Programs
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS
 
@@ -89,6 +90,7 @@ class Evaluator:
 
     def __init__(self, source: Callable[[int], ModuleOp]):
         self.source = source
+        self._profiles = source.profiles if isinstance(source, Programs) else ()
         self._context = Context()
         self._programs: dict[int, ModuleOp] = {}
         # The last configuration that layouts were chosen for, and its annotated program.
@@ -97,7 +99,9 @@ class Evaluator:
     def evaluate(self, configuration: Configuration) -> Outcome:
         """Simulates a configuration. One that is not possible has its reason."""
         try:
-            simulation = simulate(self.distributed(configuration))
+            simulation = simulate(
+                self.distributed(configuration), profiles=self._profiles
+            )
         except (DistIRError, VerifyException) as error:
             return Outcome(configuration, error=" ".join(str(error).split()))
         peak, memory = min(

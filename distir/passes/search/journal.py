@@ -91,8 +91,10 @@ class Journal:
 
 
 def _digest(programs: Programs) -> dict[str, str]:
-    """What tells programs from others, by batch."""
+    """What tells programs from others, by batch, and the profiles they are run with."""
+    texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
+    if programs.profiles:
+        texts["profiles"] = repr(programs.profiles)
     return {
-        str(batch): hashlib.sha256(text.encode()).hexdigest()
-        for batch, text in sorted(programs.texts.items())
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
@@ -12,6 +13,9 @@ from xdsl.universe import Universe
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
+from distir.interpreters.cost.hardware import Hardware
+from distir.interpreters.cost.profile_files import load_profiles
+from distir.interpreters.cost.profiles import Profile
 from distir.program import argument_roles, entry_function, updated_arguments
 
 
@@ -38,13 +42,24 @@ class Programs:
 
     They are separate programs, for a program may hold numbers that follow from its batch
     (the divisor of a mean, in the gradient), so that none can be derived from another.
+    `profiles` say what the cluster's devices reach in practice.
     """
 
     texts: Mapping[int, str]
+    profiles: tuple[Profile, ...] = ()
 
     @staticmethod
-    def of(modules: Sequence[ModuleOp], cluster: ClusterOp) -> Programs:
-        """Programs for one cluster, which replaces their own. Raises DistIRError."""
+    def of(
+        modules: Sequence[ModuleOp],
+        cluster: ClusterOp,
+        profiles: Sequence[str | Path] = (),
+    ) -> Programs:
+        """
+        Programs for one cluster, which replaces their own, and with the profiles that
+        `simulate` takes. Raises DistIRError.
+        """
+        known = load_profiles(profiles, cluster)
+        Hardware.of(cluster, known)  # refuses profiles of other devices
         texts: dict[int, str] = {}
         for module in modules:
             batch = batch_of(module)
@@ -56,7 +71,7 @@ class Programs:
             placed = module.clone()
             replace_cluster(placed, cluster.clone())
             texts[batch] = str(placed)
-        return Programs(texts)
+        return Programs(texts, tuple(known))
 
     def __call__(self, batch: int) -> ModuleOp:
         """The program for that batch, with its cluster."""

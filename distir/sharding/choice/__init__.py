@@ -31,6 +31,7 @@ from distir.sharding.choice.placement import (
     add_placement,
     placement_in,
 )
+from distir.sharding.choice.signatures import Signatures
 
 __all__ = [
     "FREE",
@@ -42,6 +43,7 @@ __all__ = [
     "OpChoice",
     "OpLayouts",
     "Placement",
+    "Signatures",
     "Source",
     "add_placement",
     "placement_in",

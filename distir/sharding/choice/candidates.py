@@ -47,13 +47,13 @@ class Candidate(NamedTuple):
 
 
 class OpCandidates:
-    """What the dynamic program needs to know of one op, computed once."""
+    """What the dynamic program needs to know of an op and all that are like it."""
 
     def __init__(
         self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str
     ):
         whole = Layout(mesh.name)
-        self.op = op
+        self.operand_types = [value.type for value in op.operands]
         self.rule = rule
         self.mesh = mesh
         self.axis = axis
@@ -77,6 +77,7 @@ class OpCandidates:
         )
         self.flops = rule.flops / split
         self._candidates: dict[tuple[int | None, int | None], Candidate | None] = {}
+        self._fitting: dict[tuple[int, Placement], Placement | None] = {}
         self._factors: dict[
             tuple[bool, int, Placement], tuple[int, int | None] | None
         ] = {}
@@ -98,8 +99,8 @@ class OpCandidates:
     def _candidate(self, factor: int | None, run: int | None) -> Candidate | None:
         rule, decompose = self.rule, False
         if factor is None:
-            operands = (WHOLE,) * len(self.op.operands)
-            results = (WHOLE,) * len(self.op.results)
+            operands = (WHOLE,) * len(self.operand_bytes)
+            results = (WHOLE,) * len(self.result_bytes)
         else:
             kind = rule.factors[factor].kind
             size = self.local_size(factor)
@@ -182,8 +183,13 @@ class OpCandidates:
         That split of an operand inside the axes before, which may split the operand
         otherwise than where the placement comes from; None if its sizes forbid it.
         """
-        type_, base = self.op.operands[index].type, self.base.operands[index]
-        layout = add_placement(base, self.axis, placement, rank_of(type_))
-        if not fits(shape_of(type_), layout, self.mesh):
-            return None
-        return placement_in(canonical(shape_of(type_), layout, self.mesh), self.axis)
+        key = (index, placement)
+        if key not in self._fitting:
+            type_, base = self.operand_types[index], self.base.operands[index]
+            layout = add_placement(base, self.axis, placement, rank_of(type_))
+            found: Placement | None = None
+            if fits(shape_of(type_), layout, self.mesh):
+                own = canonical(shape_of(type_), layout, self.mesh)
+                found = placement_in(own, self.axis)
+            self._fitting[key] = found
+        return self._fitting[key]

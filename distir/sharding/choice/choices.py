@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from xdsl.ir import Operation
@@ -21,6 +22,10 @@ class OpChoice:
     run: int | None = None
     decompose: bool = False
     callee: FunctionChoice | None = None
+
+    def on(self, op: Operation) -> OpChoice:
+        """The same choice for an op like this one."""
+        return self if op is self.op else replace(self, op=op)
 
 
 Source = Literal["activation", "constant", "parameter"]
@@ -42,3 +47,8 @@ class FunctionChoice:
     arguments: tuple[Placement, ...]
     results: tuple[Placement, ...]
     ops: list[OpChoice]
+
+    @cached_property
+    def mark(self) -> Placement:
+        """Says, in a state, that this choice was taken."""
+        return Placement("taken", id(self))

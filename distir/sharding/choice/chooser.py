@@ -10,11 +10,11 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import REDUCE_LATE, ConstrainOp
 from distir.sharding.choice.candidates import OpCandidates, OpLayouts
-from distir.sharding.choice.choices import ArgumentKey, FunctionChoice
+from distir.sharding.choice.choices import ArgumentKey, FunctionChoice, OpChoice
 from distir.sharding.choice.placement import Placement, placement_in
+from distir.sharding.choice.signatures import Signatures
 from distir.sharding.choice.solver import FunctionSolver
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import Rule, rule_for
 
 
 class AxisChooser:
@@ -27,6 +27,9 @@ class AxisChooser:
     - `split_parameters`: whether parameters (and what derives from parameters and
       constants only) may start a split. For a data axis they may not: only a split
       input, label or annotated parameter does.
+    - `is_forward`: whether the program is the forward of a training step, whose backward
+      will follow what is chosen for the parameters.
+    - `signatures`: says which ops are alike.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class AxisChooser:
         *,
         split_parameters: bool,
         updates: Mapping[int, int],
+        signatures: Signatures,
+        is_forward: bool = False,
     ):
         self.functions = functions
         self.entry = entry
@@ -48,7 +53,12 @@ class AxisChooser:
         self.parts = mesh.size(axis)
         self.layouts = layouts
         self.split_parameters = split_parameters
+        self.is_forward = is_forward
+        self._signatures = signatures
         self._infos: dict[Operation, OpCandidates] = {}
+        self._candidates: dict[int, OpCandidates] = {}
+        self.priced: dict[tuple[object, ...], list[tuple[OpChoice, float]]] = {}
+        """What ops can do, by all that it depends on (`OpOptions`)."""
         self._hints: dict[str, dict[SSAValue, set[Placement]]] = {}
         self._late: dict[str, set[SSAValue]] = {}
         self._solved: dict[
@@ -59,8 +69,13 @@ class AxisChooser:
         """The op's rule and candidates on this axis."""
         found = self._infos.get(op)
         if found is None:
-            rule = Rule.replicated(op) if isinstance(op, CallOp) else rule_for(op)
-            found = OpCandidates(op, rule, self.layouts.get(op), self.mesh, self.axis)
+            layouts = self.layouts.get(op)
+            signature = self._signatures.of(op, layouts)
+            found = self._candidates.get(signature)
+            if found is None:
+                rule = self._signatures.rule(op)
+                found = OpCandidates(op, rule, layouts, self.mesh, self.axis)
+                self._candidates[signature] = found
             self._infos[op] = found
         return found
 
@@ -102,7 +117,7 @@ class AxisChooser:
                 for f, factor in enumerate(info.rule.factors)
                 if factor.kind != "replicate"
             }
-            factors |= set(self.hinted_factors(info, hints))
+            factors |= set(self.hinted_factors(op, hints))
             for factor, run in factors:
                 candidate = info.candidate(factor, run)
                 if candidate is None:
@@ -122,7 +137,13 @@ class AxisChooser:
         whose result is wished for in parts may cut its operands for it.
         """
         wishes: dict[SSAValue, set[Placement]] = {}
-        self._collect_wishes(self.entry, (), wishes)
+        constrained = (
+            isinstance(op, ConstrainOp)
+            for function in self.functions.values()
+            for op in function.body.block.ops
+        )
+        if any(constrained):
+            self._collect_wishes(self.entry, (), wishes)
         return wishes
 
     def _collect_wishes(
@@ -153,7 +174,7 @@ class AxisChooser:
                 info = self.info(op)
                 if info.rule.flops:
                     continue
-                for key in self.hinted_factors(info, wishes):
+                for key in self.hinted_factors(op, wishes):
                     candidate = info.candidate(*key)
                     if candidate is None:
                         continue
@@ -183,10 +204,11 @@ class AxisChooser:
         return self._late[name]
 
     def hinted_factors(
-        self, info: OpCandidates, hints: Mapping[SSAValue, set[Placement]]
+        self, op: Operation, hints: Mapping[SSAValue, set[Placement]]
     ) -> Iterable[tuple[int, int | None]]:
         """Factors with run lengths that the users of an op's results hint at."""
-        for index, result in enumerate(info.op.results):
+        info = self.info(op)
+        for index, result in enumerate(op.results):
             for placement in hints.get(result, ()):
                 found = info.factor_of(True, index, placement)
                 if found is not None:

@@ -12,8 +12,8 @@ from distir.errors import DistIRError
 from distir.sharding.choice.candidates import Candidate, OpCandidates
 from distir.sharding.choice.choices import FunctionChoice, OpChoice
 from distir.sharding.choice.placement import WHOLE, Placement
+from distir.sharding.choice.signatures import Signatures
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import rule_for
 
 
 class MicroBatchChooser:
@@ -27,7 +27,8 @@ class MicroBatchChooser:
 
     - `functions`: those of the program by name; `entry`: which one is entered;
     - `updates`: results of the entry that replace an argument in the next step, by
-      index; they are placed like it.
+      index; they are placed like it;
+    - `signatures`: says which ops are alike.
     """
 
     def __init__(
@@ -37,13 +38,16 @@ class MicroBatchChooser:
         mesh: Mesh,
         axis: str,
         updates: Mapping[int, int],
+        signatures: Signatures,
     ):
         self.functions = functions
         self.entry = entry
         self.mesh = mesh
         self.axis = axis
         self.updates = updates
+        self._signatures = signatures
         self._infos: dict[Operation, OpCandidates] = {}
+        self._candidates: dict[int, OpCandidates] = {}
         self._solved: dict[tuple[str, tuple[Placement, ...]], FunctionChoice] = {}
 
     def solve(self, name: str, arguments: Sequence[Placement]) -> FunctionChoice:
@@ -129,6 +133,12 @@ class MicroBatchChooser:
     def _info(self, op: Operation) -> OpCandidates:
         found = self._infos.get(op)
         if found is None:
-            found = OpCandidates(op, rule_for(op), None, self.mesh, self.axis)
+            signature = self._signatures.of(op, None)
+            found = self._candidates.get(signature)
+            if found is None:
+                found = OpCandidates(
+                    op, self._signatures.rule(op), None, self.mesh, self.axis
+                )
+                self._candidates[signature] = found
             self._infos[op] = found
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.sharding.choice.candidates import OpCandidates
+from distir.sharding.choice.candidates import Candidate, OpCandidates
 from distir.sharding.choice.choices import ArgumentKey, OpChoice, Source
 from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
 from distir.sharding.choice.prices import gather_price, move_price, reduce_price
@@ -58,24 +58,54 @@ class OpOptions:
 
     def of(
         self, op: Operation, available: tuple[Available, ...]
-    ) -> Iterable[tuple[OpChoice, float]]:
-        """The choices for an op whose operands are there in those ways."""
-        if isinstance(op, CallOp):
-            yield from self._call(op, available)
-        elif isinstance(op, ConstrainOp):
-            yield from self._constrained(op, available[0])
-        else:
-            yield from self._compute(op, available)
+    ) -> list[tuple[OpChoice, float]]:
+        """
+        The choices for an op whose operands are there in those ways. They may be of an op
+        that is like it; `OpChoice.on` makes them its own.
+        """
+        if isinstance(op, ConstrainOp):
+            return list(self._constrained(op, available[0]))
+        key = self._key(op, available)
+        found = self.chooser.priced.get(key)
+        if found is None:
+            choices = (
+                self._call(op, available)
+                if isinstance(op, CallOp)
+                else self._compute(op, available)
+            )
+            found = self.chooser.priced[key] = list(choices)
+        return found
+
+    def _key(
+        self, op: Operation, available: tuple[Available, ...]
+    ) -> tuple[object, ...]:
+        """All that the choices for an op depend on."""
+        hints: Mapping[SSAValue, set[Placement]] = {}
+        if self.chooser.split_parameters:
+            hints = self.chooser.hints(self.function)
+        wishes = self.chooser.wishes
+        return (
+            self.chooser.info(op),
+            available,
+            *[
+                (self.derived.get(v), v in self.requested, v in self.late)
+                for v in op.operands
+            ],
+            *[
+                (frozenset(hints.get(r, ())), frozenset(wishes.get(r, ())))
+                for r in op.results
+            ],
+        )
 
     def _compute(
         self, op: Operation, available: tuple[Available, ...]
     ) -> Iterable[tuple[OpChoice, float]]:
         info = self.chooser.info(op)
-        for key, support in self._supported(info, available).items():
+        for key, support in self._supported(op, available).items():
             candidate = info.candidate(*key)
-            if candidate is None or self._is_foreign(info, key[0]):
+            if candidate is None or self._is_foreign(op, key[0]):
                 continue
-            price = candidate.work
+            price = candidate.work + self._gradient_price(op, available, candidate)
             for i, target in enumerate(candidate.operands):
                 price += self.move(
                     op.operands[i],
@@ -96,33 +126,54 @@ class OpOptions:
                     ),
                     price,
                 )
-        yield from self._partial(info, available)
+        yield from self._partial(op, available)
 
-    def _is_foreign(self, info: OpCandidates, factor: int | None) -> bool:
+    def _gradient_price(
+        self, op: Operation, available: tuple[Available, ...], candidate: Candidate
+    ) -> float:
+        """
+        Of a contraction that cuts its part out of a parameter that every device has: in the
+        backward all of them will compute the gradient of the whole.
+        """
+        info, parts = self.chooser.info(op), self.chooser.parts
+        if not self.chooser.is_forward or candidate.factor is None:
+            return 0.0
+        cut = any(
+            self.derived.get(v) == "parameter"
+            and target.kind == "split"
+            and FREE not in have
+            and target not in have
+            for v, have, target in zip(
+                op.operands, available, candidate.operands, strict=True
+            )
+        )
+        return info.flops * (1 - 1 / parts) if cut else 0.0
+
+    def _is_foreign(self, op: Operation, factor: int | None) -> bool:
         """
         Whether a split is not what an axis for parameters is there for: a contraction
         with a parameter splits along a dimension of the parameter; one of activations
         alone (attention scores) is not turned into partial sums.
         """
+        info = self.chooser.info(op)
         if factor is None or not self.chooser.split_parameters or not info.rule.flops:
             return False
         parameters = [
-            i
-            for i, v in enumerate(info.op.operands)
-            if self.derived.get(v) == "parameter"
+            i for i, v in enumerate(op.operands) if self.derived.get(v) == "parameter"
         ]
         if parameters:
             return not any(
                 factor in dim for i in parameters for dim in info.rule.operands[i]
             )
         return info.rule.factors[factor].kind == "reduction" and not any(
-            v in self.derived for v in info.op.operands
+            v in self.derived for v in op.operands
         )
 
     def _partial(
-        self, info: OpCandidates, available: tuple[Available, ...]
+        self, op: Operation, available: tuple[Available, ...]
     ) -> Iterable[tuple[OpChoice, float]]:
         """Letting partial values pass through, where the rule is linear in them."""
+        info = self.chooser.info(op)
         whole = info.candidate(None, None)
         assert whole is not None
         for linear in info.rule.linear:
@@ -138,17 +189,15 @@ class OpOptions:
                     for i in range(len(available))
                 )
                 price = whole.work + sum(
-                    self.move(
-                        info.op.operands[i], available[i], p, info.operand_bytes[i]
-                    )
+                    self.move(op.operands[i], available[i], p, info.operand_bytes[i])
                     for i, p in enumerate(operands)
                 )
                 if price < inf:
-                    results = (partial,) * len(info.op.results)
-                    yield OpChoice(info.op, operands, results), price
+                    results = (partial,) * len(op.results)
+                    yield OpChoice(op, operands, results), price
 
     def _supported(
-        self, info: OpCandidates, available: tuple[Available, ...]
+        self, op: Operation, available: tuple[Available, ...]
     ) -> dict[tuple[int | None, int | None], set[int]]:
         """
         The factors (with runs) worth trying and the operands that suggest each: those
@@ -156,11 +205,12 @@ class OpOptions:
         from parameters. A suggestion by an activation or by a requested split lets
         whole operands be sliced; a split chosen for a parameter here does not.
         """
+        info = self.chooser.info(op)
         found: dict[tuple[int | None, int | None], set[int]] = {(None, None): set()}
         starts: list[int] = []
         activations = [
             any(p.kind == "split" for p in placements)
-            and info.op.operands[i] not in self.derived
+            and op.operands[i] not in self.derived
             for i, placements in enumerate(available)
         ]
         for i, placements in enumerate(available):
@@ -176,33 +226,34 @@ class OpOptions:
                     key = info.factor_of(False, i, placement)
                     if key is not None:
                         support = found.setdefault(key, set())
-                        value = info.op.operands[i]
+                        value = op.operands[i]
                         if value not in self.derived or value in self.requested:
                             support.add(i)
                 elif placement.kind == "free" or (
                     placement.kind == "whole"
                     and self.chooser.split_parameters
-                    and self.derived.get(info.op.operands[i]) == "parameter"
+                    and self.derived.get(op.operands[i]) == "parameter"
                 ):
                     starts.append(i)
-        for key in self.chooser.hinted_factors(info, self.chooser.wishes):
+        for key in self.chooser.hinted_factors(op, self.chooser.wishes):
             found.setdefault(key, set()).add(REQUESTED)
         if not starts:
             return found
         # A split starts where a parameter meets a contraction, or before that where an
-        # undecided parameter is prepared for one (transposed, cast). Added to an
-        # activation (a bias, a table of positions) a parameter only follows: else it
-        # would split the sequence.
-        preparation = len(info.op.operands) == 1 and FREE in available[0]
-        if not preparation and not info.rule.flops:
-            return found
+        # undecided parameter is prepared for one (transposed, cast), or where rows of one
+        # are looked up (each device has some of the rows). Added to an activation (a bias,
+        # a table of positions) a parameter only follows: else it would split the sequence.
+        preparation = len(op.operands) == 1 and FREE in available[0]
+        starts_all = preparation or info.rule.flops
         hints = self.chooser.hints(self.function)
         wanted: set[tuple[int, int | None]] = set(
-            self.chooser.hinted_factors(info, hints)
+            self.chooser.hinted_factors(op, hints)
         )
         for i in starts:
             for dim in info.rule.operands[i]:
                 for factor in dim:
+                    if not starts_all and info.rule.factors[factor].kind != "reduction":
+                        continue
                     found.setdefault((factor, None), set())
                     for hinted, run in wanted:
                         if hinted == factor:

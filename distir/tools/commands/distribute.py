@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SCOPE",
         help="the scope that the next pipeline stage begins with, once for each stage but "
-        "the first; or `uniform`, equal numbers of layers (default: equal work)",
+        "the first; or `uniform`, equal numbers of layers, or `search`, the fastest that is "
+        "found (default: equal work)",
     )
     parser.add_argument(
         "--blocking-sends",
@@ -89,6 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sequence-parallel",
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",
+    )
+    parser.add_argument(
+        "--overlap",
+        action="store_true",
+        help="run communication while devices compute, where the simulator says that it "
+        "is faster and fits into memory",
     )
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="dist.mlir"
@@ -143,6 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
                 stages=tuple(arguments.stages),
                 schedule_file=arguments.schedule_file,
                 blocking_sends=arguments.blocking_sends,
+                overlap=arguments.overlap,
             ),
         )
     for text in read_notes(module):

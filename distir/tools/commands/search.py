@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from distir.tools.arguments import (
     add_cluster_arguments,
+    add_profile_argument,
     names,
     positive_integer,
     positive_integers,
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "which then are searched too",
     )
     add_cluster_arguments(parser)
+    add_profile_argument(parser)
     grid = parser.add_argument_group("the grid")
     grid.add_argument(
         "--world-size",
@@ -164,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
         cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
-        programs = Programs.of(modules, cluster)
+        programs = Programs.of(modules, cluster, arguments.profile)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     if len({trains(module) for module in modules}) > 1:
         raise DistIRError("some of the programs are training steps and some are not")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.tools.arguments import add_profile_argument
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, nargs="?", metavar="dist.mlir")
@@ -43,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="execute every op on every device, without summaries: slower, the same result",
     )
 
+    add_profile_argument(parser)
+
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
@@ -64,7 +68,7 @@ def _one(arguments: argparse.Namespace) -> int:
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
     with progress("simulating"):
-        result = simulate(module, flat=arguments.flat)
+        result = simulate(module, flat=arguments.flat, profiles=arguments.profile)
         memory = MemoryReport.of(result) if arguments.memory else None
         if arguments.json is not None:
             more = {} if memory is None else {"memory": memory.to_json()}
@@ -97,7 +101,7 @@ def _difference(arguments: argparse.Namespace) -> int:
         with progress(f"reading {path}"):
             module = read_program(path)
         with progress("simulating"):
-            return simulate(module, flat=arguments.flat)
+            return simulate(module, flat=arguments.flat, profiles=arguments.profile)
 
     first, second = arguments.diff
     difference = Difference.of(simulated(first), simulated(second))

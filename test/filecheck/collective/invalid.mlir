@@ -162,7 +162,7 @@ func.func @wait_distributed(%x: tensor<8xf32, #dist.layout<@m>>) {
 // -----
 
 func.func @wait_for_an_argument(%x: tensor<8xf32>) {
-  // CHECK: collective.wait needs the result of a collective.recv with the attribute dist.asynchronous
+  // CHECK: collective.wait needs the result of a collective.recv or of another collective with the attribute dist.asynchronous, or of a func.call
   %y = collective.wait %x : tensor<8xf32>
   func.return
 }
@@ -170,7 +170,7 @@ func.func @wait_for_an_argument(%x: tensor<8xf32>) {
 // -----
 
 func.func @wait_for_what_is_there() {
-  // CHECK: collective.wait needs the result of a collective.recv with the attribute dist.asynchronous
+  // CHECK: collective.wait needs the result of a collective.recv or of another collective with the attribute dist.asynchronous, or of a func.call
   %x = collective.recv from 1 : tensor<8xf32>
   %y = collective.wait %x : tensor<8xf32>
   func.return
@@ -192,5 +192,22 @@ func.func @no_wait() {
   // CHECK: onnx.Relu uses a tensor that is still on its way; collective.wait for it first
   %x = collective.recv from 1 {dist.asynchronous} : tensor<8xf32>
   %y = onnx.Relu(%x) : (tensor<8xf32>) -> tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @no_wait_for_a_collective(%x: tensor<8xf32>) {
+  // CHECK: onnx.Relu uses a tensor that is still on its way; collective.wait for it first
+  %y = collective.all_reduce %x over ["d"] {group = array<i64: 0, 1>, reduction = "sum", dist.asynchronous} : tensor<8xf32> -> tensor<8xf32>
+  %z = onnx.Relu(%y) : (tensor<8xf32>) -> tensor<8xf32>
+  func.return
+}
+
+// -----
+
+func.func @nothing_to_wait_for(%x: tensor<8xf32, #dist.layout<@m>>) {
+  // CHECK: collective.slice cannot be asynchronous; remove dist.asynchronous
+  %y = collective.slice %x over ["d"] {dist.asynchronous} : tensor<8xf32, #dist.layout<@m>> -> tensor<8xf32, #dist.layout<@m, [{d}]>>
   func.return
 }

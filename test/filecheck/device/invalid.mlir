@@ -22,6 +22,13 @@ device.cluster @c {
 // -----
 
 device.cluster @c {
+  device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {f17 = 1.0 : f64}, launch_latency = 0.0 : f64}
+}
+// CHECK: device kind @k: peak_flops names 'f17', which is no element type; write one such as f16, bf16, f32, f64, i8, or `default`
+
+// -----
+
+device.cluster @c {
   device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {f16 = -1.0 : f64}, launch_latency = 0.0 : f64}
 }
 // CHECK: device kind @k: peak_flops of f16 must be positive
@@ -126,7 +133,7 @@ device.cluster @c {
   device.link @l spans 2 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
   %0 = "test.op"() : () -> i32
 }
-// CHECK: cluster @c may hold only device.kind and device.link, not test.op
+// CHECK: cluster @c may hold only device.kind, device.link and device.route, not test.op
 
 // -----
 
@@ -208,3 +215,30 @@ device.mesh @m on @c <> [4 to 4]
 
 device.mesh @m on @c <> [0 to 4 step 0]
 // CHECK: a range of devices must contain a device
+
+// -----
+
+// CHECK: cluster @c: route @cable names device 7, but there are 2 devices
+device.cluster @c {
+  device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
+  device.link @l spans 2 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
+  device.route @cable between [0] and [7] {bandwidth = 1.0 : f64, latency = 0.0 : f64}
+}
+
+// -----
+
+// CHECK: device route @cable: device 1 is on both sides
+device.cluster @c {
+  device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
+  device.link @l spans 2 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
+  device.route @cable between [0, 1] and [1] {bandwidth = 1.0 : f64, latency = 0.0 : f64}
+}
+
+// -----
+
+// CHECK: device route @cable: bandwidth must be positive
+device.cluster @c {
+  device.kind @k on [0 to 2] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
+  device.link @l spans 2 {bandwidth = 1.0 : f64, latency = 0.0 : f64}
+  device.route @cable between [0] and [1] {bandwidth = 0.0 : f64, latency = 0.0 : f64}
+}

@@ -8,6 +8,7 @@ device.cluster @mixed {
   device.kind @slow on [3, 2, 5] {memory = 16 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {f32 = 1.0 : f64}, launch_latency = 0.5 : f64, allocation_block = 512 : i64}
   device.link @inner spans 3 {bandwidth = 2.0 : f64, latency = 0.0 : f64, in_fabric_reduction = true}
   device.link @outer spans 6 {bandwidth = 1.0 : f64, latency = 0.25 : f64}
+  device.route @cable between [0 to 3] and [4] {bandwidth = 0.5 : f64, latency = 1.0 : f64}
 }
 device.cluster @"one device" {
   device.kind @only on [0] {memory = 1 : i64, memory_bandwidth = 1.0 : f64, peak_flops = {default = 1.0 : f64}, launch_latency = 0.0 : f64}
@@ -23,6 +24,7 @@ device.mesh @later on @unknown <> [9]
 // CHECK-NEXT:   device.kind @slow on [3, 2, 5] {memory = 16 : i64, memory_bandwidth = 1.000000e+00 : f64, peak_flops = {f32 = 1.000000e+00 : f64}, launch_latency = 5.000000e-01 : f64, allocation_block = 512 : i64}
 // CHECK-NEXT:   device.link @inner spans 3 {bandwidth = 2.000000e+00 : f64, latency = 0.000000e+00 : f64, in_fabric_reduction = true}
 // CHECK-NEXT:   device.link @outer spans 6 {bandwidth = 1.000000e+00 : f64, latency = 2.500000e-01 : f64}
+// CHECK-NEXT:   device.route @cable between [0 to 3] and [4] {bandwidth = 5.000000e-01 : f64, latency = 1.000000e+00 : f64}
 // CHECK-NEXT: }
 // CHECK-NEXT: device.cluster @"one device" {
 // CHECK-NEXT:   device.kind @only on [0]

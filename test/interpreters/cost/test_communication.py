@@ -7,7 +7,9 @@ from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.cost.communication import (
     all_reduce_seconds,
     all_to_all_seconds,
+    shared,
     topology,
+    tree_all_reduce_seconds,
 )
 from distir.interpreters.cost.hardware import Hardware
 
@@ -141,3 +143,31 @@ def test_sends_between_overlapping_meshes_follow_each_other():
     assert result.communication_s == [2, 4, 2]
     assert result.step_time_s == 4
     assert result.communication_bytes == [2, 2, 0]
+
+
+def test_c6_trees_have_logarithmic_latency():
+    """C6: double binary trees, 2 log2 n messages in a row instead of 2 (n - 1)."""
+    stages = topology(range(64), hardware((64, 1e300, 1e-5)))
+    assert tree_all_reduce_seconds(1.0, stages) == pytest.approx(0.00012)
+    assert all_reduce_seconds(1.0, stages) == pytest.approx(0.00126)
+
+
+def test_groups_share_the_adapters_of_a_node():
+    kind = KindOp(
+        "k", range(8), memory=1, memory_bandwidth=1.0, peak_flops={"default": 1.0}
+    )
+    links = [
+        LinkOp("inside", 4, bandwidth=8.0, latency=0.0),
+        LinkOp("network", 8, bandwidth=2.0, latency=0.0, block_bandwidth=4.0),
+    ]
+    nodes = Hardware.of(ClusterOp("c", [kind], links))
+
+    def bandwidths(groups):
+        found = shared(groups, [topology(g, nodes) for g in groups], nodes)
+        return [stages[-1].bandwidth for stages in found]
+
+    assert bandwidths([[0, 4]]) == [2.0]  # its own link is the limit
+    assert bandwidths([[0, 4], [1, 5]]) == [2.0, 2.0]
+    assert bandwidths([[i, i + 4] for i in range(4)]) == [1.0] * 4
+    assert bandwidths([[0, 1, 2, 3]]) == [8.0]  # nothing leaves the node
+    assert bandwidths([list(range(8))]) == [1.0]

@@ -4,6 +4,7 @@ import pytest
 from cost_programs import MACHINES, STRATEGIES, cluster, distributed, parse, uneven
 from training_programs import training_gpt, training_mlp
 
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.dialects.dist import layout_of
 from distir.interpreters.cost import (
@@ -276,3 +277,48 @@ def test_blocks_change_a_summarised_simulation_as_a_flat_one():
     short, flat = simulate(module), simulate(module, flat=True)
     assert short.peak_memory_bytes == flat.peak_memory_bytes
     assert all(peak % 512 == 0 for peak in short.peak_memory_bytes)
+
+
+def test_libraries_and_communicators_take_memory_throughout():
+    """
+    Each stage communicates over "d", "t" and both (clipping), and with the other stage. One
+    of the devices reserves more.
+    """
+
+    def on(library: int, communicator: int) -> ClusterOp:
+        kinds = [
+            KindOp(
+                name,
+                ids,
+                memory=10**9,
+                memory_bandwidth=1e300,
+                peak_flops={"default": 1e300},
+                library_memory=library * (i + 1),
+                communicator_memory=communicator,
+            )
+            for i, (name, ids) in enumerate((("a", range(7)), ("b", [7])))
+        ]
+        return ClusterOp("c", kinds, [LinkOp("l", 8, bandwidth=1.0, latency=0.0)])
+
+    options = {"d": 2, "t": 2, "p": 2, "k": 2}
+    module = distributed(training_mlp(), on(0, 0), **options)
+    axes = {
+        (op.axis_names, layout.mesh)
+        for op in module.walk()
+        if isinstance(op, CollectiveOp) and (layout := layout_of(op.source))
+    }
+    groups = {m: sum(mesh == m for _, mesh in axes) + 1 for m in ("stage0", "stage1")}
+    plain, more = simulate(module), simulate(module, on(1000, 10))
+    added = [
+        b - a
+        for a, b in zip(plain.peak_memory_bytes, more.peak_memory_bytes, strict=True)
+    ]
+    first, second = 1000 + 10 * groups["stage0"], 1000 + 10 * groups["stage1"]
+    assert added == [first] * 4 + [second] * 3 + [second + 1000]
+    assert simulate(module, on(1000, 10), flat=True) == more
+    for before, after in zip(
+        MemoryReport.of(plain).groups, MemoryReport.of(more).groups, strict=False
+    ):
+        assert sum(after.by_kind.values()) == after.peak
+        assert after.by_kind["workspace"] - before.by_kind["workspace"] >= 1000
+        assert after.by_kind["communication buffers"] >= 20

@@ -1,13 +1,18 @@
 """Summarised calls and one device for all of a mesh: the same result as op by op."""
 
+import functools
+import random
+
 import pytest
 from cost_programs import MACHINES, STRATEGIES, distributed, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_programs import training_gpt, training_mlp
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.dist import ASYNCHRONOUS
 from distir.interpreters.cost import Simulation, simulate
 from distir.passes.activation_checkpoint import POLICIES
 
@@ -65,6 +70,54 @@ def test_random_strategies(degrees, k, zero, checkpoint, blocking):
         blocking_sends=blocking,
     )
     assert_same(module)
+
+
+def make_asynchronous(module: ModuleOp, seed: int) -> None:
+    """
+    Marks some collectives, moves some of them up by some ops, and some of what uses them
+    down: programs that no pass would make.
+    """
+    chance = random.Random(seed)
+    share = chance.choice([0.2, 0.5, 1.0])
+    for op in list(module.walk()):
+        if not isinstance(op, CollectiveOp) or not op.CAN_BE_ASYNCHRONOUS:
+            continue
+        if chance.random() > share:
+            continue
+        op.attributes[ASYNCHRONOUS] = UnitAttr()
+        block = op.parent_block()
+        assert block is not None
+        for _ in range(chance.choice([0, 0, 3, 30])):
+            previous = op.prev_op
+            if previous is None or previous is op.source.owner:
+                break
+            op.detach()
+            block.insert_op_before(op, previous)
+        for _ in range(chance.choice([0, 3])):
+            following = op.next_op
+            uses = {use.operation for use in op.result.uses}
+            if following is None or following in uses or following is block.last_op:
+                break
+            op.detach()
+            block.insert_op_after(op, following)
+    module.verify()
+
+
+@functools.cache
+def blocking(strategy: int) -> tuple[ModuleOp, Simulation]:
+    module = distributed(training_gpt(), MACHINES, **STRATEGIES[strategy])
+    return module, simulate(module)
+
+
+@given(strategy=st.integers(0, len(STRATEGIES) - 1), seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_random_asynchronous_programs(strategy: int, seed: int):
+    module, before = blocking(strategy)
+    module = module.clone()
+    make_asynchronous(module, seed)
+    result = assert_same(module)
+    assert result.communication_bytes == before.communication_bytes
+    assert result.compute_s == before.compute_s
 
 
 def test_a_slow_device_is_simulated_for_itself():

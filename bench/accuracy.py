@@ -1,0 +1,173 @@
+"""
+How well the simulator predicts published measurements that it was not fitted to:
+
+    python bench/accuracy.py --data DIR [--only gpt] [--sample 40] [--json out.json]
+
+DIR holds the files of measurements (`bench/measured` says what is in each and cites its
+source). For each file: the mean absolute relative error and Spearman's rank correlation of
+the rows that profiles may be fitted to and of the third that is held out, next to the
+baseline, one constant efficiency for the whole file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from measured import collectives, gpt, kernels, megatron, mlp, mpt
+from measured.rows import Row
+
+LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
+    "gpt_single_node*": gpt.load,
+    "kernel_efficiency*": kernels.load,
+    "megatron_weak_scaling*": megatron.load,
+    "mlp_single_gpu*": mlp.load,
+    "mpt_fsdp*": mpt.load,
+    "nccl_allreduce*": collectives.load,
+}
+
+
+@dataclass
+class Scored:
+    """A row with its prediction, and what went wrong if there is none."""
+
+    row: Row
+    predicted: float = float("nan")
+    failure: str = ""
+
+    @property
+    def error(self) -> float:
+        """The relative error."""
+        return self.predicted / self.row.measured - 1
+
+
+def predict(row: Row) -> Scored:
+    """Runs in worker processes."""
+    try:
+        return Scored(row, row.predict())
+    except Exception as error:
+        return Scored(row, failure=f"{type(error).__name__}: {error}"[:200])
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value; equal values share the mean of theirs."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found = [0.0] * len(values)
+    start = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or values[order[end]] != values[order[start]]:
+            for place in order[start:end]:
+                found[place] = (start + end - 1) / 2
+            start = end
+    return found
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """The rank correlation of two lists."""
+    if len(first) < 2:
+        return float("nan")
+    return statistics.correlation(ranks(first), ranks(second))
+
+
+def mean_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
+    """The mean absolute relative error."""
+    pairs = zip(predicted, measured, strict=True)
+    return statistics.fmean(abs(p / m - 1) for p, m in pairs)
+
+
+def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
+    """The figures of some rows; `constant` is the baseline's efficiency."""
+    measured = [s.row.measured for s in scored]
+    predicted = [s.predicted for s in scored]
+    naive = [s.row.ideal / constant for s in scored]
+    return {
+        "rows": len(scored),
+        "error": mean_error(predicted, measured),
+        "bias": statistics.fmean(s.error for s in scored),
+        "spearman": spearman(predicted, measured),
+        "baseline_error": mean_error(naive, measured),
+        "baseline_spearman": spearman(naive, measured),
+    }
+
+
+def evaluate(rows: Sequence[Row], processes: int) -> list[Scored]:
+    """The predictions of all rows."""
+    if processes == 1:
+        return [predict(row) for row in rows]
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(predict, rows, chunksize=4))
+
+
+def report(name: str, scored: Sequence[Scored]) -> dict[str, Any]:
+    """Prints the lines of a file, and gives them."""
+    good = [s for s in scored if not s.failure]
+    for failed in (s for s in scored if s.failure):
+        print(
+            f"  no prediction for {failed.row.name}: {failed.failure}", file=sys.stderr
+        )
+    if not good:
+        return {"missing": len(scored)}
+    fitted = [s for s in good if not s.row.is_held_out] or good
+    constant = statistics.median(s.row.ideal / s.row.measured for s in fitted)
+    parts = {
+        "fitted": fitted,
+        "held out": [s for s in good if s.row.is_held_out],
+        "all": good,
+    }
+    figures: dict[str, Any] = {}
+    for part, of in parts.items():
+        if not of:
+            continue
+        f = figures[part] = score(of, constant)
+        print(
+            f"{name:32} {part:9} {f['rows']:5} {f['error']:8.1%} {f['bias']:+8.1%} "
+            f"{f['spearman']:9.3f} {f['baseline_error']:9.1%} "
+            f"{f['baseline_spearman']:9.3f}"
+        )
+    figures["missing"] = len(scored) - len(good)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files")
+    parser.add_argument("--only", default="", help="files whose name holds this")
+    parser.add_argument("--sample", type=int, help="so many rows of each file")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--json", type=Path, help="write all figures to a file")
+    arguments = parser.parse_args()
+    print(
+        f"{'file':32} {'part':9} {'rows':>5} {'error':>8} {'bias':>8} {'spearman':>9} "
+        f"{'baseline':>9} {'spearman':>9}"
+    )
+    figures: dict[str, Any] = {}
+    for path in sorted(arguments.data.glob("*.json")):
+        loader = next((f for p, f in LOADERS.items() if fnmatch(path.stem, p)), None)
+        if loader is None or arguments.only not in path.stem:
+            continue
+        rows = loader(json.loads(path.read_text(encoding="utf-8")))
+        if arguments.sample is not None:
+            rows = rows[:: max(1, len(rows) // arguments.sample)]
+        scored = evaluate(rows, arguments.processes)
+        figures[path.stem] = report(path.stem, scored)
+        if arguments.rows:
+            for s in scored:
+                print(
+                    f"  {s.error:+7.1%} {s.predicted:11.5g} s, measured "
+                    f"{s.row.measured:11.5g} s  {s.row.name}"
+                )
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""
+MPT training with FSDP on A100s and H100s: MosaicML's llm-foundry
+(github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md).
+
+FSDP is ZeRO stage 3 (or 2) whose communication overlaps computation; attention is one
+kernel. Rows in FP8 compute on H100 what our programs cannot say and are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from measured.clusters import GPUS, cluster
+from measured.rows import Row
+from measured.training import Model, Parallelism, simulated
+
+PROFILES = {"A100": "A100-llm-foundry", "H100": "H100-llm-foundry"}
+STAGES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
+
+
+@dataclass(frozen=True)
+class Step:
+    """Predicts one row."""
+
+    model: Model
+    batch: int
+    parallelism: Parallelism
+    gpu: str
+
+    def __call__(self) -> float:
+        on = cluster(self.gpu, self.parallelism.devices)
+        profile = PROFILES[GPUS[self.gpu].kind]
+        return simulated(
+            self.model, self.batch, self.parallelism, on, profile
+        ).step_time_s
+
+
+def load(data: dict[str, Any]) -> list[Row]:
+    """The rows of `mpt_fsdp_*.json` in 16 bits."""
+    fixed = data["fixed_config"]
+    records = [r for r in data["records"] if r["precision"] != "amp_fp8"]
+    return [_row(r, fixed) for r in records]
+
+
+def _row(r: dict[str, Any], fixed: dict[str, Any]) -> Row:
+    sizes = fixed["model_dims"][r["model"].removeprefix("mpt-")]
+    model = Model(
+        sizes["n_layers"], sizes["d_model"], sizes["n_heads"], fixed["vocab"],
+        r["seq"], "bf16", fused=True,
+    )  # fmt: skip
+    recompute = r["activation_checkpointing"]
+    parallelism = Parallelism(
+        d=r["n_gpus"],
+        k=r["grad_accum"],
+        zero=STAGES[r["sharding"]],
+        recompute=recompute,
+    )
+    tokens = r["global_batch"] * r["seq"]
+    flops = model.flops(r["global_batch"], recompute)
+    name = f"{r['gpu']} {r['n_gpus']} {r['model']} seq={r['seq']} {r['precision']}"
+    return Row(
+        f"{name} micro_batch={r['micro_batch']} accumulate={r['grad_accum']}",
+        tokens / r["measured"]["tokens_per_s"],
+        flops / (r["n_gpus"] * GPUS[r["gpu"]].peak),
+        Step(model, r["global_batch"], parallelism, r["gpu"]),
+    )

@@ -1,0 +1,113 @@
+"""Training steps of GPTs as distributed programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.frontends.builders import build_gpt
+from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.cost.profiles import Profile
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPT; `fused` has its attention as one kernel."""
+
+    layers: int
+    d_model: int
+    heads: int
+    vocab: int
+    seq: int
+    dtype: str = "f16"
+    dropout: float = 0.0
+    fused: bool = False
+
+    def flops(self, batch: int, recompute: bool) -> float:
+        """
+        Floating-point operations of a training step (Narayanan et al., SC'21, appendix):
+        its matrix products, those that activation checkpointing computes again too.
+        """
+        tokens, h = batch * self.seq, self.d_model
+        layer = 24 * tokens * h * h * (1 + self.seq / (6 * h))
+        return (4 if recompute else 3) * self.layers * layer + (
+            6 * tokens * h * self.vocab
+        )
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """D/T/P/K, and how the step is run."""
+
+    d: int = 1
+    t: int = 1
+    p: int = 1
+    k: int = 1
+    zero: int = 0
+    recompute: bool = False
+    schedule: str = ""
+    chunks: int | None = None
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.d * self.t * self.p
+
+
+@cache
+def training_step(model: Model, batch: int) -> ModuleOp:
+    """The sequential program of a step with Adam."""
+    module = build_gpt(
+        model.layers,
+        model.d_model,
+        model.heads,
+        model.vocab,
+        batch,
+        model.seq,
+        model.dtype,
+        dropout=model.dropout,
+        fused_attention=model.fused,
+    )
+    step = DifferentiatePass(optimizer="adam", dropout_masks="stored")
+    step.apply(Context(), module)
+    return module
+
+
+def distributed(
+    model: Model, batch: int, parallelism: Parallelism, on: ClusterOp
+) -> ModuleOp:
+    """The distributed step for a global batch."""
+    p = parallelism
+    module = training_step(model, batch).clone()
+    block = module.body.block
+    assert block.first_op is not None
+    block.insert_op_before(on, block.first_op)
+    DistributePass(
+        d=p.d,
+        t=p.t,
+        p=p.p,
+        k=p.k,
+        zero=p.zero,
+        checkpoint="full" if p.recompute else "none",
+        schedule=p.schedule,
+        chunks=p.chunks,
+        stages=("uniform",) if p.p > 1 else (),
+    ).apply(Context(), module)
+    return module
+
+
+def simulated(
+    model: Model,
+    batch: int,
+    parallelism: Parallelism,
+    on: ClusterOp,
+    profile: str | Profile,
+) -> Simulation:
+    """The simulation of a step."""
+    return simulate(distributed(model, batch, parallelism, on), profiles=(profile,))

@@ -1,0 +1,189 @@
+"""
+DistIR's evaluation (section 5 of the paper) on this simulator:
+
+    python bench/paper.py FOLDER [MODEL ...] [--jobs N]
+
+searches the grids and writes the outcomes to FOLDER, a file of JSON lines for each model;
+what is there already is not computed again. `make bench` does all of it, compares the best
+configurations with the paper's Tables 2 and 3 (`distir_tables.json` in the folder of
+published measurements) and writes the section.
+
+World size 16, all d x t x p = 16, one micro-batch without a pipeline and 2 to 128 with one, no
+configuration without a sample per micro-batch and device; 16 V100 of 32 GB; f16. MLPs take
+a training step of SGD with each of Table 2's batches (75 configurations each), GPT-2 does
+inference with batches of 2^7 to 2^20 (1035 configurations in all). The paper does not say
+how long its sequences are; here they have 8 tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from paper_tables import Model, rows, summary, write_figures
+from report import Missing, cpu_seconds, table
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.hardware import load_cluster
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.search import Outcome, Space, run
+from distir.passes.search.programs import replace_cluster
+from distir.passes.search.runner import available_cores
+
+WORLD_SIZE = 16
+VOCABULARY = 50257
+SEQUENCE = 8
+
+
+def _powers(first: int, last: int) -> tuple[int, ...]:
+    return tuple(2**n for n in range(first, last + 1))
+
+
+MODELS = (
+    Model("MLP 1B", 16, 8192, _powers(7, 18), target_s=5, paper_minutes="<1"),
+    Model("MLP 17B", 64, 16384, _powers(7, 17), target_s=5, paper_minutes="1"),
+    Model("MLP 103B", 96, 32768, _powers(7, 10), target_s=5, paper_minutes="2"),
+    Model("GPT-2 1.6B", 24, 2048, _powers(7, 20), 16, 60, "35"),
+    Model("GPT-2 13B", 40, 5120, _powers(7, 20), 40, 60, "58"),
+    Model("GPT-2 175B", 96, 12288, _powers(7, 20), 96, 60, "138"),
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Makes a model's program for a size of the batch, on the paper's machine."""
+
+    model: Model
+
+    def __call__(self, batch: int) -> ModuleOp:
+        m = self.model
+        if m.trains:
+            module = build_mlp(m.layers, m.d_model, batch, "f16")
+            DifferentiatePass(loss="mse", optimizer="sgd").apply(Context(), module)
+        else:
+            module = build_gpt(
+                m.layers, m.d_model, m.heads, VOCABULARY, batch, SEQUENCE, "f16"
+            )
+        replace_cluster(module, load_cluster("dgx2", WORLD_SIZE))
+        return module
+
+
+@dataclass
+class Search:
+    """The outcomes of a model's grid, and what finding them took."""
+
+    model: Model
+    outcomes: list[Outcome]
+    wall_s: float
+    cpu_s: float
+
+
+def search(model: Model, folder: Path, jobs: int = 0) -> Search:
+    """Searches what is left of a model's grid; outcomes are in `folder` from then on."""
+    path = folder / f"{model.file_name}.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    data = [json.loads(line) for line in lines]
+    found = Search(
+        model,
+        [Outcome.from_json(d) for d in data if "batch" in d],
+        sum(d["wall_s"] for d in data if "wall_s" in d),
+        sum(d["cpu_s"] for d in data if "cpu_s" in d),
+    )
+    known = {o.configuration for o in found.outcomes}
+    space = Space(model.batches, trains=model.trains, devices=WORLD_SIZE)
+    left = [c for c in space.configurations() if c not in known]
+    if not left:
+        return found
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    with path.open("a", encoding="utf-8") as file:
+        for some in run(Source(model), left, jobs):
+            found.outcomes += some
+            file.writelines(json.dumps(o.to_json()) + "\n" for o in some)
+            file.flush()
+        took = {
+            "wall_s": time.perf_counter() - wall,
+            "cpu_s": cpu_seconds() - cpu,
+        }
+        file.write(json.dumps(took) + "\n")
+    found.wall_s += took["wall_s"]
+    found.cpu_s += took["cpu_s"]
+    return found
+
+
+def _times(searches: list[Search]) -> str:
+    rows: list[list[str]] = []
+    for found in searches:
+        model, grids = found.model, len(found.model.batches)
+        grids = grids if model.trains else 1
+        rows.append(
+            [
+                model.name,
+                str(len(found.outcomes) // grids),
+                f"{found.cpu_s / grids:.1f} s",
+                f"{found.cpu_s / len(found.outcomes) * 1e3:.0f} ms",
+                f"{model.target_s:g} s on 2 cores",
+                f"{model.paper_minutes} min on 56 cores",
+            ]
+        )
+    head = ["model", "configurations", "CPU time", "of each", "target", "the paper"]
+    return table(head, rows)
+
+
+def section(data: Path | None) -> str:
+    """The section of `docs/benchmarks.md`."""
+    if data is None:
+        raise Missing("name the folder of the paper's tables: make bench DATA=FOLDER")
+    with tempfile.TemporaryDirectory() as name:
+        searches = [search(model, Path(name)) for model in MODELS]
+    return report(searches, data)
+
+
+def report(searches: list[Search], data: Path) -> str:
+    """The section, from the searches of all models and the folder of published data."""
+    published = json.loads((data / "distir_tables.json").read_text("utf-8"))
+    found = [
+        row
+        for s in searches
+        for row in rows(s.model, s.outcomes, published["table2"], published["table3"])
+    ]
+    figures = write_figures({s.model: s.outcomes for s in searches})
+    doc = (__doc__ or "").split("\n\n")[-1]
+    return "\n\n".join(
+        [
+            "## The paper's evaluation",
+            doc.strip(),
+            "**Table 1**: how long a search takes (MLPs: one batch).",
+            _times(searches),
+            summary(found),
+            figures,
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--jobs", type=int, default=available_cores())
+    parser.add_argument("--data", type=Path, help="print the section from this folder")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    chosen = [
+        m for m in MODELS if not arguments.models or m.file_name in arguments.models
+    ]
+    searches: list[Search] = []
+    for model in chosen:
+        searches.append(search(model, arguments.folder, arguments.jobs))
+        print(f"{model.name}: {len(searches[-1].outcomes)} configurations", flush=True)
+    if arguments.data:
+        print(report(searches, arguments.data))
+
+
+if __name__ == "__main__":
+    main()

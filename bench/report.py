@@ -1,0 +1,81 @@
+"""
+`make bench`: measures, and writes what it measured into `docs/benchmarks.md`.
+
+    python bench/report.py [--data FOLDER] [NAME ...]
+
+Every script here that has a function `section(data)` is a section of that file, between the
+comments `<!-- NAME -->` and `<!-- end of NAME -->`, with the script's name; a new one is put
+at the end. The function gives the section as Markdown. `data` is the folder of published
+measurements, or None; a section that needs them raises `Missing` without, and stays as it
+is in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+from importlib import import_module
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+
+class Missing(Exception):
+    """What a section needs is not there; the text says what."""
+
+
+def splice(text: str, name: str, section: str) -> str:
+    """The document with this section in the place of the one before."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    if start not in text:
+        text = f"{text.rstrip()}\n\n{start}\n{end}\n"
+    before, rest = text.split(start, 1)
+    if end not in rest:
+        raise ValueError(f"{DOCUMENT.name} has {start} without {end}")
+    return f"{before}{start}\n{section.strip()}\n{end}{rest.split(end, 1)[1]}"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it waited for."""
+    usage = [
+        resource.getrusage(who)
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ]
+    return sum(u.ru_utime + u.ru_stime for u in usage)
+
+
+def sections() -> list[str]:
+    """The scripts that are sections."""
+    scripts = sorted(Path(__file__).parent.glob("*.py"))
+    return [s.stem for s in scripts if "\ndef section(" in s.read_text("utf-8")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--data", type=Path, help="folder of published measurements")
+    arguments = parser.parse_args()
+    known = sections()
+    for name in arguments.names or known:
+        if name not in known:
+            parser.error(f"there is no section {name}; choose from {', '.join(known)}")
+        try:
+            section = import_module(name).section(arguments.data)
+        except Missing as missing:
+            print(f"{name}: left as it is; {missing}", file=sys.stderr)
+            continue
+        # A section may take long, and others may have written in between.
+        text = DOCUMENT.read_text("utf-8")
+        DOCUMENT.write_text(splice(text, name, section), "utf-8")
+        print(f"{name}: written", flush=True)
+
+
+if __name__ == "__main__":
+    main()

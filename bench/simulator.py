@@ -1,0 +1,68 @@
+"""
+How fast the simulator steps through a program op by op: `python bench/simulator.py`.
+
+GPT-2 (24 layers, d 2048, sequences of 8, batch 1024) under D/T/P/K, inference and training,
+with `flat=True`: no summaries, every op on every device. An op counts once, on however many
+devices it runs. `stepping` is executing the program, which is compiled already (each
+function once); `in all` is `simulate(module, flat=True)`, from the module to the result. CPU
+seconds, the least of several runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
+from distir.interpreters.cost import simulate
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+from distir.passes.search.programs import replace_cluster
+
+STRATEGIES = ((16, 1, 1, 1), (1, 16, 1, 1), (2, 4, 2, 8), (1, 2, 8, 64))
+RUNS = 3
+
+
+def least(action: Callable[[], object]) -> float:
+    """The least CPU seconds of several runs."""
+    times: list[float] = []
+    for _ in range(RUNS):
+        start = time.process_time()
+        action()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def program(training: bool) -> ModuleOp:
+    """The sequential program, with its cluster."""
+    module = build_gpt(24, 2048, 16, 50304, 1024, 8, "f16")
+    if training:
+        DifferentiatePass().apply(Context(), module)
+    replace_cluster(module, load_cluster("dgx2"))
+    return module
+
+
+def main() -> None:
+    print("program    D/T/P/K        ops  devices  stepping [ops/s]  in all [ops/s]")
+    for training in (False, True):
+        sequential = program(training)
+        for d, t, p, k in STRATEGIES:
+            module = sequential.clone()
+            DistributePass(d=d, t=t, p=p, k=k).apply(Context(), module)
+            result = simulate(module, flat=True)
+            stepping = result.ops / least(result.run.simulate)
+            in_all = result.ops / least(lambda m=module: simulate(m, flat=True))
+            print(
+                f"{'training' if training else 'inference':10} {d}/{t}/{p}/{k}".ljust(
+                    22
+                ),
+                f"{result.ops:7} {len(result.devices):8} {stepping:17,.0f} {in_all:15,.0f}",
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""
+Values that never pass through memory, because the kernel that computes them uses them.
+
+Programs have one op for each thing that is computed; libraries run some of them as one
+kernel. A profile names the fusions that the software it was measured with makes:
+
+- `bias`: a matrix product adds its bias;
+- `views`: transposed, split and sliced tensors are read where they lie, except by what
+  needs them contiguous (reshapes, communication, results of functions);
+- `elementwise`: an elementwise op, or a softmax, goes on with the result of the elementwise
+  op before it;
+- `buckets`: gradients of all parameters are added up over micro-batches and reduced, and
+  parameters updated, many at once.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Block, Operation, OpResult, SSAValue
+
+from distir.sharding.rule import rank_of, shape_of
+
+BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
+    "bias",
+    "views",
+    "elementwise",
+    "buckets",
+)
+
+_PRODUCTS = frozenset({"onnx.MatMul", "onnx.Gemm"})
+_STRIDED = frozenset({"onnx.Transpose", "onnx.Split", "onnx.Slice"})
+_CONTIGUOUS = frozenset(
+    f"onnx.{name}" for name in ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+)
+_ELEMENTWISE = frozenset(
+    [
+        *(
+            f"onnx.{name}"
+            for name in (
+                *("Abs", "Add", "Cast", "Clip", "Cos", "Div", "Elu", "Equal", "Erf"),
+                *("Exp", "Gelu", "Greater", "HardSigmoid", "HardSwish", "LeakyRelu"),
+                *("Less", "Log", "Max", "Min", "Mish", "Mul", "Neg", "Not", "Pow"),
+                *("Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Softplus"),
+                *("Sqrt", "Sub", "SwiGLU", "Swish", "Tanh", "Where"),
+            )
+        ),
+        *(f"train.{name}" for name in ("dropout", "dropout_grad", "gelu_grad")),
+        "train.swish_grad",
+    ]
+)
+_OPTIMIZERS = frozenset({"train.adam", "train.adamw", "train.sgd"})
+_BEFORE = _ELEMENTWISE | {"train.softmax_grad"}
+_AFTER = _ELEMENTWISE | {"onnx.Softmax"}
+
+
+def is_view(op: Operation, fusions: frozenset[str]) -> bool:
+    """Whether an op does nothing but to say how to read its operand."""
+    return (
+        VIEWS in fusions
+        and op.name in _STRIDED
+        and all(_takes_strides(user) for r in op.results for user in _users(r))
+    )
+
+
+def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
+    """The operand whose kernel goes on with an op; None if it has its own kernel."""
+    product = _biased(op, fusions)
+    if product is not None:
+        return product
+    if ELEMENTWISE not in fusions or op.name not in _AFTER:
+        return None
+    for value in op.operands:
+        before = value.owner
+        if (
+            isinstance(before, Operation)
+            and before.name in _BEFORE
+            and _biased(before, fusions) is None
+            and len(_users(value)) == 1
+            and shape_of(value.type) == shape_of(op.results[0].type)
+        ):
+            return value
+    return None
+
+
+def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:
+    """The result of an op that another one goes on with in the same kernel."""
+    for value in op.results:
+        if len(_users(value)) == 1:
+            (user,) = _users(value)
+            if joins(user, fusions) is value:
+                return value
+    return None
+
+
+def is_bucketed(op: Operation, fusions: frozenset[str]) -> bool:
+    """
+    Whether an op is done together with others like it: an update of a parameter, a
+    conversion of one, what brings a gradient to an update, or what adds a term to a sum
+    that a function is given and returns.
+    """
+    if BUCKETS not in fusions:
+        return False
+    if op.name in _OPTIMIZERS:
+        return True
+    if op.name == "onnx.Cast":
+        before = op.operands[0].owner
+        return isinstance(before, Operation) and before.name in _OPTIMIZERS
+    users = [user for result in op.results for user in _users(result)]
+    if op.name == "onnx.Add" and all(user.name == "func.return" for user in users):
+        return any(isinstance(operand.owner, Block) for operand in op.operands)
+    return any(user.name in _OPTIMIZERS for user in users)
+
+
+def _biased(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
+    """The product to which an op adds a vector."""
+    if BIAS not in fusions or op.name != "onnx.Add":
+        return None
+    first, second = op.operands
+    for value, other in ((first, second), (second, first)):
+        before = value.owner
+        if (
+            isinstance(before, Operation)
+            and before.name in _PRODUCTS
+            and len(_users(value)) == 1
+            and rank_of(other.type) == 1
+        ):
+            return value
+    return None
+
+
+def _takes_strides(user: Operation) -> bool:
+    return (
+        user.name not in _CONTIGUOUS
+        and not user.name.startswith(("collective.", "dist.", "func."))
+        and isinstance(user.operands[0].type, TensorType)
+    )
+
+
+def _users(value: SSAValue) -> list[Operation]:
+    """The ops of the function that use a value; not those that passes took out of it."""
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    return [use.operation for use in value.uses if use.operation.parent is block]

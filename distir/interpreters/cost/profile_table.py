@@ -1,0 +1,138 @@
+"""Reading the objects of a profile's JSON, with errors that say where and what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from distir.errors import DistIRError
+
+
+class Table:
+    """
+    One JSON object of a profile. Every field must be asked for: `finish` refuses others,
+    and objects with figures that do not say their `source`.
+    """
+
+    def __init__(self, owner: str, data: Any):
+        if not isinstance(data, dict):
+            raise DistIRError(f"{owner} must be a JSON object, not {_shown(data)}")
+        self.owner = owner
+        self._data: dict[str, Any] = {str(key): value for key, value in data.items()}
+        self._asked: set[str] = set()
+
+    def finish(self, sourced: bool = True) -> None:
+        """To be called when all fields have been asked for."""
+        if sourced:
+            self.text("source")
+        unknown = [key for key in self._data if key not in self._asked]
+        if unknown:
+            raise DistIRError(
+                f"{self.owner} has a field {unknown[0]!r} that is not known; the fields "
+                f"are {', '.join(sorted(self._asked))}"
+            )
+
+    def text(self, key: str) -> str:
+        """A text that says something."""
+        value = self._value(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self._error(key, value, "a text")
+        return value
+
+    def at_least_0(self, key: str, default: float | None = None) -> float:
+        """A finite number that is not negative."""
+        value = self._value(key, default)
+        number = _number(value)
+        if number is None or not (number >= 0 and math.isfinite(number)):
+            raise self._error(key, value, "a finite number of at least 0")
+        return number
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self._value(key, default)
+        if value is default and default is not None:
+            return default
+        number = _number(value)
+        if number is None or not (number > 0 and math.isfinite(number)):
+            raise self._error(key, value, "a finite number above 0")
+        return number
+
+    def positive_by_size(self, key: str) -> float | dict[int, float]:
+        """A number above 0, or an object of such numbers by number of devices."""
+        value = self._value(key)
+        if not isinstance(value, dict):
+            return self.positive(key)
+        sizes: dict[int, float] = {}
+        shares = Table(f"{self.owner}, {key}", value)
+        for size in shares._data:
+            if not size.isdecimal() or int(size) < 2:
+                raise DistIRError(
+                    f"{shares.owner}: {size!r} is not a number of devices of at least 2"
+                )
+            sizes[int(size)] = shares.positive(size)
+        if not sizes:
+            raise self._error(key, value, "a number, or some by number of devices")
+        return sizes
+
+    def size(self, key: str, default: int) -> int:
+        """A whole number above 0."""
+        value = self._value(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self._error(key, value, "a whole number above 0")
+        return value
+
+    def sizes(self, key: str, default: tuple[int, int]) -> tuple[int, int]:
+        """Two whole numbers above 0."""
+        value: Any = self._value(key, list(default))
+        if not isinstance(value, list) or len(value) != 2:
+            raise self._error(key, value, "two whole numbers above 0")
+        pair = Table(f"{self.owner}, {key}", {"0": value[0], "1": value[1]})
+        return pair.size("0", 1), pair.size("1", 1)
+
+    def choices(self, key: str, known: Sequence[str]) -> frozenset[str]:
+        """A list of known words, which may be left out."""
+        value: Any = self._value(key, [])
+        if not isinstance(value, list) or any(word not in known for word in value):
+            raise self._error(key, value, f"a list of some of {', '.join(known)}")
+        return frozenset(value)
+
+    def table(self, key: str) -> Table:
+        """An object."""
+        return Table(f"{self.owner}, {key}", self._value(key))
+
+    def tables(self, key: str, required: bool = True) -> dict[str, Table]:
+        """An object of objects; without any where it need not be there and is not."""
+        if not required and key not in self._data:
+            self._asked.add(key)
+            return {}
+        return self.table(key).all_tables()
+
+    def all_tables(self) -> dict[str, Table]:
+        """All fields, which must be objects."""
+        return {key: self.table(key) for key in self._data}
+
+    def _value(self, key: str, default: Any = None) -> Any:
+        self._asked.add(key)
+        if key not in self._data and default is None:
+            raise DistIRError(f"{self.owner} has no field {key!r}; add it")
+        return self._data.get(key, default)
+
+    def _error(self, key: str, value: Any, expected: str) -> DistIRError:
+        return DistIRError(
+            f"{self.owner}: {key} must be {expected}, not {_shown(value)}"
+        )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

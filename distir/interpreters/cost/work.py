@@ -1,0 +1,86 @@
+"""What an op computes on one device, by its sharding rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+from xdsl.ir import Operation
+
+from distir.dialects.dist import Layout, layout_of
+from distir.errors import DistIRError
+from distir.program import describe
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import Rule, infer, rule_for
+
+
+class Product(NamedTuple):
+    """`batch` products of matrices of m x k and k x n elements."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """
+    Floating-point operations of an op on one device of its mesh, whose rule is `rule`;
+    `parts` says into how many parts each of its factors is split (1 if it is not there).
+    """
+
+    rule: Rule
+    parts: Mapping[int, int]
+
+    @staticmethod
+    def of(op: Operation, mesh: Mesh | None) -> Work:
+        """The work of an op on one device of a mesh (None: sequential)."""
+        rule = rule_for(op)
+        if mesh is None or not rule.flops:
+            return Work(rule, {})
+        whole = Layout(mesh.name)
+        layouts = [layout_of(v) or whole for v in op.operands]
+        try:
+            inference = infer(rule, layouts, mesh)
+        except DistIRError as error:
+            raise DistIRError(
+                f"{describe(op)}: {error}; run verify-distribution to find every such op"
+            ) from error
+        parts = {
+            factor: prod(mesh.size(shard.axis) for shard in shards)
+            for factor, shards in inference.assignment.items()
+            if shards
+        }
+        return Work(rule, parts)
+
+    @cached_property
+    def flops(self) -> float:
+        """Floating-point operations; 0 for ops bound by memory."""
+        if not self.rule.flops:
+            return 0
+        return self.rule.flops / prod(self.parts.values())
+
+    @cached_property
+    def product(self) -> Product:
+        """
+        The op as products of two matrices, its first two operands: `k` are the factors
+        that the results lack, `batch` those that both operands and the results have.
+        """
+        rule = self.rule
+        first, second = (
+            {f for dim in operand for f in dim} for operand in rule.operands[:2]
+        )
+        sizes = [1, 1, 1, 1]
+        for factor, each in enumerate(rule.factors):
+            if factor not in rule.result_factors:
+                place = 3
+            elif factor in first and factor in second:
+                place = 0
+            else:
+                place = 2 if factor in second else 1
+            sizes[place] *= each.size // self.parts.get(factor, 1)
+        return Product(*sizes)

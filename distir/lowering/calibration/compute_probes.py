@@ -1,0 +1,328 @@
+"""
+The ops that `distir calibrate` measures on one device, at sizes that cross its caches.
+
+Activations are [rows, width] or [batch, heads, rows, columns]. Probes that say `A of B` give
+their op an operand as it comes out of a B: a view that must be copied (Reshape and MatMul of
+Transpose), or a sum that is part of the product's own call (Add of MatMul).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distir.lowering.calibration.probe import Probe, onnx, tensor
+
+ROWS = ((16, 64), (64, 256), (256, 256), (128, 1024), (256, 2048))
+"""Rows and widths of activations: 4 kB to 2 MB of f32."""
+
+SQUARES = ((2, 2, 32), (4, 4, 64), (4, 4, 128), (8, 8, 128))
+"""Batch, heads and length of square attention scores."""
+
+LAYERS = (
+    (4, 512, 512),
+    (8, 1024, 1024),
+    (16, 256, 256),
+    (32, 512, 512),
+    (32, 1024, 1024),
+    (64, 128, 128),
+    (128, 256, 256),
+    (128, 256, 1024),
+    (128, 1024, 256),
+    (128, 768, 768),
+    (256, 128, 384),
+    (256, 512, 128),
+    (256, 768, 768),
+)
+"""Rows, inputs and outputs of linear layers."""
+
+PARAMETERS = ((64,), (512,), (64, 256), (256, 256), (256, 1024), (1024, 1024))
+"""Shapes of parameters that an optimizer updates."""
+
+LOOKUPS = ((4, 64, 128), (8, 64, 256), (8, 128, 512))
+"""Batch, length and width of what is looked up in an embedding."""
+
+VOCABULARIES = (512, 2048)
+
+_DIVISOR = "divisor = 64 : i64"
+
+
+def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
+    """
+    All of them, for one element type. Tensors are `scale` times as large: they have more
+    rows or larger batches, parameters more rows.
+    """
+    return [
+        probe
+        for group in (
+            _elementwise,
+            _views,
+            _reductions,
+            _normalizations,
+            _attention,
+            _products,
+            _lookups,
+            _losses,
+            _optimizers,
+        )
+        for probe in group(element, scale)
+    ]
+
+
+def _elementwise(e: str, scale: int) -> Iterator[Probe]:
+    for rows, width in ROWS:
+        shape = rows * scale, width
+        x, mask, scalar = (
+            tensor(*shape, element=e),
+            tensor(*shape, element="i1"),
+            tensor(element=e),
+        )
+        for name in ("Add", "Sub"):
+            yield onnx(name, [x, x], [x])
+        for name in ("Mul", "Div"):
+            yield onnx(name, [x, scalar], [x], constants={1: f"dense<0.5> : {scalar}"})
+        yield onnx("Relu", [x], [x])
+        yield onnx("Gelu", [x], [x], attributes='approximate = "tanh"')
+        yield onnx(
+            "Greater", [x, scalar], [mask], constants={1: f"dense<0.0> : {scalar}"}
+        )
+        yield onnx(
+            "Where", [mask, x, scalar], [x], constants={2: f"dense<0.0> : {scalar}"}
+        )
+        yield Probe(
+            "train.gelu_grad",
+            {"dy": x, "x": x},
+            [f'%y = train.gelu_grad %dy, %x {{approximate = "tanh"}} : ({x}, {x}) -> {x}'],
+            {"y": x},
+        )  # fmt: skip
+        parts = tensor(shape[0], 3 * shape[1], element=e)
+        yield onnx("Concat", [x] * 3, [parts], attributes="axis = 1 : i64")
+
+
+def _views(e: str, scale: int) -> Iterator[Probe]:
+    for batch, heads, rows in SQUARES:
+        batch *= scale
+        width = 32
+        apart, merged = (
+            tensor(batch, rows, heads, width, element=e),
+            tensor(batch, rows, heads * width, element=e),
+        )
+        swapped = tensor(batch, heads, rows, width, element=e)
+        shape = tensor(3, element="i64")
+        target = f"dense<[0, 0, -1]> : {shape}"
+        perm = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
+        yield onnx("Reshape", [apart, shape], [merged], constants={1: target})
+        yield onnx("Transpose", [apart], [swapped], attributes=perm)
+        wide, counts = (
+            tensor(batch, rows, 3 * heads * width, element=e),
+            tensor(3, element="i64"),
+        )
+        yield onnx(
+            "Split",
+            [wide, counts],
+            [merged] * 3,
+            attributes="axis = 2 : i64",
+            constants={1: f"dense<{heads * width}> : {counts}"},
+        )
+        yield Probe(
+            "onnx.Reshape of onnx.Transpose",
+            {"x": swapped},
+            [
+                f"%t = onnx.Transpose(%x) {{{perm}}} : ({swapped}) -> {apart}",
+                f"%s = onnx.Constant() {{value = {target}}} : () -> {shape}",
+                f"%y = onnx.Reshape(%t, %s) : ({apart}, {shape}) -> {merged}",
+            ],
+            {"y": merged},
+        )  # fmt: skip
+
+
+def _reductions(e: str, scale: int) -> Iterator[Probe]:
+    for rows, width in ROWS:
+        rows *= scale
+        x, row = tensor(rows, width, element=e), tensor(1, width, element=e)
+        axes = tensor(1, element="i64")
+        yield onnx(
+            "ReduceSum",
+            [x, axes],
+            [row],
+            attributes="keepdims = 1 : i64",
+            constants={1: f"dense<0> : {axes}"},
+        )
+        both = tensor(2, element="i64")
+        yield onnx(
+            "ReduceMean",
+            [x, both],
+            [tensor(element=e)],
+            attributes="keepdims = 0 : i64",
+            constants={1: f"dense<[0, 1]> : {both}"},
+        )
+
+
+def _normalizations(e: str, scale: int) -> Iterator[Probe]:
+    for rows, width in ROWS:
+        rows *= scale
+        x, gain = tensor(rows, width, element=e), tensor(width, element=e)
+        norm = "axis = -1 : i64, epsilon = 1.000000e-05 : f32"
+        yield onnx("LayerNormalization", [x, gain, gain], [x], attributes=norm)
+        yield Probe(
+            "train.layer_norm_grad",
+            {"dy": x, "x": x, "scale": gain},
+            [
+                f"%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale {{axis = 1 : i64, "
+                f"epsilon = 1.000000e-05 : f32}} : ({x}, {x}, {gain}) -> ({x}, {gain}, {gain})"
+            ],
+            {"dx": x, "ds": gain, "db": gain},
+        )
+
+
+def _attention(e: str, scale: int) -> Iterator[Probe]:
+    for batch, heads, rows in SQUARES:
+        batch *= scale
+        for width in (32, 64):
+            scores = tensor(batch, heads, rows, rows, element=e)
+            apart = tensor(batch, rows, heads, width, element=e)
+            query, key = (
+                tensor(batch, heads, rows, width, element=e),
+                tensor(batch, heads, width, rows, element=e),
+            )
+            yield Probe(
+                "onnx.MatMul of onnx.Transpose",
+                {"a": apart, "b": apart},
+                [
+                    f"%q = onnx.Transpose(%a) {{perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]}} : ({apart}) -> {query}",
+                    f"%k = onnx.Transpose(%b) {{perm = [0 : i64, 2 : i64, 3 : i64, 1 : i64]}} : ({apart}) -> {key}",
+                    f"%y = onnx.MatMul(%q, %k) : ({query}, {key}) -> {scores}",
+                ],
+                {"y": scores},
+            )  # fmt: skip
+            yield Probe(
+                "onnx.MatMul of onnx.Softmax",
+                {"p": scores, "v": apart},
+                [
+                    f"%t = onnx.Transpose(%v) {{perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]}} : ({apart}) -> {query}",
+                    f"%y = onnx.MatMul(%p, %t) : ({scores}, {query}) -> {query}",
+                ],
+                {"y": query},
+            )  # fmt: skip
+            yield onnx(
+                "Einsum",
+                [query, query],
+                [scores],
+                attributes='equation = "debc,deac->deba"',
+            )
+            yield onnx(
+                "Einsum",
+                [scores, query],
+                [query],
+                attributes='equation = "deba,deac->debc"',
+            )
+            yield onnx(
+                "Einsum",
+                [scores, query],
+                [query],
+                attributes='equation = "debc,deba->deca"',
+            )
+        yield onnx("Softmax", [scores], [scores], attributes="axis = -1 : i64")
+        mask = tensor(rows, rows, element=e)
+        yield Probe(
+            "onnx.Add of onnx.Mul",
+            {"x": scores, "m": mask},
+            [f"%y = onnx.Add(%x, %m) : ({scores}, {mask}) -> {scores}"],
+            {"y": scores},
+        )
+        yield Probe(
+            "train.softmax_grad",
+            {"dy": scores, "y": scores},
+            [f"%x = train.softmax_grad %dy, %y {{axis = -1 : i64}} : ({scores}, {scores}) -> {scores}"],
+            {"x": scores},
+        )  # fmt: skip
+
+
+def _products(e: str, scale: int) -> Iterator[Probe]:
+    """What a linear layer computes: its outputs, and both gradients."""
+    for rows, inputs, outputs in LAYERS:
+        rows *= scale
+        x, weight = (
+            tensor(rows, inputs, element=e),
+            tensor(inputs, outputs, element=e),
+        )
+        y, bias = tensor(rows, outputs, element=e), tensor(outputs, element=e)
+        yield onnx("Gemm", [x, weight, bias], [y])
+        yield onnx("Gemm", [x, y], [weight], attributes="transA = 1 : i64")
+        yield onnx("Gemm", [y, weight], [x], attributes="transB = 1 : i64")
+        x, y = (
+            tensor(4, rows // 4, inputs, element=e),
+            tensor(4, rows // 4, outputs, element=e),
+        )
+        yield onnx("MatMul", [x, weight], [y])
+        yield Probe(
+            "onnx.Add of onnx.MatMul",
+            {"x": x, "w": weight, "b": bias},
+            [
+                f"%p = onnx.MatMul(%x, %w) : ({x}, {weight}) -> {y}",
+                f"%y = onnx.Add(%p, %b) : ({y}, {bias}) -> {y}",
+            ],
+            {"y": y},
+        )
+
+
+def _lookups(e: str, scale: int) -> Iterator[Probe]:
+    for vocab in VOCABULARIES:
+        for batch, rows, width in LOOKUPS:
+            batch *= scale
+            table, ids = (
+                tensor(vocab, width, element=e),
+                tensor(batch, rows, element="i64"),
+            )
+            y = tensor(batch, rows, width, element=e)
+            yield onnx("Gather", [table, ids], [y], below=vocab)
+            yield Probe(
+                "train.gather_grad",
+                {"dy": y, "ids": ids, "table": table},
+                [f"%g = train.gather_grad %dy, %ids like %table {{axis = 0 : i64}} : ({y}, {ids}, {table}) -> {table}"],
+                {"g": table},
+                below=vocab,
+            )  # fmt: skip
+
+
+def _losses(e: str, scale: int) -> Iterator[Probe]:
+    for vocab in VOCABULARIES:
+        for batch, rows, _ in LOOKUPS:
+            batch *= scale
+            logits, labels, loss = (
+                tensor(batch, rows, vocab, element=e),
+                tensor(batch, rows, element="i64"),
+                tensor(),
+            )
+            yield Probe(
+                "train.cross_entropy",
+                {"x": logits, "labels": labels},
+                [f"%y = train.cross_entropy %x, %labels {{{_DIVISOR}}} : ({logits}, {labels}) -> {loss}"],
+                {"y": loss},
+                below=vocab,
+            )  # fmt: skip
+            yield Probe(
+                "train.cross_entropy_grad",
+                {"dy": loss, "x": logits, "labels": labels},
+                [f"%y = train.cross_entropy_grad %dy, %x, %labels {{{_DIVISOR}}} : ({loss}, {logits}, {labels}) -> {logits}"],
+                {"y": logits},
+                below=vocab,
+            )  # fmt: skip
+
+
+def _optimizers(e: str, scale: int) -> Iterator[Probe]:
+    settings = (
+        "learning_rate = 1.000000e-03 : f64, weight_decay = 1.000000e-02 : f64, beta1 = "
+        "9.000000e-01 : f64, beta2 = 9.990000e-01 : f64, epsilon = 1.000000e-08 : f64"
+    )
+    for rows, *columns in PARAMETERS:
+        shape = (rows * scale, *columns)
+        p, step = tensor(*shape, element=e), tensor(element="i64")
+        yield Probe(
+            "train.adamw",
+            {"p": p, "g": p, "m": p, "v": f'{p} {{dist.role = "state"}}', "step": step},
+            [
+                f"%a, %b, %c = train.adamw %p, %g, %m, %v, %step {{{settings}}} : "
+                f"({p}, {p}, {p}, {p}, {step}) -> ({p}, {p}, {p})"
+            ],
+            {"a": p, "b": p, "c": p},
+        )

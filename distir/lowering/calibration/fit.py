@@ -1,0 +1,171 @@
+"""Figures of ops and links that explain what was measured, and how well they do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.errors import DistIRError
+from distir.interpreters.cost.measured import OpFigures
+
+CACHES = (0.0, 2.0**17, 2.0**18, 2.0**19, 2.0**20, 2.0**21, 2.0**22)
+"""Sizes in bytes from which on an op may be slower; 0: it is not."""
+
+SHORTEST = 1e-5
+"""Seconds that shorter measurements count as: an error of a view's 2 us changes nothing."""
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """
+    An op that computes `flops`, moves `moved` bytes and took `seconds`, of the `total`
+    that was measured (a program may have had to do more than this op).
+    """
+
+    flops: float
+    moved: float
+    seconds: float
+    total: float
+
+
+@dataclass(frozen=True)
+class Residual:
+    """
+    What figures leave unexplained: the mean and the largest error, relative to what was
+    measured (but at least to `SHORTEST`), over so many samples.
+    """
+
+    name: str
+    samples: int
+    mean: float
+    largest: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples} measurements, mean error {self.mean:.1%}, largest "
+            f"{self.largest:.1%}"
+        )
+
+
+def check_residuals(residuals: Sequence[Residual], limit: float) -> None:
+    """Refuses a fit whose mean error is above `limit` somewhere. Raises DistIRError."""
+    bad = [r for r in residuals if not r.mean <= limit]
+    if bad:
+        shown = "; ".join(f"{r.name}: {r}" for r in bad)
+        raise DistIRError(
+            f"the measurements do not fit ({shown}; at most {limit:.0%} is accepted): "
+            f"nothing was written. Most likely something else used the machine: try again "
+            f"when it is idle, with more --rounds, or accept more with --tolerance"
+        )
+
+
+@dataclass(frozen=True)
+class OpFit:
+    """Figures of an op, and the samples that they explain."""
+
+    figures: OpFigures
+    samples: Sequence[Sample]
+    residual: Residual
+
+
+def fit_op(name: str, samples: Sequence[Sample]) -> OpFit:
+    """
+    The figures of an op with the least squares of relative errors; none is negative.
+    Raises DistIRError without enough samples.
+    """
+    _check_count(name, samples)
+    seconds = np.array([s.seconds for s in samples])
+    flops, moved = (
+        np.array([getattr(s, f) for s in samples]) for f in ("flops", "moved")
+    )
+    totals = np.array([s.total for s in samples])
+    best: tuple[float, OpFigures, Array] | None = None
+    for cache in CACHES:
+        if cache and min((moved <= cache).sum(), (moved > 1.5 * cache).sum()) < 2:
+            continue  # one sample alone would say how fast or how slow
+        columns = [np.ones_like(seconds), flops, moved]
+        if cache:
+            columns.append(np.maximum(0.0, moved - cache))
+        found, error = _least_squares(np.stack(columns, 1), seconds, totals)
+        # A cache must explain something to be believed.
+        if best is None or error < 0.9 * best[0] - 1e-12:
+            beyond = found[3] if cache else 0.0
+            overhead, per_flop, per_byte = (float(x) for x in found[:3])
+            at = cache if beyond else 0.0
+            figures = OpFigures(overhead, per_flop, per_byte, float(beyond), at)
+            best = error, figures, found
+    assert best is not None
+    figures = best[1]
+    pairs = [
+        (s.total - s.seconds + figures.seconds(s.flops, s.moved), s.total)
+        for s in samples
+    ]
+    return OpFit(figures, samples, residual(name, pairs))
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """Seconds of a kind of communication: `overhead`, and `per_byte` of its buffer."""
+
+    overhead: float
+    per_byte: float
+    residual: Residual
+
+
+def fit_communication(kind: str, samples: Sequence[tuple[float, float]]) -> LinkFit:
+    """The same for pairs of bytes and seconds. Raises DistIRError."""
+    _check_count(kind, samples)
+    size, seconds = np.array(samples).T
+    columns = np.stack([np.ones_like(size), size], 1)
+    (overhead, per_byte), _ = _least_squares(columns, seconds, seconds)
+    if per_byte <= 0:
+        raise DistIRError(
+            f"{kind} took no longer for larger buffers, so that no bandwidth can be told; "
+            f"measure again when the machine is idle"
+        )
+    pairs = [(overhead + s * per_byte, t) for s, t in samples]
+    return LinkFit(float(overhead), float(per_byte), residual(kind, pairs))
+
+
+def residual(name: str, pairs: Sequence[tuple[float, float]]) -> Residual:
+    """The residual of pairs of predicted and measured seconds."""
+    errors = [abs(p - took) / max(took, SHORTEST) for p, took in pairs]
+    return Residual(name, len(errors), float(np.mean(errors)), max(errors))
+
+
+def _check_count(name: str, samples: Sequence[object]) -> None:
+    if len(samples) < 3:
+        raise DistIRError(
+            f"{name} was measured {len(samples)} times, too few to fit figures to; "
+            f"measure at least 3 sizes"
+        )
+
+
+def _least_squares(
+    columns: Array, seconds: Array, totals: Array
+) -> tuple[Array, float]:
+    """
+    The coefficients that are not negative with the least squares of errors relative to
+    `totals`, and these squares. There are few columns, so every choice of those that count is
+    tried: the best one whose coefficients are all positive is the optimum.
+    """
+    weighted, target = columns / totals[:, None], seconds / totals
+    best, least = np.zeros(columns.shape[1]), float(target @ target)
+    useful = [i for i in range(columns.shape[1]) if columns[:, i].any()]
+    for count in range(1, len(useful) + 1):
+        for chosen in combinations(useful, count):
+            scale = np.abs(weighted[:, chosen]).max(0)
+            found = np.linalg.lstsq(weighted[:, chosen] / scale, target, rcond=None)[0]
+            if (found < 0).any():
+                continue
+            error = weighted[:, chosen] / scale @ found - target
+            if error @ error < least:
+                best, least = np.zeros(columns.shape[1]), float(error @ error)
+                best[list(chosen)] = found / scale
+    return best, least

@@ -1,0 +1,162 @@
+"""What was measured of a machine, as a profile and as a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from xdsl.printer import Printer
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.interpreters.cost.profiles import Profile
+from distir.lowering.calibration.fit import LinkFit, OpFit, Residual
+from distir.lowering.calibration.samples import OpFits
+
+LINK = "link"
+SEND = "send"
+PASSING = {
+    "all_reduce": 1.0,
+    "all_gather": 0.5,
+    "reduce_scatter": 0.5,
+    "all_to_all": 0.25,
+    SEND: 1.0,
+}
+"""
+By kind of communication, the share of a whole tensor that each of two devices sends: parts
+go around a ring once, in an all-reduce twice; in an all-to-all half of each part stays.
+"""
+SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """
+    A machine of `devices` equal devices of kind `device`, as it was measured: `ops` by
+    element type and name, `links` by kind of communication between two devices (empty for
+    a single device); `memory` in bytes per device. `conditions` say how it was measured.
+    """
+
+    name: str
+    device: str
+    devices: int
+    memory: int
+    ops: OpFits
+    links: Mapping[str, LinkFit]
+    conditions: str
+
+    @property
+    def residuals(self) -> list[Residual]:
+        """What no figure explains, of every op and kind of communication."""
+        fits = [fit for table in self.ops.values() for fit in table.values()]
+        return [fit.residual for fit in (*fits, *self.links.values())]
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes/s of the fastest addition."""
+        fits = [f for t in self.ops.values() for n, f in t.items() if n == SUM]
+        return max(s.moved / s.seconds for fit in fits for s in fit.samples)
+
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """FLOP/s of the fastest product, by element type."""
+        return {
+            element: max(s.flops / s.seconds for s in table[PRODUCT].samples)
+            for element, table in self.ops.items()
+            if PRODUCT in table
+        }
+
+    def cluster(self) -> ClusterOp:
+        """The machine as a `device.cluster`, with the best rates that were measured."""
+        peaks = self.peak_flops
+        kind = KindOp(
+            self.device,
+            range(self.devices),
+            memory=self.memory,
+            memory_bandwidth=self.memory_bandwidth,
+            peak_flops={**peaks, "default": min(peaks.values())},
+            launch_latency=0.0,
+        )
+        links: list[LinkOp] = []
+        if self.links:
+            send = self.links[SEND]
+            links = [
+                LinkOp(
+                    LINK,
+                    self.devices,
+                    bandwidth=self.link_bandwidth,
+                    latency=send.overhead,
+                )
+            ]
+        return ClusterOp(self.name, [kind], links)
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Bytes/s of large messages."""
+        return 1 / self.links[SEND].per_byte
+
+    def cluster_text(self) -> str:
+        """The `.mlir` file of the cluster."""
+        stream = StringIO()
+        Printer(stream=stream).print_op(self.cluster())
+        return f"// {self.conditions}\n{stream.getvalue()}\n"
+
+    def profile_json(self) -> dict[str, Any]:
+        """The profile, as `Profile.parse` reads it."""
+        classes = {element: self._classes(element) for element in self.peak_flops}
+        ops = {
+            element: {name: _op_json(fit) for name, fit in sorted(table.items())}
+            for element, table in self.ops.items()
+        }
+        return {
+            "description": self.conditions,
+            "device": self.device,
+            "compute": {"default": next(iter(classes.values())), **classes},
+            "dispatch": {
+                "op": 0.0,
+                "collective": 0.0,
+                "source": "part of every figure",
+            },
+            "links": {} if not self.links else {LINK: self._link()},
+            "ops": ops,
+        }
+
+    def profile(self) -> Profile:
+        """The profile itself."""
+        return Profile.parse(self.name, json.loads(json.dumps(self.profile_json())))
+
+    def _classes(self, element: str) -> dict[str, Any]:
+        """Curves for ops that were not measured, as the plainest one of their class."""
+        table = self.ops[element]
+        moving = {"bandwidth": 1.0, "overhead": table[SUM].figures.overhead}
+        computing = {
+            "bandwidth": 1.0,
+            "efficiency": 1.0,
+            "overhead": table[PRODUCT].figures.overhead,
+        }
+        return {
+            "elementwise": {**moving, "source": f"as {SUM}"},
+            "contraction": {**computing, "source": f"as {PRODUCT}"},
+        }
+
+    def _link(self) -> dict[str, Any]:
+        """
+        Figures by kind of communication, whose bandwidth is that of the bytes that pass the
+        link (`PASSING`).
+        """
+        kinds = {
+            kind: {
+                "bandwidth": PASSING[kind] / (fit.per_byte * self.link_bandwidth),
+                "overhead": fit.overhead,
+                "latency": 0.0,
+                "source": f"measured: {fit.residual}",
+            }
+            for kind, fit in self.links.items()
+        }
+        return {**kinds[SEND], "kinds": kinds}
+
+
+def _op_json(fit: OpFit) -> dict[str, Any]:
+    return fit.figures.to_json(f"measured: {fit.residual}")

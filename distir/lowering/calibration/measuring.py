@@ -1,0 +1,151 @@
+"""Measuring a machine: from probes to a `Machine`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from distir.errors import DistIRError
+from distir.lowering.calibration.communication_probes import communication_probes
+from distir.lowering.calibration.compute_probes import compute_probes
+from distir.lowering.calibration.fit import LinkFit, fit_communication
+from distir.lowering.calibration.machine import SEND, Machine
+from distir.lowering.calibration.probe import Probe, Prober
+from distir.lowering.calibration.samples import fit_ops
+from distir.lowering.timing import (
+    TimedPackage,
+    Timings,
+    TimingSettings,
+    time_packages,
+    timing_spawner,
+    typical,
+)
+from distir.lowering.torch_package import write_package
+
+Log = Callable[[str], None]
+
+BACKENDS = ("gloo", "nccl")
+GPU_SCALE = 16
+"""How much larger the tensors are that GPUs are measured with."""
+
+Timer = Callable[[Sequence[Probe]], tuple[list[float], str, int]]
+"""Seconds of each probe, the name of the device, its memory in bytes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """
+    - `backend`: `gloo` measures CPUs, one core a device, `nccl` GPUs;
+    - `devices`: how many work at the same time, as in a distributed program; with one,
+      there is no communication to measure;
+    - `element`: the element type of all tensors;
+    - `rounds`: how often everything is measured.
+    """
+
+    backend: str = "gloo"
+    devices: int = 2
+    element: str = "f32"
+    rounds: int = 3
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind of devices."""
+        return "core" if self.backend == "gloo" else "gpu"
+
+    @property
+    def timing(self) -> TimingSettings:
+        """
+        On CPUs probes take turns, so that data is as far away as in a program.
+        A GPU runs many calls on end: it works while the host issues the next ones.
+        """
+        if self.backend == "gloo":
+            return TimingSettings(rounds=self.rounds, warm_up=1, samples=8, in_turn=2)
+        return TimingSettings(rounds=self.rounds, warm_up=2, samples=7, least_s=5e-3)
+
+
+def calibrate(settings: Settings, log: Log, timer: Timer | None = None) -> Machine:
+    """
+    Measures the machine at hand and fits a profile to what it finds. `timer` times probes
+    in another way than by running them. Raises DistIRError.
+    """
+    if settings.backend not in BACKENDS:
+        raise DistIRError(
+            f"there is no backend {settings.backend!r}; choose one of {', '.join(BACKENDS)}"
+        )
+    if settings.devices not in (1, 2):
+        raise DistIRError(
+            f"calibration needs 1 device, or 2 to measure links too, not "
+            f"{settings.devices}; the profile serves any number of them"
+        )
+    scale = 1 if settings.backend == "gloo" else GPU_SCALE
+    computing = compute_probes(settings.element, scale)
+    talking = (
+        communication_probes(settings.element, scale) if settings.devices > 1 else []
+    )
+    probes = _mixed(computing, talking)
+    log(f"measuring {len(probes)} programs on {settings.devices} x {settings.kind}")
+    if timer is None:
+        seconds, device, memory = _timed(probes, settings, log)
+    else:
+        seconds, device, memory = timer(probes)
+    local = [(p, s) for p, s in zip(probes, seconds, strict=True) if not p.kind]
+    ops = fit_ops([p for p, _ in local], [s for _, s in local])
+    return Machine(
+        name="machine",
+        device=settings.kind,
+        devices=settings.devices,
+        memory=memory,
+        ops=ops,
+        links=_links(probes, seconds),
+        conditions=(
+            f"measured by distir calibrate on {settings.devices} x {device} at the same "
+            f"time, {settings.element}, backend {settings.backend}"
+        ),
+    )
+
+
+def _mixed(first: Sequence[Probe], second: Sequence[Probe]) -> list[Probe]:
+    """Both, the second ones spread evenly over the first."""
+    places = [(i / len(first), p) for i, p in enumerate(first)]
+    places += [((i + 0.5) / len(second), p) for i, p in enumerate(second)]
+    return [probe for _, probe in sorted(places, key=lambda place: place[0])]
+
+
+def _timed(
+    probes: Sequence[Probe], settings: Settings, log: Log
+) -> tuple[list[float], str, int]:
+    with tempfile.TemporaryDirectory(prefix="distir-") as name, timing_spawner() as s:
+        prober, folder = Prober(), Path(name)
+
+        def timed(chosen: Sequence[Probe], timing: TimingSettings) -> Timings:
+            packages = [
+                TimedPackage(
+                    write_package(prober.module(probe), folder / str(i)), probe.below
+                )
+                for i, probe in enumerate(chosen)
+            ]
+            return time_packages(
+                packages,
+                settings.devices,
+                timing,
+                spawner=s,
+                backend=settings.backend,
+                progress=log,
+            )
+
+        # Devices that are not there are found out before all the work.
+        timed(probes[:1], TimingSettings(rounds=1, warm_up=0, samples=1))
+        timings = timed(probes, settings.timing)
+    return [typical(t) for t in timings.times], timings.device, timings.memory
+
+
+def _links(probes: Sequence[Probe], seconds: Sequence[float]) -> dict[str, LinkFit]:
+    samples: dict[str, list[tuple[float, float]]] = {}
+    for probe, took in zip(probes, seconds, strict=True):
+        if probe.kind:
+            # Sends go there and back.
+            one = took / 2 if probe.kind == SEND else took
+            samples.setdefault(probe.kind, []).append((probe.size, one))
+    return {kind: fit_communication(kind, found) for kind, found in samples.items()}

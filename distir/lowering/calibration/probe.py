@@ -1,0 +1,110 @@
+"""
+A micro-benchmark: a program of one op, lowered like any other, so that what is timed is
+what generated programs run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.universe import Universe
+
+
+def tensor(*shape: int, element: str = "f32") -> str:
+    """A tensor type as text."""
+    return f"tensor<{'x'.join([*map(str, shape), element])}>"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """
+    A program whose last op is the one to measure.
+
+    - `name`: what the measurement is filed under: an op's name, or `A of B` for an A whose
+      operand comes from a B, where that makes a difference;
+    - `arguments`: types by SSA name; `body`: the ops, one a line; `results`: SSA names and
+      types of what is returned;
+    - `below`: integer arguments are less than that;
+    - `kind`: of communication, if it is that, with a buffer of `size` bytes; `prologue`: the
+      meshes of its layouts.
+    """
+
+    name: str
+    arguments: Mapping[str, str]
+    body: Sequence[str]
+    results: Mapping[str, str]
+    below: int = 2
+    kind: str = ""
+    size: int = 0
+    prologue: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """The program as text."""
+        arguments = ", ".join(f"%{n}: {t}" for n, t in self.arguments.items())
+        types = ", ".join(self.results.values())
+        values = ", ".join(f"%{n}" for n in self.results)
+        lines = [
+            *self.prologue,
+            f"func.func @main({arguments}) -> ({types}) {{",
+            *(f"  {line}" for line in self.body),
+            f"  func.return {values} : {types}",
+            "}",
+        ]
+        return "\n".join(lines)
+
+
+class Prober:
+    """Makes the programs of probes."""
+
+    def __init__(self) -> None:
+        self._context = Context()
+        for name, factory in Universe.get_multiverse().all_dialects.items():
+            self._context.register_dialect(name, factory)
+
+    def module(self, probe: Probe) -> ModuleOp:
+        """The program of a probe."""
+        parser = Parser(self._context, probe.text, f"probe of {probe.name}")
+        module = parser.parse_module()
+        module.verify()
+        return module
+
+
+def onnx(
+    name: str,
+    operands: Sequence[str],
+    results: Sequence[str],
+    *,
+    attributes: str = "",
+    constants: Mapping[int, str] | None = None,
+    filed: str = "",
+    below: int = 2,
+) -> Probe:
+    """
+    A probe of one operator of ONNX: `operands` and `results` are types, `constants` the
+    operands that are constants, as `dense` attributes.
+    """
+    constants = constants or {}
+    body = [
+        f"%c{i} = onnx.Constant() {{value = {value}}} : () -> {operands[i]}"
+        for i, value in constants.items()
+    ]
+    names = [f"c{i}" if i in constants else f"x{i}" for i in range(len(operands))]
+    outputs = [f"y{i}" for i in range(len(results))]
+    used = ", ".join("%" + n for n in names)
+    types = f"({', '.join(operands)}) -> "
+    types += results[0] if len(results) == 1 else f"({', '.join(results)})"
+    attached = f" {{{attributes}}}" if attributes else ""
+    shown = ", ".join("%" + n for n in outputs)
+    body.append(f"{shown} = onnx.{name}({used}){attached} : {types}")
+    return Probe(
+        filed or f"onnx.{name}",
+        {f"x{i}": t for i, t in enumerate(operands) if i not in constants},
+        body,
+        dict(zip(outputs, results, strict=True)),
+        below,
+    )

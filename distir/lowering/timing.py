@@ -1,0 +1,129 @@
+"""How long packages take on this machine: every rank a process, calls timed together."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from distir.errors import DistIRError
+from distir.lowering.launch import Progress, Spawner, run_script
+
+STEADY_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
+"""
+Lets processes with glibc keep the memory that they free. Otherwise whether a tensor costs
+page faults depends on what else was freed before.
+"""
+
+
+def timing_spawner() -> Spawner:
+    """A process to time packages in, on equal terms."""
+    return Spawner(STEADY_MEMORY)
+
+
+@dataclass(frozen=True)
+class TimedPackage:
+    """
+    A package written by `write_package`, and the random arguments that it is given:
+    integers are less than `below`; calls go through several sets of arguments, of
+    `footprint` bytes together, so that these do not stay in a cache that is smaller.
+    """
+
+    folder: Path
+    below: int = 2
+    footprint: int = 0
+
+
+@dataclass(frozen=True)
+class TimingSettings:
+    """
+    Every package has its turn in each of `rounds`, so that a disturbance hits all of them
+    and not one. In a turn it is called `warm_up` times, then timed `samples` times, each
+    time for so many calls on end that they take about `least_s` seconds. With `in_turn` the
+    packages take turns instead, as the ops of a program do: in a turn, that many calls
+    after one that is not timed, each with other arguments: code is in the caches, data is not.
+    """
+
+    rounds: int = 3
+    warm_up: int = 2
+    samples: int = 7
+    least_s: float = 0.0
+    in_turn: int = 0
+
+
+Timing = list[list[float]]
+"""Seconds per call of one package: per round, the samples."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Timings of packages, on a device of that name and memory in bytes."""
+
+    times: list[Timing]
+    device: str
+    memory: int
+
+
+def typical(rounds: Timing) -> float:
+    """
+    The least of the rounds' medians: a disturbance makes a round slower, never faster;
+    within a round what varies, such as the time to wake a thread, varies in programs too.
+    """
+    return min(median(samples) for samples in rounds)
+
+
+def time_packages(
+    packages: Sequence[TimedPackage],
+    ranks: int,
+    settings: TimingSettings,
+    *,
+    spawner: Spawner,
+    backend: str = "gloo",
+    timeout_s: float = 600.0,
+    progress: Progress | None = None,
+) -> Timings:
+    """
+    Times packages in the same `ranks` processes; each needs so many, or one: then every
+    rank runs it for itself. On the CPU each process has one thread. Raises DistIRError.
+    """
+    if not packages:
+        raise DistIRError("there is no package to time")
+    with tempfile.TemporaryDirectory(prefix="distir-") as name:
+        folder = Path(name)
+        job = {
+            "ranks": ranks,
+            "settings": asdict(settings),
+            "packages": [
+                {
+                    "folder": str(package.folder.resolve()),
+                    "below": package.below,
+                    "footprint": package.footprint,
+                }
+                for package in packages
+            ],
+        }
+        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        output = folder / "times.json"
+        run_script(
+            Path(__file__).with_name("timing_rank.py"),
+            ["--job", str(folder / "job.json"), "--output", str(output)],
+            ranks,
+            folder,
+            backend=backend,
+            timeout_s=timeout_s,
+            progress=progress,
+            spawner=spawner,
+            renews=True,
+        )
+        try:
+            found = json.loads(output.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DistIRError(f"the timing left no result: {error}") from error
+        device = found["device"]
+        return Timings(found["times"], device["name"], device["memory"])

@@ -1,0 +1,267 @@
+"""
+What each rank of a timing runs (`distir.lowering.timing`): it loads the packages that a job
+names, one after the other, with random arguments, and times calls of their `main`.
+
+A call starts on all ranks at the same moment of the machine's clock, and lasts until the
+last rank has its results. Where it is short, several calls in a row are timed together.
+
+Or the packages take turns, call by call, as the ops of a program do: what one finds in the
+caches is what the others left there. Packages of one process are run by every rank for
+itself, all at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+AHEAD_S = 3e-4
+"""How long before the start of a call the ranks agree on it."""
+
+
+def load_package(folder: str, name: str) -> tuple[Any, Any, Any]:
+    """`program`, `runtime` and `collectives` of the package in a folder."""
+    path = Path(folder)
+    spec = importlib.util.spec_from_file_location(
+        name, path / "__init__.py", submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    names = ("program", "runtime", "collectives")
+    return tuple(importlib.import_module(f"{name}.{n}") for n in names)  # pyright: ignore[reportReturnType]
+
+
+def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor:
+    """
+    Integers in [0, below); states in [0, 1), as second moments must be; others normal,
+    scaled so that products with a matrix stay about as large as they are.
+    """
+    if spec.dtype == torch.bool:
+        return torch.ones(shape, dtype=torch.bool)
+    if not spec.dtype.is_floating_point:
+        return torch.randint(0, below, shape, dtype=spec.dtype)
+    if spec.role == "state":
+        return torch.rand(shape).to(spec.dtype)
+    scale = shape[0] ** -0.5 if spec.role == "parameter" and len(shape) > 1 else 1.0
+    return (torch.randn(shape) * scale).to(spec.dtype)
+
+
+class Body:
+    """This rank's part of a program, with sets of arguments that calls go through."""
+
+    def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
+        loaded = load_package(job["folder"], f"timed{number}")
+        self.program, self.runtime, self.collectives = loaded
+        self.is_alone = len(self.program.RANKS) == 1
+        self.job, self.device = job, device
+        self.rank = 0 if self.is_alone else rank
+        self.meshes: dict[str, Any] = {}
+        self.calls = 1
+
+    def connect(self, known: dict[str, Any]) -> None:
+        """Makes the process groups, or takes those of a program with the same meshes."""
+        for name, spec in self.program.MESHES.items():
+            key = f"{name} {spec.axes} {spec.ranks} {spec.groups}"
+            if self.is_alone:
+                continue  # nobody to connect to
+            if key not in known:
+                known[key] = self.runtime.Mesh(spec, self.device.type)
+            self.meshes[name] = known[key]
+        own = self.program.RANKS[self.rank]
+        self.body = own.program(self.meshes, own.numbers)
+
+    def arguments(self, least: int = 1) -> list[list[torch.Tensor]]:
+        """Several sets of arguments, at least so many, and of the footprint together."""
+        own = self.program.RANKS[self.rank].program
+        specs = [self.program.ARGUMENTS[i] for i in own.arguments]
+
+        def made() -> list[torch.Tensor]:
+            found: list[torch.Tensor] = []
+            for spec in specs:
+                mesh = self.program.MESHES.get(spec.mesh)
+                shape = self.runtime.local_shape(spec, mesh)
+                value = random_tensor(spec, shape, self.job["below"])
+                found.append(value.to(self.device))
+            return found
+
+        sets = [made()]
+        size = sum(x.nbytes for x in sets[0])
+        while len(sets) < least or (
+            size and len(sets) * size < self.job["footprint"] and len(sets) < 64
+        ):
+            sets.append(made())
+        return sets
+
+
+class Ranks:
+    """The other ranks, and a clock that all of them can read."""
+
+    def __init__(self, rank: int, size: int, device: torch.device):
+        self.rank, self.size, self.device = rank, size, device
+
+    def synchronise(self) -> None:
+        """Waits for the device to finish what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def start(self) -> float:
+        """A moment at which all ranks go on together."""
+        self.synchronise()
+        if self.size == 1:
+            return time.perf_counter()
+        dist.barrier()
+        at = torch.tensor([time.perf_counter() + AHEAD_S], dtype=torch.float64)
+        at = at.to(self.device)
+        dist.broadcast(at, 0)
+        moment = float(at.item())
+        while time.perf_counter() < moment:
+            pass
+        return moment
+
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, one by one."""
+        if self.size == 1:
+            return values
+        found = torch.tensor(values, dtype=torch.float64).to(self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return found.tolist()
+
+
+def timed_calls(body: Body, sets: list[list[torch.Tensor]], ranks: Ranks) -> float:
+    """Seconds per call, of `body.calls` calls on end."""
+    main, finish = body.body.main, body.collectives.finish_sends
+    count, different = body.calls, len(sets)
+    start = ranks.start()
+    for i in range(count):
+        main(*sets[i % different])
+        finish()
+    ranks.synchronise()
+    return (time.perf_counter() - start) / count
+
+
+def time_body(body: Body, ranks: Ranks, settings: dict[str, Any]) -> list[float]:
+    """Seconds per call, several times, after calls that warm up."""
+    sets = body.arguments()
+    for _ in range(settings["warm_up"]):
+        timed_calls(body, sets, ranks)
+    (least,) = ranks.largest([timed_calls(body, sets, ranks)])
+    body.calls = max(1, min(10_000, round(settings["least_s"] / max(least, 1e-7))))
+    if body.calls > 1:
+        timed_calls(body, sets, ranks)
+    return ranks.largest(
+        [timed_calls(body, sets, ranks) for _ in range(settings["samples"])]
+    )
+
+
+def time_in_turn(
+    bodies: list[Body], ranks: Ranks, settings: dict[str, Any]
+) -> list[list[float]]:
+    """
+    Seconds per call of each program, which take turns: in each, after a call that is not
+    timed, a few with other arguments. So code is in the caches and data is not, as for ops
+    that recur in a program.
+    """
+    calls = settings["in_turn"]
+    arguments = [body.arguments(calls + 1)[: calls + 1] for body in bodies]
+    starts: list[float] = []
+    ends: list[float] = []
+    ranks.start()
+    for _ in range(settings["warm_up"] + settings["samples"]):
+        for body, (first, *sets) in zip(bodies, arguments, strict=True):
+            main, finish = body.body.main, body.collectives.finish_sends
+            main(*first)
+            finish()
+            starts.append(time.perf_counter())
+            for given in sets:
+                main(*given)
+                finish()
+            ends.append(time.perf_counter())
+    # A call together begins when the last rank does; one alone is each rank's own.
+    own = [end - start for start, end in zip(starts, ends, strict=True)]
+    slower = ranks.largest(own)
+    last, until = ranks.largest(starts), ranks.largest(ends)
+    count = len(bodies)
+    found: list[list[float]] = [[] for _ in bodies]
+    for i in range(settings["warm_up"] * count, len(starts)):
+        body = i % count
+        alone = bodies[body].is_alone
+        took = slower[i] if alone else until[i] - last[i]
+        found[body].append(took / calls)
+    return found
+
+
+def described(device: torch.device, ranks: int) -> dict[str, Any]:
+    """The device that a rank runs on: its name and its memory in bytes."""
+    if device.type == "cuda":
+        memory = torch.cuda.mem_get_info(device)[1]
+        return {"name": torch.cuda.get_device_name(device), "memory": memory}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
+    return {"name": f"one core of {cpu_name()}", "memory": memory}
+
+
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--init-method", required=True)
+    options = parser.parse_args()
+    job = json.loads(Path(options.job).read_text(encoding="utf-8"))
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    packages = job["packages"]
+    runtime = load_package(packages[0]["folder"], "first")[1]
+    try:
+        rank, device = runtime.start(
+            options.backend, job["ranks"], options.timeout, options.init_method
+        )
+    except runtime.ProgramError as error:
+        sys.exit(f"error: {error}")
+    ranks = Ranks(rank, job["ranks"], device)
+    bodies = [Body(p, i, rank, device) for i, p in enumerate(packages)]
+    found: list[list[list[float]]] = [[] for _ in bodies]
+    known: dict[str, Any] = {}
+    with torch.inference_mode():
+        for body in bodies:
+            body.connect(known)
+        for round_ in range(job["settings"]["rounds"]):
+            if job["settings"]["in_turn"]:
+                times = time_in_turn(bodies, ranks, job["settings"])
+            else:
+                times: list[list[float]] = []
+                for body in bodies:
+                    body.calls = 1
+                    times.append(time_body(body, ranks, job["settings"]))
+            for every, own in zip(found, times, strict=True):
+                every.append(own)
+            runtime.report(f"round {round_ + 1} of {job['settings']['rounds']} done")
+    if rank == 0:
+        output = {"times": found, "device": described(device, job["ranks"])}
+        Path(options.output).write_text(json.dumps(output), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

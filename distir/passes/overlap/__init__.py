@@ -1,0 +1,1 @@
+"""The parts of `overlap-communication`: which collectives go where."""

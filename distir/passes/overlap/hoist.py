@@ -1,0 +1,65 @@
+"""
+Gatherings of arguments move out of functions, in front of their calls.
+
+There they can start before the call: while the layer before is computed, the parameters of
+the next one arrive. Only functions that call no others are concerned (layers). Out of larger
+ones, such as the stages of a pipeline, all of their parameters would be gathered at once.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import BlockArgument
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.collective import AllGatherOp
+from distir.dialects.dist import SCOPE
+from distir.passes.inline_calls import specialise
+from distir.program import made_with, reachable_functions, return_op, scope_of
+
+
+def hoist_gathers(module: ModuleOp) -> None:
+    """Moves gatherings of arguments from functions without calls to their callers."""
+    *called, _ = reachable_functions(module)
+    calls: dict[str, list[CallOp]] = {}
+    for op in module.walk():
+        if isinstance(op, CallOp):
+            calls.setdefault(op.callee.string_value(), []).append(op)
+    for function in called:
+        if not any(isinstance(op, CallOp) for op in function.body.block.ops):
+            for gather in _gathered_arguments(function):
+                _hoist(function, gather, calls.get(function.sym_name.data, []))
+
+
+def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
+    """Gatherings that are all that uses an argument."""
+    return [
+        op
+        for op in function.body.block.ops
+        if isinstance(op, AllGatherOp)
+        and isinstance(op.source, BlockArgument)
+        and len(list(op.source.uses)) == 1
+    ]
+
+
+def _hoist(function: FuncOp, gather: AllGatherOp, calls: list[CallOp]) -> None:
+    argument = gather.source
+    assert isinstance(argument, BlockArgument)
+    index = argument.index
+    for call in calls:
+        given = call.operands[index]
+        new = made_with(gather, [given], [gather.result.type])
+        if scope_of(gather):
+            scope = specialise(scope_of(gather), scope_of(call))
+            new.attributes[SCOPE] = StringAttr(scope)
+        new.results[0].name_hint = given.name_hint
+        Rewriter.insert_op(new, InsertPoint.before(call))
+        call.operands[index] = new.results[0]
+    argument = Rewriter.replace_value_with_new_type(argument, gather.result.type)
+    gather.result.replace_all_uses_with(argument)
+    Rewriter.erase_op(gather)
+    end = return_op(function)
+    function.properties["function_type"] = FunctionType.from_lists(
+        [a.type for a in function.body.block.args], [v.type for v in end.operands]
+    )

@@ -1,0 +1,146 @@
+"""
+Reductions of what a call gives move into the called function.
+
+There they can start as soon as their operand is computed, while the function goes on. A
+pipeline's backward function then reduces gradients in the call for the last micro-batch
+only: that call gets a function of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FunctionType,
+    ModuleOp,
+    StringAttr,
+    SymbolRefAttr,
+)
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.collective import AllReduceOp, CollectiveOp, ReduceScatterOp
+from distir.dialects.dist import SCOPE
+from distir.program import (
+    erase_unreachable,
+    functions,
+    made_with,
+    reachable_functions,
+    return_op,
+    unique_name,
+)
+
+REDUCTIONS = (AllReduceOp, ReduceScatterOp)
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """A collective as it may stand elsewhere: what it is, its axes and its result's type."""
+
+    kind: type[CollectiveOp]
+    axes: ArrayAttr[StringAttr]
+    type: Attribute
+
+    def on(self, value: SSAValue, like: Operation) -> CollectiveOp:
+        new = self.kind(value, [a.data for a in self.axes.data], self.type)
+        if SCOPE in like.attributes:
+            new.attributes[SCOPE] = like.attributes[SCOPE]
+        return new
+
+
+_Sunk = tuple[tuple[int, tuple[_Reduction, ...]], ...]
+"""Per result of a function the reductions that follow it, where there are any."""
+
+
+def sink_reductions(module: ModuleOp) -> None:
+    """Moves reductions into the functions whose results they reduce, callers first."""
+    pending = list(reversed(reachable_functions(module)))
+    while pending:
+        caller = pending.pop(0)
+        wanted: dict[str, dict[_Sunk, list[CallOp]]] = {}
+        for op in caller.body.block.ops:
+            if isinstance(op, CallOp):
+                found = _reductions(op, functions(module)[op.callee.string_value()])
+                by_reductions = wanted.setdefault(op.callee.string_value(), {})
+                by_reductions.setdefault(found, []).append(op)
+        for name, by_reductions in wanted.items():
+            for sunk, calls in by_reductions.items():
+                if sunk:
+                    function = _with_reductions(module, name, sunk)
+                    pending.append(function)
+                    for call in calls:
+                        _redirect(call, function, sunk)
+    erase_unreachable(module)
+
+
+def _reductions(call: CallOp, callee: FuncOp) -> _Sunk:
+    """The reductions of a call's results that the callee can do where it computes them."""
+    returned = return_op(callee).operands
+    found: list[tuple[int, tuple[_Reduction, ...]]] = []
+    for i, result in enumerate(call.results):
+        chain: list[_Reduction] = []
+        last: SSAValue = result
+        while (user := _only_reduction(last)) is not None:
+            chain.append(_Reduction(type(user), user.axes, user.result.type))
+            last = user.result
+        is_computed = isinstance(returned[i].owner, Operation)
+        if chain and is_computed and list(returned).count(returned[i]) == 1:
+            found.append((i, tuple(chain)))
+    return tuple(found)
+
+
+def _only_reduction(value: SSAValue) -> CollectiveOp | None:
+    """The reduction that is all that uses a value."""
+    users = [use.operation for use in value.uses]
+    if len(users) == 1 and isinstance(users[0], REDUCTIONS):
+        return users[0]
+    return None
+
+
+def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
+    """A copy of a function that reduces some of its results."""
+    original = functions(module)[name]
+    function = original.clone()
+    function.properties["sym_name"] = StringAttr(
+        unique_name(module, f"{name}_and_reduce")
+    )
+    Rewriter.insert_op(function, InsertPoint.after(original))
+    end = return_op(function)
+    for i, chain in sunk:
+        value = end.operands[i]
+        for reduction in chain:
+            like = value.owner
+            assert isinstance(like, Operation)
+            new = reduction.on(value, like)
+            new.result.name_hint = value.name_hint
+            Rewriter.insert_op(new, InsertPoint.after(like))
+            value = new.result
+        end.operands[i] = value
+    function.properties["function_type"] = FunctionType.from_lists(
+        [a.type for a in function.body.block.args], [v.type for v in end.operands]
+    )
+    return function
+
+
+def _redirect(call: CallOp, function: FuncOp, sunk: _Sunk) -> None:
+    """Lets the call take the function that reduces, in place of the reductions."""
+    outputs = function.function_type.outputs.data
+    new = made_with(call, call.operands, outputs)
+    new.properties["callee"] = SymbolRefAttr(function.sym_name)
+    Rewriter.insert_op(new, InsertPoint.before(call))
+    reduced = dict(sunk)
+    for i, (old, result) in enumerate(zip(call.results, new.results, strict=True)):
+        result.name_hint = old.name_hint
+        last: SSAValue = old
+        chain: list[CollectiveOp] = []
+        for _ in reduced.get(i, ()):
+            user = _only_reduction(last)
+            assert user is not None
+            chain.append(user)
+            last = user.result
+        last.replace_all_uses_with(result)
+        for op in reversed(chain):
+            Rewriter.erase_op(op)
+    Rewriter.erase_op(call)

@@ -1,0 +1,277 @@
+"""The search for the layouts of a whole program: build, solve, annotate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from time import perf_counter
+from typing import Literal
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.dist import Layout
+from distir.errors import DistIRError
+from distir.passes.annotations import requested_layout
+from distir.passes.search.sharding_choice import annotate
+from distir.passes.search.simulated_prices import SimulatedPrices
+from distir.passes.sharding_plan import ShardingPlan
+from distir.program import argument_attributes, entry_function, reachable_functions
+from distir.sharding.mesh import Mesh
+from distir.sharding.search import (
+    Before,
+    GraphBuilder,
+    LimitedProblem,
+    Peak,
+    peak_of,
+    with_memory,
+    work_size,
+)
+from distir.solver import InfeasibleError, Problem, Solution, solve
+
+Solver = Literal["auto", "highs", "cbc"]
+SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
+
+MAX_OPS = 2000
+"""Ops, counted once per call: a larger program shares choices between its calls."""
+
+MAX_ALTERNATIVES = 3000
+"""Alternatives of all choices together: above that, axes are chosen one by one."""
+
+
+_NANO = 1e9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    What a search may use.
+
+    - `memory`: bytes per device; None for as many as there are;
+    - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
+    - `gap`: how much dearer than the best the answer may be, as a fraction;
+    - `seconds`: of solving; None for as long as it takes.
+    """
+
+    memory: float | None = None
+    solver: Solver = "auto"
+    gap: float = 0.0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """
+    What a search found.
+
+    - `objective`: seconds of all ops and communication, as the simulator counts them;
+      `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
+    - `peak`: bytes on a device at most;
+    - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
+    - `shared`: whether repeated calls shared their choices; the bound is then one for plans
+      that share alike;
+    - `stages`: how many groups of mesh axes were chosen one after the other; with more than
+      one the bound is one for the last group;
+    - `method`, `build_seconds`, `solve_seconds`: how, and how long it took.
+    """
+
+    objective: float
+    bound: float
+    gap: float
+    peak: float
+    choices: int
+    alternatives: int
+    edges: int
+    shared: bool
+    stages: int
+    method: str
+    build_seconds: float
+    solve_seconds: float
+
+    def __str__(self) -> str:
+        shared = ", repeated calls share their choices" if self.shared else ""
+        stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
+        return (
+            f"{self.objective:.6g} s of work and communication, at most "
+            f"{100 * self.gap:.3g} % above the best, in {self.peak:.6g} bytes "
+            f"({self.choices} choices with "
+            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages})"
+        )
+
+
+def search_sharding(
+    module: ModuleOp,
+    mesh: Mesh,
+    cluster: ClusterOp,
+    limits: Limits | None = None,
+    *,
+    share: bool | None = None,
+    joint: bool | None = None,
+) -> Found:
+    """
+    Annotates a sequential program with the layouts that take the least time on a mesh of a
+    cluster, for `partition`.
+
+    `share`: whether repeated calls share their choices; by default those of programs with
+    more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
+    default if there are not more than `MAX_ALTERNATIVES`. Otherwise one is chosen after
+    the other, outermost first. Raises DistIRError.
+    """
+    limits = limits or Limits()
+    start = perf_counter()
+    ShardingPlan(module, mesh)  # refuses requests that no layout can meet
+    reachable = reachable_functions(module)
+    if share is None:
+        share = work_size(reachable) > MAX_OPS
+    prices = SimulatedPrices(mesh, cluster)
+    builder = GraphBuilder(reachable, mesh, prices, _requests(module), share=share)
+    axes = len(mesh.axes)
+    if joint is None:
+        joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
+    stages = [axes] if joint or axes < 2 else list(range(1, axes + 1))
+    search = _Search(builder, limits)
+    search.run_stages(stages)
+    annotate(module, search.body, search.chosen)
+    return search.found(share, len(stages), perf_counter() - start)
+
+
+class _Search:
+    """The stages of a search, each for some more of the mesh's axes."""
+
+    def __init__(self, builder: GraphBuilder, limits: Limits):
+        self.builder = builder
+        self.limits = limits
+        self.before: Before | None = None
+        self.solving = 0.0
+
+    def run_stages(self, stages: Sequence[int]) -> None:
+        """
+        Chooses for so many of the first axes at a time. Memory that does not fit may still be
+        split by the axes to come: at first they are expected to split all of it, and when
+        the last ones cannot, half as much, and so on.
+        """
+        sizes = [size for _, size in self.builder.mesh.axes]
+        rest = [prod(sizes[axes:]) for axes in stages]
+        splits, failure = float(rest[0]), None
+        while True:
+            self.before, axes = None, 0
+            try:
+                for axes, most in zip(stages, rest, strict=True):
+                    self.run(axes, max(1.0, min(splits, most)))
+                return
+            except DistIRError as error:
+                if not isinstance(error.__cause__, InfeasibleError):
+                    raise
+                # What the last axes could not do says more than what the first cannot.
+                is_last = axes == len(sizes)
+                failure = error if is_last or failure is None else failure
+                if not is_last or splits <= 1:
+                    raise failure from failure.__cause__
+                splits /= 2
+
+    def run(self, axes: int, splits: float) -> None:
+        """
+        Chooses for the first `axes` axes, as if there were `splits` times as much memory.
+        """
+        self.body = self.builder.build(axes, self.before)
+        self.problem = self.builder.graph.problem()
+        self.solution = self._solve(self.problem)
+        self._choose()
+        self.peak = peak_of(self.builder, self.body, self.chosen)
+        limit = inf if self.limits.memory is None else splits * self.limits.memory
+        if self.peak.bytes > limit:
+            limited = with_memory(self.builder, self.body, limit)
+            self.problem = limited.problem
+            try:
+                self.solution = self._solve(self.problem)
+            except InfeasibleError as error:
+                raise _too_small(error, limited, limit, splits, self.peak) from error
+            self._choose()
+            self.peak = peak_of(self.builder, self.body, self.chosen)
+        self.before = Before(self.body, self.chosen)
+
+    def _solve(self, problem: Problem) -> Solution:
+        """In nanoseconds, so that no method takes small costs for rounding errors."""
+        start = perf_counter()
+        by_program = self.limits.solver != "auto"
+        solution = solve(
+            Problem(
+                [costs * _NANO for costs in problem.costs],
+                {pair: matrix * _NANO for pair, matrix in problem.edges.items()},
+                problem.memory,
+            ),
+            method="integer-program" if by_program else "auto",
+            solver=self.limits.solver if self.limits.solver != "auto" else "highs",
+            time_limit=self.limits.seconds,
+            gap=self.limits.gap,
+        )
+        self.solving += perf_counter() - start
+        return solution
+
+    def _choose(self) -> None:
+        nodes = zip(self.builder.graph.nodes, self.solution.choice, strict=False)
+        self.chosen = {node: node.strategies[a] for node, a in nodes}
+
+    def found(self, shared: bool, stages: int, seconds: float) -> Found:
+        """What the last stage found, after that many seconds."""
+        return Found(
+            self.solution.objective / _NANO,
+            self.solution.bound / _NANO,
+            self.solution.gap,
+            self.peak.bytes,
+            len(self.problem.costs),
+            sum(len(costs) for costs in self.problem.costs),
+            len(self.problem.edges),
+            shared,
+            stages,
+            self.solution.method,
+            seconds - self.solving,
+            self.solving,
+        )
+
+
+def _too_small(
+    error: InfeasibleError,
+    limited: LimitedProblem,
+    limit: float,
+    splits: float,
+    fastest: Peak,
+) -> DistIRError:
+    """
+    Names what takes the most memory, and how much would do. The limit is `splits` times
+    that of a device.
+    """
+    device = limit / splits
+    largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]
+    if not largest:
+        largest = [name for name, _ in fastest.held[:5]]
+    text = (
+        f"search-sharding: no layouts fit into {device:.6g} bytes per device"
+        if error.proven
+        else f"search-sharding: no layouts were found in the time given that fit into "
+        f"{device:.6g} bytes per device"
+    )
+    if error.peak is not None:
+        assert limited.problem.memory is not None
+        constants = limit - limited.problem.memory.limit
+        text += f"; {(error.peak + constants) / splits:.6g} bytes would do"
+        if error.least is not None and error.least < error.peak:
+            least = (error.least + constants) / splits
+            text += f", and less than {least:.6g} cannot"
+    if largest:
+        text += f". Most is taken by {', '.join(largest)}"
+    return DistIRError(
+        f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
+        f"search"
+    )
+
+
+def _requests(module: ModuleOp) -> dict[int, Layout]:
+    """The layouts that arguments of the entry must have."""
+    attributes = argument_attributes(entry_function(module))
+    return {
+        i: layout
+        for i, entry in enumerate(attributes)
+        if (layout := requested_layout(entry)) is not None
+    }

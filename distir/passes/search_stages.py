@@ -1,0 +1,130 @@
+"""`search-stages`: which stage of a pipeline each op runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.errors import DistIRError
+from distir.passes.annotations import add_notes
+from distir.passes.pipeline import PipelinePass
+from distir.passes.pipelines.stages import UNIFORM, forward_stages, mark
+from distir.passes.pipelines.structure import Structure
+from distir.passes.stage_search import (
+    Graph,
+    Judge,
+    OpCosts,
+    Outcome,
+    candidates,
+    simulated,
+)
+from distir.solver.stages import Division
+
+
+@dataclass(frozen=True)
+class SearchStagesPass(ModulePass):
+    """
+    Divides a program that is distributed over time into the stages of a pipeline (Rhino
+    section 5): marks each forward op with its stage (`dist.stage`), which `pipeline`
+    follows. Run it between `partition{lower=false}` and `pipeline`, or with
+    `distribute{stages=search}`.
+
+    Ops cost what the simulator says, calls of layers being one op each. The busiest stage
+    has as little to do as possible, or a little more if that spares communication, under
+    a limit to the memory of each stage; a value is charged once for each stage that it is
+    sent to, however many it skips. Divisions for several load caps are compared with each
+    other, with equal numbers of layers and with the default of `pipeline`: the simulator
+    says which makes the fastest pipeline among those that fit.
+
+    - `p`, `schedule`, `chunks`, `schedule_file`, `blocking_sends`: of the pipeline;
+    - `method`: `in-order` divides the program's order by dynamic programming;
+      `integer-program` is exact for branches side by side, but slow; `auto` takes the
+      second besides the first where a graph that is small enough has branches;
+    - `time_limit`: seconds, of which the divisions take half at most; then only what
+      `pipeline` would do by itself is still simulated.
+
+    `dist.notes` says what was chosen, and how far it may be from the best.
+    """
+
+    name = "search-stages"
+
+    p: int = 1
+    schedule: str = ""
+    chunks: int | None = None
+    schedule_file: str = ""
+    blocking_sends: bool = False
+    method: str = "auto"
+    time_limit: float = 10.0
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        pipeline = PipelinePass(
+            p=self.p,
+            schedule=self.schedule,
+            chunks=self.chunks,
+            schedule_file=self.schedule_file,
+            blocking_sends=self.blocking_sends,
+        )
+        start = monotonic()
+        structure = Structure(op)
+        schedule = pipeline.schedule_for(structure)
+        usual = dict(_usual_divisions(structure, schedule.stages))
+        graph = Graph.of(structure, schedule, OpCosts.of(ctx, op, structure))
+        half, end = start + self.time_limit / 2, start + self.time_limit
+        found = candidates(graph, self.method, half, usual)
+        outcomes = simulated(graph, found, Judge(ctx, op, pipeline), end)
+        best = min(outcomes, key=lambda o: (not o.fits, o.step_time_s))
+        mark(graph.stages(best.candidate.stages))
+        add_notes(op, [_chosen(graph, best, outcomes, len(found))])
+
+
+def _usual_divisions(
+    structure: Structure, count: int
+) -> Iterator[tuple[str, list[int]]]:
+    """What `pipeline` does by itself; raises its errors for what cannot be divided."""
+    equal = forward_stages(structure, count, ())
+    yield "equal work", [equal[op] for op in structure.forward]
+    try:
+        uniform = forward_stages(structure, count, (UNIFORM,))
+    except DistIRError:
+        return  # fewer layers that are functions than stages
+    yield "equal numbers of layers", [uniform[op] for op in structure.forward]
+
+
+def _chosen(
+    graph: Graph, best: Outcome, outcomes: Sequence[Outcome], found: int
+) -> str:
+    """What was chosen, and from what."""
+    candidate, problem = best.candidate, graph.problem
+    loads = problem.stage_loads(candidate.stages)
+    text = (
+        f"search-stages divided {len(graph.ops)} ops into {problem.stages} stages, "
+        f"{candidate.name}: the busiest works {loads.max():.4g} s a step, the average "
+        f"{loads.mean():.4g} s, sends take "
+        f"{problem.communication(candidate.stages):.4g} s"
+    )
+    if candidate.division is not None:
+        text += f" ({_proof(candidate.division)})"
+    text += f"; simulated, a step takes {best.step_time_s:.4g} s"
+    others = [o for o in outcomes if o is not best]
+    if others:
+        text += " (" + ", ".join(
+            f"{o.candidate.name}: {o.step_time_s:.4g} s" for o in others
+        )
+        text += ")"
+    if found > len(outcomes):
+        text += f"; {len(outcomes)} of {found} divisions were simulated"
+    return text if best.fits else text + "; it does not fit into memory"
+
+
+def _proof(division: Division) -> str:
+    """How good a division is for its load cap."""
+    if division.gap < 1e-6:
+        return f"{division.method}, proven to be the best"
+    if division.method == "in-order" and not division.bound:
+        return "the best in the order of the program"
+    return f"{division.method}, within {100 * division.gap:.2g} % of the bound"

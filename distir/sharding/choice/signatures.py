@@ -1,0 +1,84 @@
+"""Which ops are alike for a choice of layouts."""
+
+from __future__ import annotations
+
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+
+from distir.dialects.dist import SCOPE
+from distir.sharding.choice.candidates import OpLayouts
+from distir.sharding.rule import Rule, rule_for
+
+_SEEN_THROUGH = ("onnx.Constant", "onnx.Identity", "dist.constrain", "dist.reshard")
+"""Ops behind which a rule looks for a constant (`constant_of`)."""
+
+
+class Signatures:
+    """
+    Gives ops the same number that have the same rule (of one kind, with equal properties
+    and types, on values from the same constants) and the same layouts so far. Layers
+    repeat their ops and an optimizer treats all parameters of one shape alike, so that a
+    program has far fewer signatures than ops.
+
+    Calls may change which function they call; other ops keep properties and types while
+    this is in use.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[Operation, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._rules: dict[int, Rule] = {}
+        self._equal: dict[Attribute, int] = {}
+        # Hashing a type takes long, so this goes by identity, as do layouts and constants.
+        # What has a number is kept, so that nothing else takes its place in memory.
+        self._attributes: dict[int, tuple[Attribute, int]] = {}
+        self._kept: list[object] = []
+
+    def of(self, op: Operation, layouts: OpLayouts | None) -> int:
+        """The number of an op with these layouts so far."""
+        key = (self._kind(op), id(layouts))
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self._numbers)
+            self._kept.append(layouts)
+        return found
+
+    def rule(self, op: Operation) -> Rule:
+        """The rule of an op; one object for all that are alike."""
+        kind = self._kind(op)
+        if kind not in self._rules:
+            self._rules[kind] = rule_for(op)
+        return self._rules[kind]
+
+    def _kind(self, op: Operation) -> int:
+        found = self._kinds.get(op)
+        if found is None:
+            number = self._number
+            key = (
+                type(op),
+                len(op.operands),
+                *[number(value.type) for value in (*op.operands, *op.results)],
+                *[_constant(value) for value in op.operands],
+                *[(name, number(attr)) for name, attr in op.properties.items()],
+                *[(n, number(attr)) for n, attr in op.attributes.items() if n != SCOPE],
+            )
+            found = self._numbers.get(key)
+            if found is None:
+                found = self._numbers[key] = len(self._numbers)
+                self._kept += [value.owner for value in op.operands]
+            if not isinstance(op, CallOp):
+                self._kinds[op] = found
+        return found
+
+    def _number(self, attribute: Attribute) -> int:
+        found = self._attributes.get(id(attribute))
+        if found is None:
+            number = self._equal.setdefault(attribute, len(self._equal))
+            found = self._attributes[id(attribute)] = (attribute, number)
+        return found[1]
+
+
+def _constant(value: SSAValue) -> int | None:
+    if isinstance(value, OpResult) and value.owner.name in _SEEN_THROUGH:
+        return id(value.owner)
+    return None

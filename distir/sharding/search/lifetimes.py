@@ -1,0 +1,223 @@
+"""
+When the values of a program live: its functions are followed as they run, call by call.
+
+A value lives from the op that makes it to its last use, in whatever function that is; a view
+of it is the same memory. Moments are ops in the order in which they run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.program import updated_arguments
+from distir.sharding.search.graph import Body, Node, Port, Use
+
+
+class Result(NamedTuple):
+    """Memory of a result of a node, in its layout."""
+
+    port: Port
+
+
+class Partial(NamedTuple):
+    """
+    Memory of a result of a node a second time, where its values are partial: while they are
+    reduced for all that use them.
+    """
+
+    port: Port
+
+
+class Fresh(NamedTuple):
+    """Memory of a value in the layout that a use of it wants, where it has another one."""
+
+    port: Port
+    use: Use
+
+
+class Updated(NamedTuple):
+    """Memory of what updates an argument, where it has another layout than that."""
+
+    port: Port
+    use: Use
+
+
+class Workspace(NamedTuple):
+    """What an op needs besides while it runs."""
+
+    op: Operation
+    node: Node
+
+
+What = Result | Partial | Fresh | Updated | Workspace
+
+
+@dataclass(eq=False)
+class _Buffer:
+    what: What
+    start: int
+    end: int
+
+
+class Interval(NamedTuple):
+    """`times` that memory is needed during the moments `[start, end)`."""
+
+    what: What
+    start: int
+    end: int
+    times: int
+
+
+class Lifetimes:
+    """
+    Follows a program; `may_need` says whether some alternative takes memory for something.
+    Of calls that share their choices only the first and the last count
+    as moments: between them, what lives grows or shrinks by the same with every call.
+    """
+
+    def __init__(
+        self,
+        entry: Body,
+        is_view: Callable[[Operation], bool],
+        may_need: Callable[[What], bool],
+    ):
+        self.is_view = is_view
+        self.may_need = may_need
+        self._known: dict[What, bool] = {}
+        self.buffers: list[_Buffer] = []
+        self.moments: list[int] = []
+        self.now = 0
+        self._ends: dict[Body, dict[Operation, bool]] = {}
+        arguments = [[self._new(Result(Port(node, 0)))] for node in entry.arguments]
+        self._updates = {
+            entry.function.body.block.last_op.operands[result]: argument  # type: ignore[union-attr]
+            for result, argument in updated_arguments(entry.function).items()
+        }
+        results = self._run(entry, arguments, True, True)
+        for buffers in (*arguments, *results):
+            self._use(buffers)
+
+    def intervals(self) -> list[Interval]:
+        """All memory, over moments that are numbered from 0."""
+        found: Counter[tuple[What, int, int]] = Counter()
+        for buffer in self.buffers:
+            start = bisect_left(self.moments, buffer.start)
+            end = bisect_left(self.moments, buffer.end)
+            if start < end:
+                found[buffer.what, start, end] += 1
+        return [Interval(*key, count) for key, count in found.items()]
+
+    def _new(self, what: What, after: int = 0) -> _Buffer:
+        start = self.now + after
+        self.buffers.append(_Buffer(what, start, start + 1))
+        return self.buffers[-1]
+
+    def _use(self, buffers: Sequence[_Buffer]) -> None:
+        for buffer in buffers:
+            buffer.end = self.now + 1
+
+    def _run(
+        self,
+        body: Body,
+        arguments: Sequence[list[_Buffer]],
+        counts: bool,
+        is_entry: bool = False,
+    ) -> list[list[_Buffer]]:
+        """Follows one call; gives the memory of its results."""
+        ends = self._end_instances(body)
+        block = body.function.body.block
+        held: dict[SSAValue, list[_Buffer]] = {}
+        ports: dict[SSAValue, Port] = {}
+        for arg, node, buffers in zip(
+            block.args, body.arguments, arguments, strict=True
+        ):
+            held[arg], ports[arg] = buffers, Port(node, 0)
+        for op in block.ops:
+            if isinstance(op, ReturnOp):
+                return [held[v] for v in op.operands]
+            at_end = counts and ends[op]
+            if isinstance(op, CallOp):
+                callee = body.calls[op]
+                taken = [
+                    [*held[v], *self._fresh(ports[v], Use(callee.arguments[i], (0,)))]
+                    for i, v in enumerate(op.operands)
+                ]
+                for buffers in taken:
+                    self._use(buffers)
+                results = self._run(callee, taken, at_end)
+                own = callee.results
+            else:
+                results, own = self._op(body, op, held, ports)
+            for value, buffers, port in zip(op.results, results, own, strict=True):
+                self._use(buffers)
+                kept = body.kept.get(value)
+                if kept is not None:
+                    self._new(Partial(port))
+                    port = Port(kept, 0)
+                    buffers = [self._new(Result(port), 1)]
+                elif is_entry and value in self._updates:
+                    target = body.arguments[self._updates[value]]
+                    buffers = [self._new(Updated(port, Use(target, (0,))))]
+                held[value], ports[value] = buffers, port
+            if at_end and not isinstance(op, CallOp):
+                self.moments.append(self.now)
+            self.now += 1
+        raise AssertionError("a function ends in func.return")
+
+    def _op(
+        self,
+        body: Body,
+        op: Operation,
+        held: dict[SSAValue, list[_Buffer]],
+        ports: dict[SSAValue, Port],
+    ) -> tuple[list[list[_Buffer]], list[Port]]:
+        node = body.ops[op]
+        operands: dict[SSAValue, list[int]] = {}
+        for i, value in enumerate(op.operands):
+            operands.setdefault(value, []).append(i)
+        taken: list[_Buffer] = []
+        first: list[_Buffer] = []
+        for value, indices in operands.items():
+            fresh = self._fresh(ports[value], Use(node, tuple(indices)))
+            taken += [*held[value], *fresh]
+            first = first or [*held[value], *fresh]
+        self._use(taken)
+        self._if_needed(Workspace(op, node))
+        own = [Port(node, i) for i in range(len(op.results))]
+        if self.is_view(op):
+            return [first], own
+        # What updates an argument may take its memory (see `Updated`).
+        return [
+            []
+            if value in self._updates and value not in body.kept
+            else [self._new(Result(port))]
+            for value, port in zip(op.results, own, strict=True)
+        ], own
+
+    def _fresh(self, port: Port, use: Use) -> list[_Buffer]:
+        return self._if_needed(Fresh(port, use))
+
+    def _if_needed(self, what: What) -> list[_Buffer]:
+        if what not in self._known:
+            self._known[what] = self.may_need(what)
+        return [self._new(what)] if self._known[what] else []
+
+    def _end_instances(self, body: Body) -> dict[Operation, bool]:
+        """Whether each op is the first or last one of those that share its choice."""
+        if body not in self._ends:
+            places: dict[Hashable, list[Operation]] = {}
+            for op in body.function.body.block.ops:
+                if isinstance(op, CallOp):
+                    places.setdefault(body.calls[op], []).append(op)
+                elif not isinstance(op, ReturnOp):
+                    places.setdefault(body.ops[op], []).append(op)
+            ends = {op for ops in places.values() for op in (ops[0], ops[-1])}
+            self._ends[body] = {op: op in ends for ops in places.values() for op in ops}
+        return self._ends[body]

@@ -1,0 +1,294 @@
+"""
+Memory as part of the problem: bytes on a device, at every moment that can be the peak.
+
+What a node's alternative occupies is a number of bytes during an interval. Whether a use of
+a value needs memory of its own depends on two nodes, the value's and the user's; where that
+memory is not small, a node between them decides whether the value comes as it is or fresh
+from a change of layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from distir.dialects.dist import Layout
+from distir.sharding.search.builder import GraphBuilder
+from distir.sharding.search.graph import Body, Edge, Floats, Node, Port
+from distir.sharding.search.lifetimes import (
+    Fresh,
+    Interval,
+    Lifetimes,
+    Partial,
+    Result,
+    Updated,
+    What,
+    Workspace,
+)
+from distir.sharding.search.strategies import Strategy
+from distir.solver import Problem
+from distir.solver.problem import Memory
+
+SMALL = 1e-3
+"""Fresh copies of less than this fraction of the limit are left out."""
+
+
+@dataclass
+class _Problem:
+    costs: list[Floats]
+    edges: dict[tuple[int, int], Floats]
+    usages: list[dict[tuple[int, int], Floats]] = field(
+        default_factory=list[dict[tuple[int, int], Floats]]
+    )
+
+    def add_node(self, costs: Floats) -> int:
+        self.costs.append(costs)
+        self.usages.append({})
+        return len(self.costs) - 1
+
+    def add_edge(self, i: int, j: int, matrix: Floats) -> None:
+        if i > j:
+            i, j, matrix = j, i, matrix.T
+        self.edges[i, j] = self.edges[i, j] + matrix if (i, j) in self.edges else matrix
+
+    def occupy(self, node: int, at: Interval, usage: Sequence[float] | Floats) -> None:
+        """A node's alternatives need that much each time."""
+        if not any(usage):
+            return
+        key = (at.start, at.end)
+        more = np.asarray(usage, np.float64) * at.times
+        before = self.usages[node].get(key)
+        self.usages[node][key] = more if before is None else before + more
+
+    def problem(self, limit: float) -> tuple[Problem, list[int]]:
+        """
+        One interval per node: for further ones a node is repeated. Also gives which node
+        each one stands for.
+        """
+        owners = list(range(len(self.costs)))
+        usages: list[Floats] = []
+        intervals: list[tuple[int, int]] = []
+        repeated: list[tuple[int, tuple[int, int], Floats]] = []
+        for i, costs in enumerate(self.costs):
+            first, *rest = [*self.usages[i].items()] or [((0, 0), np.zeros(len(costs)))]
+            intervals.append(first[0])
+            usages.append(first[1])
+            repeated += [(i, interval, usage) for interval, usage in rest]
+        for i, interval, usage in repeated:
+            same = np.full((len(usage), len(usage)), inf)
+            np.fill_diagonal(same, 0.0)
+            self.edges[i, len(self.costs)] = same
+            self.costs.append(np.zeros(len(usage)))
+            owners.append(i)
+            usages.append(usage)
+            intervals.append(interval)
+        memory = Memory(usages, intervals, limit)
+        return Problem(self.costs, self.edges, memory), owners
+
+
+@dataclass(frozen=True)
+class LimitedProblem:
+    """
+    A problem whose first nodes are those of a graph, and what each node is about: the op or
+    value that takes the memory.
+    """
+
+    problem: Problem
+    what: Sequence[str]
+
+
+def with_memory(builder: GraphBuilder, entry: Body, limit: float) -> LimitedProblem:
+    """The graph that was built last, under a limit of bytes per device."""
+    return _Builder(builder, entry, limit).problem()
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What is live on a device at the moment when it is most: bytes, largest first."""
+
+    bytes: float
+    held: Sequence[tuple[str, float]]
+
+
+def peak_of(
+    builder: GraphBuilder, entry: Body, chosen: Mapping[Node, Strategy]
+) -> Peak:
+    """What a choice occupies on a device at most."""
+    intervals = _lifetimes(builder, entry).intervals()
+    changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
+    sizes = [at.times * _size(builder, at.what, chosen) for at in intervals]
+    for at, size in zip(intervals, sizes, strict=True):
+        changes[at.start] += size
+        changes[at.end] -= size
+    live = np.cumsum(changes)
+    moment = int(live.argmax())
+    held: dict[str, float] = {}
+    for at, size in zip(intervals, sizes, strict=True):
+        if at.start <= moment < at.end and size:
+            held[_name(at.what)] = held.get(_name(at.what), 0.0) + size
+    largest = sorted(held.items(), key=lambda item: -item[1])
+    return Peak(builder.constant_bytes() + float(live[moment]), largest)
+
+
+def _name(what: What) -> str:
+    match what:
+        case Result(port) | Partial(port) | Updated(port, _):
+            return port.node.what
+        case Fresh(port, _):
+            return f"a copy of {port.node.what}"
+        case Workspace(_, node):
+            return node.what
+
+
+def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) -> float:
+    """Bytes of one piece of memory under a choice."""
+
+    def bytes_of(port: Port, layout: Layout) -> float:
+        type_ = builder.graph.types.get(port)
+        return 0.0 if type_ is None else float(builder.prices.bytes(type_, layout))
+
+    if isinstance(what, Workspace):
+        return builder.workspace(what.op, chosen[what.node])
+    port = what.port
+    have = chosen[port.node].results[port.result]
+    match what:
+        case Result():
+            return bytes_of(port, have)
+        case Partial():
+            return bytes_of(port, have) if have.partial else 0.0
+        case Fresh(_, use):
+            want = chosen[use.node].operands[use.operands[0]]
+            return bytes_of(port, want) if want != have else 0.0
+        case Updated(_, use):
+            want = chosen[use.node].operands[use.operands[0]]
+            return bytes_of(port, have) if want != have else 0.0
+
+
+def _lifetimes(builder: GraphBuilder, entry: Body) -> Lifetimes:
+    graph = builder.graph
+
+    def may_need(what: What) -> bool:
+        if isinstance(what, Workspace):
+            strategies = what.node.strategies
+            return any(builder.workspace(what.op, s) for s in strategies)
+        if isinstance(what, Fresh):
+            edge = Edge(what.port, what.use)
+            return edge in graph.edges and graph.reshards(edge) is not None
+        return True
+
+    return Lifetimes(entry, builder.prices.is_view, may_need)
+
+
+class _Builder:
+    def __init__(self, builder: GraphBuilder, entry: Body, limit: float):
+        self.builder = builder
+        self.graph = builder.graph
+        self.prices = builder.prices
+        self.entry = entry
+        self.limit = limit
+        self.between: dict[Edge, tuple[int, list[float]]] = {}
+
+    def problem(self) -> LimitedProblem:
+        """Nodes, edges and what they occupy."""
+        intervals = _lifetimes(self.builder, self.entry).intervals()
+        divided = self._divided(at.what for at in intervals)
+        plain = self.graph.problem(without=set(divided))
+        self.built = _Problem(list(plain.costs), dict(plain.edges))
+        self.built.usages += [{} for _ in plain.costs]
+        for edge, what in divided.items():
+            self.between[edge] = self._divide(edge, what)
+        for at in intervals:
+            self._occupy(at)
+        limit = self.limit - self.builder.constant_bytes()
+        problem, owners = self.built.problem(limit)
+        names = [node.what for node in self.graph.nodes]
+        names += [f"a copy of {edge.source.node.what}" for edge in self.between]
+        return LimitedProblem(problem, [names[owner] for owner in owners])
+
+    def _divided(self, every: Iterable[What]) -> dict[Edge, What]:
+        """The edges whose uses may need much memory of their own."""
+        found: dict[Edge, What] = {}
+        small: set[Edge] = set()
+        for what in every:
+            if not isinstance(what, Fresh | Updated):
+                continue
+            edge = Edge(what.port, what.use)
+            if edge in found or edge in small or edge not in self.graph.edges:
+                continue
+            copies = self._copies(what)
+            type_ = self.graph.types[what.port]
+            most = max(self.prices.bytes(type_, x) for x in copies)
+            reshards = len(what.use.operands) == 1 and self.graph.reshards(edge)
+            if most > SMALL * self.limit and isinstance(reshards, np.ndarray):
+                found[edge] = what
+            else:
+                small.add(edge)
+        return found
+
+    def _copies(self, what: Fresh | Updated) -> list[Layout]:
+        """The layouts in which there may be memory besides."""
+        if isinstance(what, Updated):
+            return list(dict.fromkeys(what.port.layouts()))
+        return sorted(what.use.wanted(), key=str)
+
+    def _divide(self, edge: Edge, what: What) -> tuple[int, list[float]]:
+        """
+        Puts a node between a value and its use, and gives what its alternatives occupy. The
+        first of them say that both have a layout, the others that one of them has it and
+        that the value is copied.
+        """
+        assert isinstance(what, Fresh | Updated)
+        source, target = what.port.node, what.use.node
+        type_ = self.graph.types[what.port]
+        copies = self._copies(what)
+        have = what.port.layouts()
+        want = [s.operands[what.use.operands[0]] for s in target.strategies]
+        into = _is_in(have, copies), _is_in(want, copies)
+        count = self.graph.edges[edge]
+        if isinstance(what, Updated):
+            moves = count * self.graph.moves(type_, copies, want)
+            before = np.hstack([into[0], into[0]])
+            after = np.vstack([into[1].T, moves])
+        else:
+            moves = count * self.graph.moves(type_, have, copies)
+            before = np.hstack([into[0], moves])
+            after = np.vstack([into[1].T, into[1].T])
+        node = self.built.add_node(np.zeros(2 * len(copies)))
+        self.built.add_edge(self.graph.nodes[source], node, before)
+        self.built.add_edge(node, self.graph.nodes[target], after)
+        sizes = [float(self.prices.bytes(type_, x)) for x in copies]
+        return node, [*([0.0] * len(copies)), *sizes]
+
+    def _occupy(self, at: Interval) -> None:
+        match at.what:
+            case Result(port):
+                self.built.occupy(self.graph.nodes[port.node], at, self._bytes(port))
+            case Partial(port):
+                layouts = port.layouts()
+                usage = [
+                    size if layout.partial else 0.0
+                    for size, layout in zip(self._bytes(port), layouts, strict=True)
+                ]
+                self.built.occupy(self.graph.nodes[port.node], at, usage)
+            case Workspace(op, node):
+                usage = [self.builder.workspace(op, s) for s in node.strategies]
+                self.built.occupy(self.graph.nodes[node], at, usage)
+            case Fresh(port, use) | Updated(port, use):
+                between = self.between.get(Edge(port, use))
+                if between is not None:
+                    self.built.occupy(between[0], at, between[1])
+
+    def _bytes(self, port: Port) -> list[float]:
+        layouts = port.layouts()
+        type_ = self.graph.types.get(port)
+        if type_ is None:
+            return [0.0] * len(layouts)
+        return [float(self.prices.bytes(type_, x)) for x in layouts]
+
+
+def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:
+    """0 where a layout is the one of a column, infinite elsewhere."""
+    return np.array([[0.0 if x == y else inf for y in columns] for x in layouts])

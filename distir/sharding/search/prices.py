@@ -1,0 +1,50 @@
+"""What the search asks of the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from xdsl.ir import Attribute, Operation
+
+from distir.dialects.dist import Layout
+from distir.sharding.rule import Rule
+
+
+class Prices(Protocol):
+    """Seconds and bytes on the devices of a mesh, by the cost model of the simulator."""
+
+    def op(
+        self,
+        op: Operation,
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> float:
+        """Of an op whose operands and results are laid out like that."""
+        ...
+
+    def reshard(self, type_: Attribute, before: Layout, after: Layout) -> float:
+        """
+        Of bringing a value of that (sequential) type from one layout to another; infinite
+        where no communication does that.
+        """
+        ...
+
+    def bytes(self, type_: Attribute, layout: Layout) -> int:
+        """Of a value of that (sequential) type on each device."""
+        ...
+
+    def workspace(
+        self,
+        op: Operation,
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> int:
+        """Bytes that an op needs besides its operands and results while it runs."""
+        ...
+
+    def is_view(self, op: Operation) -> bool:
+        """Whether an op's result is its first operand's memory."""
+        ...

@@ -1,0 +1,20 @@
+"""
+Dividing a graph of ops into pipeline stages (Rhino section 5, with the corrections that the
+problem's docstring lists): exactly, by dynamic programming over one order of the ops or by
+integer programming over all. Knows nothing of IR or devices.
+"""
+
+from __future__ import annotations
+
+from distir.solver.stages.divide import METHODS, balance, cheapest
+from distir.solver.stages.problem import Division, StageMemory, StageProblem, Tensor
+
+__all__ = [
+    "METHODS",
+    "Division",
+    "StageMemory",
+    "StageProblem",
+    "Tensor",
+    "balance",
+    "cheapest",
+]

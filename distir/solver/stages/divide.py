@@ -1,0 +1,153 @@
+"""The two questions, and which method answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from distir.errors import DistIRError
+from distir.solver.stages.in_order import InOrder
+from distir.solver.stages.integer_program import free_choices, solve
+from distir.solver.stages.problem import Division, StageProblem
+
+METHODS = ("auto", "in-order", "integer-program")
+"""
+`in-order`: dynamic programming over the order of the nodes' numbers. `integer-program`: all
+divisions. `auto`: the first, and the second as well where there are other orders and the
+graph is not too large.
+"""
+
+MOST_CHOICES = 4000
+"""Open choices of an integer program that `auto` still tries."""
+
+MOST_NODES = 2000
+"""Nodes of a graph of which `auto` still counts the open choices."""
+
+TIME_LIMIT = 10.0
+
+
+def cheapest(
+    problem: StageProblem,
+    cap: float,
+    method: str = "auto",
+    time_limit: float = TIME_LIMIT,
+    known: Division | None = None,
+) -> Division:
+    """
+    The division of least communication among those with no load above `cap` seconds. After
+    `time_limit` seconds it is the best one found, with a bound; `known`, if it is allowed
+    under the cap, is found at least. Raises DistIRError if there is none or none was found.
+    """
+    search = _Search(problem, method, time_limit)
+    start: Sequence[int] | None = None
+    if search.tries_order:
+        start = InOrder(problem).cheapest(cap)
+    known_is_better = known is not None and (
+        start is None or known.communication < problem.communication(start)
+    )
+    if known is not None and known_is_better and problem.allows(known.stages, cap):
+        start, search.found_by = known.stages, known.method
+    found = search.finish(start, cap, balanced=False)
+    if found is None:
+        raise _none(problem, cap, search.is_exact)
+    return found
+
+
+def balance(
+    problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
+) -> Division:
+    """
+    A division whose busiest stage has as little to do as possible; among those in the
+    order of the nodes' numbers one of least communication. Time limit and errors as for
+    `cheapest`.
+    """
+    search = _Search(problem, method, time_limit)
+    order = InOrder(problem)
+    cap = order.least_cap()
+    in_order = order.cheapest(cap) if search.tries_order and cap is not None else None
+    most = float(sum(problem.loads)) if cap is None else cap
+    found = search.finish(in_order, most, balanced=True)
+    if found is None:
+        raise _none(problem, None, search.is_exact)
+    return found
+
+
+class _Search:
+    """One question, asked of the methods in turn."""
+
+    def __init__(self, problem: StageProblem, method: str, time_limit: float):
+        if method not in METHODS:
+            raise DistIRError(
+                f"stages: there is no method {method!r}; choose one of "
+                f"{', '.join(METHODS)}"
+            )
+        self.problem = problem
+        self.method = method
+        self.start = monotonic()
+        self.end = self.start + time_limit
+        self.is_exact = False
+        """Whether every division was taken into account."""
+        self.found_by = "in-order"
+        """The method that found the division to start from."""
+
+    @property
+    def tries_order(self) -> bool:
+        """Whether to look at the divisions in order."""
+        return self.method != "integer-program"
+
+    def finish(
+        self, start: Sequence[int] | None, cap: float, *, balanced: bool
+    ) -> Division | None:
+        """The better one of `start` and what the integer program finds."""
+        problem = self.problem
+        value = problem.bottleneck if balanced else problem.communication
+        bound = max(sum(problem.loads) / problem.stages, *problem.loads)
+        bound = bound if balanced else 0.0
+        stages, method = start, self.found_by
+        if problem.has_one_order and start is not None:
+            self.is_exact, bound = True, value(start)
+        elif self._tries_program(cap):
+            left = self.end - monotonic()
+            answer = solve(problem, cap, start, balanced=balanced, time_limit=left)
+            self.is_exact = answer.stages is not None or answer.bound == float("inf")
+            if answer.stages is not None and (
+                stages is None or value(answer.stages) < value(stages)
+            ):
+                stages, method = answer.stages, "integer-program"
+            bound = max(bound, answer.bound)
+        if stages is None:
+            return None
+        objective = value(stages)
+        return Division(
+            stages=list(stages),
+            communication=problem.communication(stages),
+            bottleneck=problem.bottleneck(stages),
+            objective=objective,
+            bound=min(bound, objective),
+            method=method,
+            seconds=monotonic() - self.start,
+        )
+
+    def _tries_program(self, cap: float) -> bool:
+        if self.method != "auto":
+            return self.method == "integer-program"
+        if self.problem.has_one_order or self.problem.nodes > MOST_NODES:
+            return False
+        return free_choices(self.problem, cap) <= MOST_CHOICES
+
+
+def _none(problem: StageProblem, cap: float | None, is_exact: bool) -> DistIRError:
+    """Says what is in the way."""
+    limits: list[str] = []
+    if cap is not None:
+        limits.append(f"{cap:.6g} s of work a stage")
+    if problem.memory is not None:
+        limits.append(f"{problem.memory.limit:.6g} bytes of memory a stage")
+    heaviest = max(range(problem.nodes), key=lambda i: problem.loads[i])
+    there_is = "there is no division" if is_exact else "no division was found"
+    return DistIRError(
+        f"stages: {there_is} into {problem.stages} stages of at most "
+        f"{' and '.join(limits) or 'any work'}; the work is "
+        f"{sum(problem.loads):.6g} s in all, {problem.loads[heaviest]:.6g} s of it in "
+        f"one op. Allow more, or choose another number of stages"
+    )

@@ -1,0 +1,163 @@
+"""Divisions of the nodes in the order of their numbers: dynamic programming."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.solver.stages.problem import TOLERANCE, Floats, StageProblem
+
+Ints = npt.NDArray[np.int64]
+
+HALVINGS = 60
+"""Of the interval in which the least load of the busiest stage is searched."""
+
+
+class InOrder:
+    """
+    The divisions of a problem whose stages are stretches of the nodes in the order of
+    their numbers. These are all divisions if there is no other order, and few of them in a
+    graph of parallel branches.
+
+    A stretch `[start, end)` pays for every tensor that comes from outside and that a node
+    in it needs. So what a division costs is the sum over its stretches, and the cheapest
+    division up to a node is that of one stage less up to where the last stretch begins.
+    For stretches of at most n nodes that takes n steps for each node and stage.
+    """
+
+    def __init__(self, problem: StageProblem):
+        self.problem = problem
+        self._loads = _sums(problem.loads)
+        layers = np.zeros(problem.nodes)
+        layers[list(problem.layer_nodes)] = 1
+        count = _sums(layers)
+        # Where a stretch from each node has its first layer behind it.
+        self._first_end: Ints = np.searchsorted(count, count + 0.5).astype(np.int64)
+        self._last_in_memory = self._memory_ends()
+        self._changes = _changes(problem)
+
+    def cheapest(self, cap: float) -> list[int] | None:
+        """The stage of each node: least communication, no load above `cap`; or None."""
+        size, count = self.problem.nodes, self.problem.stages
+        last_end = self._last_ends(cap)
+        at, index, amount = self._changes
+        first_change = np.searchsorted(at, np.arange(size + 1))
+        price = np.full((count + 1, size + 1), np.inf)
+        price[0, 0] = 0.0
+        came = np.zeros((count + 1, size + 1), np.int64)
+        arriving = np.zeros(size + 2)
+        # With this many stretches before it the rest suffices for what is left.
+        most = np.minimum(count - self._least_stretches(cap), count - 1)
+        for start in range(size):
+            changed = slice(first_change[start], first_change[start + 1])
+            np.add.at(arriving, index[changed], amount[changed])
+            first, last = self._first_end[start], int(last_end[:, start].max())
+            reached = np.flatnonzero(np.isfinite(price[: most[start] + 1, start]))
+            if last < first or not len(reached):
+                continue
+            costs = np.cumsum(arriving[start + 1 : last + 1])[first - start - 1 :]
+            rows, window = slice(reached[0], reached[-1] + 1), slice(first, last + 1)
+            options = price[rows, start, None] + costs
+            ends = np.arange(first, last + 1)
+            options[ends > last_end[rows, start, None]] = np.inf
+            after = slice(rows.start + 1, rows.stop + 1)
+            better = options < price[after, window]
+            np.copyto(price[after, window], options, where=better)
+            came[after, window][better] = start
+        if not np.isfinite(price[count, size]):
+            return None
+        stages = np.empty(size, np.int64)
+        end = size
+        for stage in range(count, 0, -1):
+            start = int(came[stage, end])
+            stages[start:end] = stage - 1
+            end = start
+        return stages.tolist()
+
+    def least_cap(self) -> float | None:
+        """The least load of the busiest stage; None if memory suffices for no division."""
+        low = max(self._loads[-1] / self.problem.stages, max(self.problem.loads))
+        high = self._loads[-1]
+        if not self._fits(high):
+            return None
+        if self._fits(low):
+            return float(low)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            if self._fits(middle):
+                high = middle
+            else:
+                low = middle
+        return float(high)
+
+    def _fits(self, cap: float) -> bool:
+        """Whether there is a division with no load above `cap`."""
+        size = self.problem.nodes + 1
+        reached = np.zeros(size, bool)
+        reached[0] = True
+        for last_end in self._last_ends(cap):
+            starts = np.flatnonzero(reached[:-1] & (self._first_end[:-1] <= last_end))
+            changes = np.zeros(size + 1, np.int64)
+            np.add.at(changes, self._first_end[starts], 1)
+            np.add.at(changes, last_end[starts] + 1, -1)
+            reached = np.cumsum(changes[:size]) > 0
+        return bool(reached[-1])
+
+    def _least_stretches(self, cap: float) -> Ints:
+        """How many stretches the nodes from each one on need at least."""
+        left = self._loads[-1] - self._loads[:-1]
+        if cap <= 0:
+            return np.ones(len(left), np.int64)
+        return np.ceil(left / cap * (1 - TOLERANCE) - TOLERANCE).astype(np.int64)
+
+    def _last_ends(self, cap: float) -> Ints:
+        """[stage, start]: where a stretch must end for load and memory to suffice."""
+        allowed = cap * (1 + TOLERANCE)
+        by_load = np.searchsorted(self._loads, self._loads[:-1] + allowed, "right") - 1
+        return np.minimum(by_load, self._last_in_memory)
+
+    def _memory_ends(self) -> Ints:
+        """[stage, start]: where a stretch must end for memory to suffice."""
+        problem, memory = self.problem, self.problem.memory
+        ends = np.full((problem.stages, problem.nodes), problem.nodes, np.int64)
+        if memory is None:
+            return ends
+        fixed, kept = _sums(memory.fixed), _sums(memory.kept)
+        for stage, count in enumerate(memory.in_flight):
+            held = fixed + count * kept
+            allowed = held[:-1] + memory.limit * (1 + TOLERANCE)
+            ends[stage] = np.searchsorted(held, allowed, "right") - 1
+        return ends
+
+
+def _sums(values: object) -> Floats:
+    """The sums of the first 0, 1, ... values."""
+    return np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
+
+
+def _changes(problem: StageProblem) -> tuple[Ints, Ints, Floats]:
+    """
+    What stretches pay, as changes of changes: for stretches that begin at `at` or later,
+    those that end at `index` or later pay `amount` more. Sorted by `at`.
+    """
+    found: list[tuple[int, int, float]] = []
+
+    def pay(first: int, last: int, least: int, most: int, cost: float) -> None:
+        """For beginnings `first` to `last` and ends `least` to `most`."""
+        for at, sign in ((first, cost), (last + 1, -cost)):
+            found.append((at, least, sign))
+            found.append((at, most + 1, -sign))
+
+    for tensor in problem.tensors:
+        before, producer = -1, tensor.producer
+        # The first consumer in a stretch pays for the others.
+        for consumer in sorted(set(tensor.consumers)):
+            if consumer > producer:
+                first = max(before, producer) + 1
+                pay(first, consumer, consumer + 1, problem.nodes, tensor.cost)
+            elif consumer < producer:
+                pay(before + 1, consumer, consumer + 1, producer, tensor.cost)
+            before = consumer
+    found.sort(key=lambda change: change[0])
+    at, index, amount = zip(*found, strict=True) if found else ((), (), ())
+    return np.array(at, np.int64), np.array(index, np.int64), np.array(amount, float)

@@ -1,0 +1,171 @@
+"""What is to be divided into stages, and a division."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.errors import DistIRError
+
+Floats = npt.NDArray[np.float64]
+
+TOLERANCE = 1e-9
+"""By which part of a limit rounding may exceed it."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """
+    What a node gives to others: `cost` to bring it from the stage of its producer to
+    another one. It is brought to each stage once, however many consumers are there.
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """
+    A limit to what the nodes of a stage occupy.
+
+    - `fixed[i]`: bytes of node i whatever runs (parameters, gradients, optimizer state);
+    - `kept[i]`: bytes that it keeps of each micro-batch from its forward to its backward;
+    - `in_flight[s]`: of how many micro-batches stage s keeps them at a time;
+    - `limit`: bytes.
+    """
+
+    fixed: Sequence[float]
+    kept: Sequence[float]
+    in_flight: Sequence[int]
+    limit: float
+
+
+@dataclass(frozen=True)
+class StageProblem:
+    """
+    Give each node of a graph without cycles one of `stages` stages 0, 1, ..., none of a
+    node's predecessors a later one, so that no stage is empty.
+
+    - `loads[i]`: seconds of node i. What is computed backwards belongs to the node whose
+      forward it is: stages are mirrored, so a backward op is with its forward whatever is
+      chosen. (Rhino orders forward and backward alike, which does not keep them together.)
+    - `edges`: pairs (i, j), i < j, of nodes where j needs something of i: the nodes are
+      numbered in an order in which they can run.
+    - `tensors`: what bringing values to other stages costs, gradients too, whose
+      producers come after their consumers.
+    - `layers`: each stage must have at least one of these nodes; all nodes if left out.
+    - `memory`: a limit for each stage, or None.
+
+    Raises DistIRError for more stages than layers.
+    """
+
+    loads: Sequence[float]
+    edges: Sequence[tuple[int, int]]
+    tensors: Sequence[Tensor]
+    stages: int
+    layers: Sequence[int] | None = None
+    memory: StageMemory | None = None
+
+    def __post_init__(self) -> None:
+        if any(i >= j for i, j in self.edges):
+            raise ValueError("an edge must lead to a node with a larger number")
+        if self.stages < 1 or len(self.layer_nodes) < self.stages:
+            raise DistIRError(
+                f"stages: {self.stages} were asked for, but there are "
+                f"{len(self.layer_nodes)} layers to deal out; choose fewer stages"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return len(self.loads)
+
+    @cached_property
+    def layer_nodes(self) -> Sequence[int]:
+        """The nodes of which each stage must have one."""
+        return range(self.nodes) if self.layers is None else sorted(set(self.layers))
+
+    @cached_property
+    def has_one_order(self) -> bool:
+        """Whether the nodes can run in no other order than that of their numbers."""
+        known = set(self.edges)
+        return all((i, i + 1) in known for i in range(self.nodes - 1))
+
+    def stage_loads(self, stages: Sequence[int]) -> Floats:
+        """Seconds of each stage."""
+        return _by_stage(self.loads, stages, self.stages)
+
+    def bottleneck(self, stages: Sequence[int]) -> float:
+        """Seconds of the busiest stage."""
+        return float(self.stage_loads(stages).max())
+
+    def communication(self, stages: Sequence[int]) -> float:
+        """The cost of all tensors, each once for every stage that it is brought to."""
+        return sum(
+            t.cost * len({stages[c] for c in t.consumers} - {stages[t.producer]})
+            for t in self.tensors
+        )
+
+    def stage_memory(self, stages: Sequence[int]) -> Floats:
+        """Bytes on each stage; zeros where memory is no matter."""
+        memory = self.memory
+        if memory is None:
+            return np.zeros(self.stages)
+        fixed = _by_stage(memory.fixed, stages, self.stages)
+        kept = _by_stage(memory.kept, stages, self.stages)
+        return fixed + kept * np.array(memory.in_flight, np.float64)
+
+    def allows(self, stages: Sequence[int], cap: float = np.inf) -> bool:
+        """
+        Whether a division keeps the order, leaves no stage without a layer, and keeps to
+        the memory limit and to `cap` seconds for each stage.
+        """
+        if len(stages) != self.nodes or not set(stages) <= set(range(self.stages)):
+            return False
+        limit = np.inf if self.memory is None else self.memory.limit
+        return (
+            all(stages[i] <= stages[j] for i, j in self.edges)
+            and len({stages[i] for i in self.layer_nodes}) == self.stages
+            and self.bottleneck(stages) <= cap * (1 + TOLERANCE)
+            and float(self.stage_memory(stages).max()) <= limit * (1 + TOLERANCE)
+        )
+
+
+@dataclass(frozen=True)
+class Division:
+    """
+    The best division found, and how good it is at least.
+
+    - `stages`: of each node; `communication`, `bottleneck`: of the division;
+    - `objective`: that of the two which was to be small; `bound`: no division that is
+      allowed has less;
+    - `method`: what found it; `seconds`: how long that took.
+    """
+
+    stages: Sequence[int]
+    communication: float
+    bottleneck: float
+    objective: float
+    bound: float
+    method: str
+    seconds: float
+
+    @property
+    def gap(self) -> float:
+        """How much more than the bound, as a fraction of the objective; 0 is proven."""
+        if self.objective <= self.bound:
+            return 0.0
+        return (self.objective - self.bound) / max(abs(self.objective), 1e-300)
+
+
+def _by_stage(values: Sequence[float], stages: Sequence[int], count: int) -> Floats:
+    """The sum of the nodes' values on each stage."""
+    sums = np.zeros(count)
+    np.add.at(sums, list(stages), np.asarray(values, np.float64))
+    return sums

@@ -1,0 +1,83 @@
+"""`distir calibrate`: a profile of this machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from distir.tools.arguments import non_negative_number, positive_integer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        required=True,
+        metavar="profile.json",
+        help="the profile; a cluster of the same name (.mlir) is written beside it",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="gloo measures the cores of this machine's CPU (default), nccl its GPUs",
+    )
+    parser.add_argument(
+        "--devices",
+        type=positive_integer,
+        default=2,
+        metavar="N",
+        help="2 measures links too (default), 1 a single core or GPU",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("f32", "f16", "bf16"),
+        default="f32",
+        help="the element type that is measured (default f32)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive_integer,
+        default=3,
+        metavar="N",
+        help="how often everything is measured (default 3)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=non_negative_number,
+        default=0.25,
+        metavar="X",
+        help="the largest mean error of an op that is accepted (default 0.25)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import json
+
+    from distir.errors import DistIRError
+    from distir.lowering.calibration import Settings, calibrate, check_residuals
+    from distir.tools.reporting import note, table
+
+    profile: Path = arguments.output
+    cluster = profile.with_suffix(".mlir")
+    if profile.suffix != ".json":
+        raise DistIRError(f"a profile is a .json file: give -o {profile.stem}.json")
+    if not profile.absolute().parent.is_dir():
+        raise DistIRError(f"there is no folder {profile.absolute().parent}")
+    settings = Settings(
+        arguments.backend, arguments.devices, arguments.dtype, arguments.rounds
+    )
+    machine = calibrate(settings, note)
+    table(
+        ["what", "measurements", "mean error", "largest"],
+        [
+            [r.name, str(r.samples), f"{r.mean:.1%}", f"{r.largest:.1%}"]
+            for r in sorted(machine.residuals, key=lambda r: -r.mean)
+        ],
+    )
+    check_residuals(machine.residuals, arguments.tolerance)
+    profile.write_text(json.dumps(machine.profile_json(), indent=2) + "\n", "utf-8")
+    cluster.write_text(machine.cluster_text(), "utf-8")
+    print(f"wrote {profile} and {cluster}")
+    return 0

@@ -1,0 +1,38 @@
+"""Imported models and training steps of them, each made once a session."""
+
+from __future__ import annotations
+
+import functools
+
+from models import model
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.imported_model import ImportedModel
+from distir.frontends.torch_importer import import_torch
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.fold_shapes import FoldShapesPass
+from distir.passes.outline_repeats import OutlineRepeatsPass
+
+
+@functools.cache
+def imported(name: str) -> ImportedModel:
+    # The newer exporter cannot export T5.
+    exporter = "torchscript" if name == "t5" else "dynamo"
+    case = model(name)
+    found = import_torch(case.module, (), case.inputs, exporter=exporter)
+    FoldShapesPass().apply(Context(), found.module)
+    return found
+
+
+@functools.cache
+def program(name: str, layers: bool, optimizer: str = "") -> ModuleOp:
+    """The model, with layers as functions or not, or a training step of it."""
+    module = imported(name).module.clone()
+    if layers:
+        OutlineRepeatsPass().apply(Context(), module)
+    if optimizer:
+        loss = "mse" if name in ("mlp", "unet", "bert") else "cross_entropy"
+        options = {"loss": loss, "optimizer": optimizer, "learning_rate": 0.1}
+        DifferentiatePass(**options).apply(Context(), module)  # type: ignore[arg-type]
+    return module

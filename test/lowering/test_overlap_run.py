@@ -1,0 +1,84 @@
+"""Overlapped communication on real processes: the same results as without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cost_programs import cluster
+from training_programs import training_gpt
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.interpreters.inputs import random_arguments
+from distir.lowering.launch import Spawner, Training, run_package
+from distir.lowering.torch_package import write_package
+from distir.passes.distribute import DistributePass
+from distir.program import argument_names, argument_roles, entry_function
+
+SLOW_LINKS = cluster(
+    4, levels=((4, 1e9, 1e-6),), peak=1e12, bandwidth=1e11, launch=1e-5, memory=10**9
+)
+
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "d2": ({"d": 2}, ["all_reduce"]),
+    "d2-zero2": ({"d": 2, "zero": 2}, ["reduce_scatter", "all_gather"]),
+    "d2-zero3": ({"d": 2, "zero": 3}, ["reduce_scatter", "all_gather"]),
+    "p2": ({"p": 2, "k": 2}, ["send"]),
+    "d2-p2": ({"d": 2, "p": 2, "k": 2}, ["all_reduce", "send"]),
+    "d2-t2-zero3": ({"d": 2, "t": 2, "zero": 3}, ["reduce_scatter", "all_gather"]),
+    "d2-p2-zero3": (
+        {"d": 2, "p": 2, "k": 2, "zero": 3},
+        ["reduce_scatter", "all_gather", "send"],
+    ),
+}
+"""Options of `distribute`, and what is then started beside the computation."""
+
+
+def run(
+    module: ModuleOp, folder: Path, spawner: Spawner, options: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Losses and parameters of two steps, and the program that ran."""
+    module = module.clone()
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(SLOW_LINKS.clone(), first)
+    DistributePass(**options).apply(Context(), module)
+    module.verify()
+    package = write_package(module, folder)
+    entry = entry_function(module)
+    values = zip(
+        argument_names(entry),
+        argument_roles(entry),
+        random_arguments(module, 7),
+        strict=True,
+    )
+    inputs = {name: v for name, role, v in values if role in ("input", "label")}
+    results = run_package(package, inputs=inputs, spawner=spawner, training=Training(2))
+    return results, (package / "program.py").read_text()
+
+
+SAMPLE = ("d2", "d2-zero3", "d2-p2-zero3")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case in SAMPLE else pytest.mark.slow)
+        for case in CASES
+    ],
+)
+def test_training(case: str, tmp_path: Path, spawner: Spawner) -> None:
+    options, started = CASES[case]
+    module = training_gpt()
+    expected, _ = run(module, tmp_path / "plain", spawner, options)
+    actual, text = run(
+        module, tmp_path / "overlapped", spawner, options | {"overlap": True}
+    )
+    for name in started:
+        assert f"collectives.start_{name}(" in text
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6)

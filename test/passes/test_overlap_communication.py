@@ -1,0 +1,150 @@
+"""Overlapped programs compute the same, are never slower, and have one order for all ranks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from cost_programs import MACHINES, STRATEGIES, distributed
+from pipelines import arguments_of, assert_equal_results
+from training_programs import training_gpt, training_mlp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp
+
+from distir.dialects import collective
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt
+from distir.interpreters.cost import simulate
+from distir.interpreters.reference import run_program
+from distir.passes.annotations import read_notes
+from distir.passes.overlap_communication import OverlapCommunicationPass
+from distir.passes.project import devices_of, project
+from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.program import entry_function, functions
+
+MORE = [
+    {"d": 4, "zero": 3},
+    {"d": 2, "t": 2, "zero": 3, "sequence_parallel": True},
+    {"d": 2, "p": 2, "k": 2, "zero": 3},
+    {"d": 2, "p": 2, "k": 2, "schedule": "zb-h1"},
+]
+
+
+def overlapped(module: ModuleOp, **options: Any) -> ModuleOp:
+    """A verified copy after the pass."""
+    copy = module.clone()
+    OverlapCommunicationPass(**options).apply(Context(), copy)
+    copy.verify()
+    VerifyDistributionPass().apply(Context(), copy)
+    return copy
+
+
+@functools.cache
+def step() -> ModuleOp:
+    return training_gpt()
+
+
+STEPS: list[dict[str, Any]] = [*STRATEGIES, *MORE]
+
+
+@functools.cache
+def pair(number: int) -> tuple[ModuleOp, ModuleOp]:
+    """A distributed training step, and the same after the pass."""
+    before = distributed(step(), MACHINES, **STEPS[number])
+    return before, overlapped(before)
+
+
+@pytest.mark.parametrize("number", range(len(STEPS)))
+def test_never_slower(number: int) -> None:
+    module, faster = pair(number)
+    before, after = simulate(module), simulate(faster)
+    assert after.step_time_s <= before.step_time_s
+    assert after.fits
+    assert sorted(after.communication_bytes) == sorted(before.communication_bytes)
+    if STEPS[number].get("d", 1) > 1:
+        assert after.step_time_s < before.step_time_s
+        assert after.exposed_communication < before.exposed_communication
+
+
+def test_inference_is_never_slower() -> None:
+    module = build_gpt(layers=2, d_model=16, heads=4, vocab=32, batch=4, seq=8)
+    for options in ({"t": 2}, {"d": 2, "t": 2}, {"p": 2, "k": 2}):
+        program = distributed(module, MACHINES, **options)
+        assert (
+            simulate(overlapped(program)).step_time_s <= simulate(program).step_time_s
+        )
+
+
+CHECKED = range(len(STRATEGIES), len(STEPS))
+
+
+@pytest.mark.parametrize("number", CHECKED)
+def test_results_stay(number: int) -> None:
+    module, faster = pair(number)
+    arguments = arguments_of(module)
+    expected = run_program(module, arguments)
+    actual = run_program(faster, arguments)
+    assert_equal_results(module, expected, actual, 1e-6)
+
+
+Order = dict[tuple[int, ...], list[str]]
+
+
+def order_of(module: ModuleOp, name: str, found: Order) -> Order:
+    """The collectives of a rank's program in their order, by group."""
+    for op in functions(module)[name].body.block.ops:
+        if isinstance(op, CallOp):
+            order_of(module, op.callee.string_value(), found)
+        elif isinstance(op, collective.CollectiveOp) and op.CAN_BE_ASYNCHRONOUS:
+            assert op.ranks is not None
+            what = f"{op.name} {op.source.type} {op.result.type}"
+            found.setdefault(op.ranks, []).append(what)
+    return found
+
+
+@pytest.mark.parametrize("number", CHECKED)
+def test_all_ranks_of_a_group_have_one_order(number: int) -> None:
+    _, module = pair(number)
+    orders: Order = {}
+    for rank in devices_of(module):
+        program = project(module, rank)
+        program.verify()
+        name = entry_function(program).sym_name.data
+        for group, order in order_of(program, name, {}).items():
+            assert rank in group
+            assert orders.setdefault(group, order) == order
+    assert any(len(group) > 1 for group in orders)
+
+
+def test_the_last_micro_batch_reduces_in_the_backward() -> None:
+    """A function of its own for that call, which reduces what the calls before added up."""
+    module = overlapped(distributed(training_mlp(), MACHINES, d=2, p=2, k=4))
+    names = list(functions(module))
+    assert "stage0_backward_accumulate" in names
+    assert "stage0_backward_accumulate_and_reduce" in names
+    calls = [op.callee.string_value() for op in module.walk() if isinstance(op, CallOp)]
+    assert calls.count("stage0_backward_accumulate_and_reduce") == 1
+
+
+def test_the_note_says_what_it_gains_and_costs() -> None:
+    _, faster = pair(STEPS.index(MORE[0]))
+    result = simulate(faster)
+    (note,) = [n for n in read_notes(faster) if "overlap" in n]
+    assert f"step time {result.step_time_s:.4g} s" in note
+    assert f"peak memory {max(result.peak_memory_bytes)} B" in note
+    lonely = overlapped(distributed(training_mlp(), MACHINES))
+    assert read_notes(lonely) == [
+        "overlap-communication: nothing gained; left as it is"
+    ]
+
+
+def test_bad_options() -> None:
+    module = distributed(training_mlp(), MACHINES, d=2)
+    with pytest.raises(DistIRError, match="choose 1 or more"):
+        overlapped(module, ahead=0)
+    with pytest.raises(DistIRError, match="cannot overlap"):
+        distributed(
+            training_mlp(), MACHINES, p=2, k=2, overlap=True, blocking_sends=True
+        )

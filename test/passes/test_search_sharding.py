@@ -1,0 +1,271 @@
+"""What the search finds, from costs alone: known schemes, limits and requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from cost_programs import parse
+from training_programs import training_gpt, training_mlp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+from distir.passes.annotations import read_notes
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import add_mesh
+from distir.passes.partition import PartitionPass
+from distir.passes.search.sharding import Found, Limits, search_sharding
+from distir.passes.search_sharding import SearchShardingPass
+from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.program import argument_names, entry_function, functions
+
+
+def machine(
+    devices: int, *, bandwidth: float, memory: int = 10**12, reduces: bool = False
+) -> ClusterOp:
+    """Devices of 1e13 FLOP/s and 1e12 B/s; `reduces`: their link sums in the fabric."""
+    kind = KindOp(
+        "gpu",
+        range(devices),
+        memory=memory,
+        memory_bandwidth=1e12,
+        peak_flops={"default": 1e13},
+        launch_latency=1e-6,
+    )
+    link = LinkOp(
+        "link", devices, bandwidth=bandwidth, latency=1e-6, in_fabric_reduction=reduces
+    )
+    return ClusterOp("c", [kind], [link])
+
+
+def searched(
+    module: ModuleOp, on: ClusterOp, *axes: str, **options: object
+) -> ModuleOp:
+    """The distributed program, verified."""
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    SearchShardingPass(axes, **options).apply(Context(), module)  # type: ignore[arg-type]
+    module.verify()
+    return module
+
+
+def layouts(module: ModuleOp, name: str = "main") -> dict[str, str]:
+    """The layouts of a function's arguments, by their names, without the mesh."""
+    function = functions(module)[name]
+    return {
+        argument: str(layout_of(arg)).removeprefix("<@mesh").strip(", >")
+        for argument, arg in zip(
+            argument_names(function), function.body.block.args, strict=True
+        )
+    }
+
+
+def collectives(module: ModuleOp, name: str) -> Counter[str]:
+    """How often a function communicates, by kind."""
+    ops = functions(module)[name].body.block.ops
+    return Counter(
+        op.name.removeprefix("collective.")
+        for op in ops
+        if isinstance(op, CollectiveOp) and op.name != "collective.slice"
+    )
+
+
+def test_megatron_and_a_vocabulary_parallel_embedding() -> None:
+    """
+    A few tokens: reading the weights is the work, so they are split. The first matrix of
+    each block by columns, query, key and value by heads, the second one by rows, with one
+    all-reduce each; the table by its rows, as it is the output matrix too.
+    """
+    module = build_gpt(layers=2, d_model=512, heads=8, vocab=4096, batch=1, seq=4)
+    searched(module, machine(8, bandwidth=1e11, reduces=True), "t=8")
+    layer = layouts(module, "layer")
+    assert layer["transformer.h.*.attn.c_attn.weight"] == "[{}, {t:64}]"
+    assert layer["transformer.h.*.attn.c_proj.weight"] == "[{t}, {}]"
+    assert layer["transformer.h.*.mlp.c_fc.weight"] == "[{}, {t}]"
+    assert layer["transformer.h.*.mlp.c_proj.weight"] == "[{t}, {}]"
+    assert layer["hidden"] == ""
+    assert collectives(module, "layer") == {"all_reduce": 2}
+    assert layouts(module)["transformer.wte.weight"] == "[{t}, {}]"
+
+
+def test_a_small_model_on_a_big_batch_is_data_parallel() -> None:
+    module = build_mlp(layers=2, d_model=256, batch=16384)
+    DifferentiatePass(loss="mse", optimizer="sgd").apply(Context(), module)
+    searched(module, machine(4, bandwidth=1e10, reduces=True), "d=4")
+    found = layouts(module)
+    batch = {"input", "labels"}
+    assert {found[name] for name in batch} == {"[{d}, {}]"}
+    assert {x for name, x in found.items() if name not in batch} == {""}
+    assert set(collectives(module, "main")) == {"all_reduce"}
+
+
+def test_sequences_are_split_where_the_batch_is_too_small() -> None:
+    module = build_gpt(layers=1, d_model=512, heads=8, vocab=512, batch=1, seq=1024)
+    searched(module, machine(8, bandwidth=1e11), "t=8")
+    assert layouts(module, "layer")["hidden"] == "[{}, {t}, {}]"
+
+
+EXPERTS = """
+func.func @main(
+    %x: tensor<8x256x64xf32> {dist.role = "input", dist.name = "x"},
+    %mask: tensor<8x256x8x32xf32> {dist.role = "input", dist.name = "mask"},
+    %w1: tensor<8x64x512xf32> {dist.role = "parameter", dist.name = "w1"},
+    %w2: tensor<8x512x64xf32> {dist.role = "parameter", dist.name = "w2"})
+    -> tensor<8x256x64xf32> {
+  %sent = onnx.Einsum(%x, %mask) {equation = "gsm,gsec->egcm"}
+    : (tensor<8x256x64xf32>, tensor<8x256x8x32xf32>) -> tensor<8x8x32x64xf32>
+  %h = onnx.Einsum(%sent, %w1) {equation = "egcm,emh->egch"}
+    : (tensor<8x8x32x64xf32>, tensor<8x64x512xf32>) -> tensor<8x8x32x512xf32>
+  %a = onnx.Relu(%h) : (tensor<8x8x32x512xf32>) -> tensor<8x8x32x512xf32>
+  %y = onnx.Einsum(%a, %w2) {equation = "egch,ehm->egcm"}
+    : (tensor<8x8x32x512xf32>, tensor<8x512x64xf32>) -> tensor<8x8x32x64xf32>
+  %out = onnx.Einsum(%y, %mask) {equation = "egcm,gsec->gsm"}
+    : (tensor<8x8x32x64xf32>, tensor<8x256x8x32xf32>) -> tensor<8x256x64xf32>
+  func.return %out : tensor<8x256x64xf32>
+}
+"""
+
+
+def test_experts_are_parallel_as_in_gshard() -> None:
+    """
+    Groups of tokens are split at first, experts where their weights do not fit: tokens go to
+    their experts and back.
+    """
+    module = parse(EXPERTS)
+    weights = 2 * 8 * 64 * 512 * 4
+    searched(
+        module, machine(8, bandwidth=1e10), "e=8", memory=0.2 * weights + 2_000_000
+    )
+    found = layouts(module)
+    assert found["x"] == "[{e}, {}, {}]"
+    assert found["w1"] == found["w2"] == "[{e}, {}, {}]"
+    assert collectives(module, "main") == {"all_to_all": 2}
+
+
+def mlp_with(memory: float | None) -> tuple[ModuleOp, Found, Simulation]:
+    """A step of Adam on 4 devices, on a link that sums as fast as it sends."""
+    module = training_mlp(batch=512, optimizer="adam")
+    on = machine(4, bandwidth=1e9, reduces=True)
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    mesh = add_mesh(module, [("d", 4)], on)
+    found = search_sharding(module, mesh, on, Limits(memory))
+    PartitionPass().apply(Context(), module)
+    VerifyDistributionPass().apply(Context(), module)
+    return module, found, simulate(module)
+
+
+def test_less_memory_splits_more_and_never_costs_less() -> None:
+    _, free, _ = mlp_with(None)
+    before = free.objective
+    for fraction in (0.98, 0.94, 0.9):
+        limit = fraction * free.peak
+        _, found, simulation = mlp_with(limit)
+        assert max(simulation.peak_memory_bytes) <= found.peak + 1 <= limit + 1
+        assert simulation.step_time_s <= found.objective * (1 + 1e-9)
+        assert found.objective >= before * (1 - 1e-9)
+        before = found.objective
+    assert before > free.objective
+
+
+def test_what_does_not_fit_is_named_with_what_would_do() -> None:
+    module = training_mlp(batch=64)
+    with pytest.raises(DistIRError, match="fit into 100 bytes per device") as error:
+        searched(module, machine(2, bandwidth=1e9), "d=2", memory=100.0)
+    assert "Most is taken by" in str(error.value)
+
+
+def test_a_training_step_computes_the_same() -> None:
+    module = training_gpt()
+    sequential = module.clone()
+    searched(module, machine(4, bandwidth=1e9), "d=2", "t=2")
+    arguments = random_arguments(sequential, seed=0)
+    for a, b in zip(
+        run_program(sequential, arguments), run_program(module, arguments), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_shared_calls_cost_what_was_promised() -> None:
+    module = training_gpt(layers=6)
+    on = machine(2, bandwidth=1e9)
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    alone = module.clone()
+    found = search_sharding(module, add_mesh(module, [("d", 2)], on), on, share=True)
+    other = alone.body.block.first_op
+    assert isinstance(other, ClusterOp)
+    free = search_sharding(
+        alone, add_mesh(alone, [("d", 2)], other), other, share=False
+    )
+    assert found.choices < free.choices
+    assert free.objective <= found.objective * (1 + 1e-9) <= 1.01 * free.objective
+    PartitionPass().apply(Context(), module)
+    VerifyDistributionPass().apply(Context(), module)
+    assert simulate(module).step_time_s <= found.objective * (1 + 1e-9)
+
+
+def test_requests_are_honoured() -> None:
+    module = training_mlp(batch=64)
+    searched(
+        module,
+        machine(2, bandwidth=1e9),
+        "d=2",
+        shard=("layers.0.weight:1=d",),
+        whole=("input",),
+    )
+    found = layouts(module)
+    assert found["layers.0.weight"] == "[{}, {d}]"
+    assert found["input"] == ""
+    assert any(note.startswith("search-sharding") for note in read_notes(module))
+
+
+def test_an_op_without_a_rule_works_on_whole_values() -> None:
+    module = parse(
+        """
+        func.func @main(%x: tensor<64x64xf32> {dist.role = "input"})
+            -> tensor<64x64xf32> {
+          %0 = onnx.Relu(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %1 = "test.op"(%0) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          func.return %1 : tensor<64x64xf32>
+        }"""
+    )
+    searched(module, machine(2, bandwidth=1e9), "d=2")
+    assert layout_of(entry_function(module).body.block.args[0]) is not None
+
+
+def test_constraints_are_honoured() -> None:
+    """All axes of one value, and one axis of another, whose other axis is chosen."""
+    module = parse(
+        """
+        device.mesh @mesh on @c <"d" = 2, "t" = 2> [0 to 4]
+        func.func @main(%x: tensor<64x64xf32> {dist.role = "input"})
+            -> tensor<64x64xf32> {
+          %0 = onnx.Relu(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %1 = dist.constrain %0 to <@mesh, [{}, {d}]>
+            : tensor<64x64xf32> -> tensor<64x64xf32>
+          %2 = onnx.Sigmoid(%1) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          %3 = dist.constrain %2 to <@mesh, [{t}, {}]> over ["t"]
+            : tensor<64x64xf32> -> tensor<64x64xf32>
+          %4 = onnx.Tanh(%3) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+          func.return %4 : tensor<64x64xf32>
+        }"""
+    )
+    searched(module, machine(4, bandwidth=1e9))
+    by_name = {op.name: op for op in entry_function(module).body.block.ops}
+    sigmoid = layout_of(by_name["onnx.Sigmoid"].operands[0])
+    tanh = layout_of(by_name["onnx.Tanh"].operands[0])
+    assert sigmoid is not None and [s.axis for s in sigmoid.dim(1)] == ["d"]
+    assert tanh is not None and [s.axis for s in tanh.dim(0)] == ["t"]

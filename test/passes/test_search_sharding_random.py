@@ -1,0 +1,177 @@
+"""The search against everything that could be chosen, for small random programs."""
+
+from __future__ import annotations
+
+from math import inf, prod
+
+import numpy as np
+import pytest
+from cost_programs import cluster
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from random_programs import arguments_of, assert_same_results, programs
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp, MeshOp
+from distir.interpreters.cost import simulate
+from distir.passes.partition import PartitionPass
+from distir.passes.search.sharding import search_sharding
+from distir.passes.search.sharding_choice import annotate
+from distir.passes.search.simulated_prices import SimulatedPrices
+from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.program import reachable_functions
+from distir.sharding.mesh import Mesh
+from distir.sharding.search import Body, GraphBuilder
+from distir.solver import Problem, solve
+from distir.solver.problem import Costs
+
+MAX_STEPS = 5_000
+
+UNCHECKED = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+Axes = tuple[tuple[str, int], ...]
+
+MESHES = [(("d", 2),), (("t", 4),), (("d", 2), ("t", 2))]
+
+
+def a_cluster(slow: bool) -> ClusterOp:
+    """Work and communication cost about the same, or communication much more."""
+    rate = 1e5 if slow else 1e9
+    return cluster(4, levels=((4, rate, 1e-6),), peak=1e6, bandwidth=1e9, launch=1e-7)
+
+
+def placed(
+    program: ModuleOp, axes: Axes, slow: bool
+) -> tuple[ModuleOp, Mesh, ClusterOp]:
+    """A copy of a program with a cluster and a mesh."""
+    module = program.clone()
+    mesh = MeshOp("mesh", "c", axes, range(prod(n for _, n in axes)))
+    first = module.body.block.first_op
+    assert first is not None
+    on = a_cluster(slow)
+    module.body.block.insert_ops_before([on, mesh], first)
+    return module, Mesh.of(mesh), on
+
+
+def distributed(module: ModuleOp) -> ModuleOp:
+    PartitionPass().apply(Context(), module)
+    module.verify()
+    VerifyDistributionPass().apply(Context(), module)
+    return module
+
+
+def built(module: ModuleOp, mesh: Mesh, on: ClusterOp) -> tuple[GraphBuilder, Body]:
+    """The graph, anew for every choice that is tried."""
+    prices = SimulatedPrices(mesh, on)
+    builder = GraphBuilder(reachable_functions(module), mesh, prices, {}, share=False)
+    return builder, builder.build(len(mesh.axes))
+
+
+def realised(
+    program: ModuleOp, axes: Axes, slow: bool, choice: list[int]
+) -> tuple[ModuleOp, float]:
+    """The program that a choice leads to, and the seconds it takes."""
+    module, mesh, on = placed(program, axes, slow)
+    builder, body = built(module, mesh, on)
+    nodes = zip(builder.graph.nodes, choice, strict=True)
+    annotate(module, body, {node: node.strategies[a] for node, a in nodes})
+    return distributed(module), simulate(module).step_time_s
+
+
+class TooMany(Exception):
+    """More combinations than a test should try."""
+
+
+def best(problem: Problem) -> float:
+    """The least cost of all combinations: nodes in their order, cut off by cost alone."""
+    left = MAX_STEPS
+
+    def extend(choice: list[int], so_far: float, bound: float) -> float:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise TooMany
+        i = len(choice)
+        if i == len(problem.costs):
+            return so_far
+        for a, cost in enumerate(problem.costs[i]):
+            more = so_far + float(cost)
+            more += sum(
+                float(problem.edges[j, i][choice[j], a])
+                for j in range(i)
+                if (j, i) in problem.edges
+            )
+            if more < bound:
+                bound = min(bound, extend([*choice, a], more, bound))
+        return bound
+
+    return extend([], 0.0, inf)
+
+
+def some_choice(problem: Problem, seed: int) -> list[int]:
+    """A possible choice, by prices that mean nothing."""
+    random = np.random.default_rng(seed)
+
+    def any_price(costs: Costs) -> Costs:
+        return np.where(np.isfinite(costs), random.integers(0, 100, costs.shape), inf)
+
+    edges = {pair: any_price(matrix) for pair, matrix in problem.edges.items()}
+    return list(solve(Problem([any_price(c) for c in problem.costs], edges)).choice)
+
+
+@settings(max_examples=10, suppress_health_check=UNCHECKED)
+@given(
+    programs(),
+    st.sampled_from(MESHES),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_programs_cost_what_was_promised(
+    program: ModuleOp, axes: Axes, slow: bool, joint: bool, seed: int
+) -> None:
+    """The best choice and any other: uses of one copy share it, else times are equal."""
+    module, mesh, on = placed(program, axes, slow)
+    builder, _ = built(module, mesh, on)
+    problem = builder.graph.problem()
+    choice = some_choice(problem, seed)
+    other, actual = realised(program, axes, slow, choice)
+    assert actual <= problem.cost(choice) * (1 + 1e-9)
+    found = search_sharding(module, mesh, on, joint=joint)
+    best_time = simulate(distributed(module)).step_time_s
+    assert best_time <= found.objective * (1 + 1e-9)
+    if joint or len(axes) == 1:
+        assert found.objective <= problem.cost(choice) * (1 + 1e-9)
+    arguments = arguments_of(program)
+    assert_same_results(program, module, arguments)
+    assert_same_results(program, other, arguments)
+
+
+def assert_best(program: ModuleOp, axes: Axes, slow: bool) -> None:
+    module, mesh, on = placed(program, axes, slow)
+    builder, _ = built(module, mesh, on)
+    try:
+        expected = best(builder.graph.problem())
+    except TooMany:
+        reject()
+    found = search_sharding(module, mesh, on, joint=True)
+    assert found.objective == pytest.approx(expected)
+    assert found.bound == pytest.approx(expected)
+
+
+@settings(max_examples=10, suppress_health_check=UNCHECKED)
+@given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
+def test_the_best_of_all_combinations(
+    program: ModuleOp, axes: Axes, slow: bool
+) -> None:
+    assert_best(program, axes, slow)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, suppress_health_check=UNCHECKED)
+@given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
+def test_the_best_of_all_combinations_many_times(
+    program: ModuleOp, axes: Axes, slow: bool
+) -> None:
+    assert_best(program, axes, slow)
