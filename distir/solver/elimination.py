@@ -22,6 +22,10 @@ from distir.solver.graph import Graph, Step, replay
 from distir.solver.problem import Costs
 
 
+# Additions and comparisons that take less time than to look for a better order.
+LITTLE_WORK = 2e8
+
+
 @dataclass(frozen=True)
 class Plan:
     """
@@ -38,11 +42,14 @@ class Plan:
 
 def plan(graph: Graph, most: float = math.inf) -> Plan:
     """
-    The better of two greedy orders: least table next, and least new table entries between
-    neighbours (min-fill, weighted) next. Gives up on an order whose work exceeds `most`.
+    The better of two greedy orders: least table next, and, unless that is good enough, least
+    new table entries between neighbours (min-fill, weighted) next. Gives up on an order whose
+    work exceeds `most`.
     """
-    orders = (_greedy(graph, _table_size, most), _greedy(graph, _fill, most))
-    return min(orders, key=lambda order: order.work)
+    order = _greedy(graph, _table_size, most)
+    if order.work <= LITTLE_WORK:
+        return order
+    return min(order, _greedy(graph, _fill, most), key=lambda order: order.work)
 
 
 def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:

@@ -166,7 +166,8 @@ class _Search:
         """
         graph = self.graph
         free = graph.copy(memory=False)
-        reduce(free)
+        if graph.pieces:
+            reduce(free)
         order = plan(free, WORK)
         if not fits(order):
             if method == "elimination":
