@@ -120,7 +120,7 @@ def shared(
             (i, j)
             for i, stages in enumerate(found)
             for j, stage in enumerate(stages)
-            if stage.level is level
+            if stage.level.name == level.name
         ]
         for i, _ in crossing:
             for device in groups[i]:

@@ -153,11 +153,12 @@ class Placement:
         level = hardware.level_between(*pair)
         if level.block_bandwidth is None:
             return 1
-        place = hardware.levels.index(level)
+        # By name: on a route, a level has other figures.
+        place = [each.name for each in hardware.levels].index(level.name)
         span = hardware.levels[place - 1].span if place else 1
         return sum(
             source // span == pair[0] // span
-            and hardware.level_between(source, target) is level
+            and hardware.level_between(source, target).name == level.name
             for source, target in pairs
         )
 

@@ -132,6 +132,20 @@ def test_a_slow_cable_between_nodes():
     assert across.communication_s == [8.0] * 4
 
 
+def test_a_slow_cable_beside_shared_adapters():
+    """A node's two senders share 4 bytes/s; the cable of one of them has only 1."""
+    on = ClusterOp(
+        "c",
+        [kind("unit", list(range(4)), rate=1.0, launch=1.0)],
+        [
+            LinkOp("inside", 2, bandwidth=8.0, latency=0.0),
+            LinkOp("outside", 4, bandwidth=4.0, latency=0.0, block_bandwidth=4.0),
+        ],
+        [RouteOp("cable", [1], [2], bandwidth=1.0, latency=0.0)],
+    )
+    assert both_ways(SENDS, on).communication_s == [4.0, 8.0, 8.0, 4.0]
+
+
 def test_a_cluster_grows_with_its_routes():
     on = ClusterOp(
         "c",
