@@ -21,7 +21,6 @@ from distir.solver.found import Found
 from distir.solver.graph import Graph, Step, replay
 from distir.solver.problem import Costs
 
-
 # Additions and comparisons that take less time than to look for a better order.
 LITTLE_WORK = 2e8
 
