@@ -17,10 +17,11 @@ from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import draws_random_numbers
 from distir.errors import DistIRError
 from distir.program import argument_names, describe, entry_function, functions
+from distir.sharding.choice import Signatures
 from distir.sharding.layout import check_layout
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
-from distir.sharding.rule import infer, rule_for
+from distir.sharding.rule import infer
 
 
 def _shown(type_: Attribute) -> str:
@@ -37,6 +38,9 @@ class _Verifier:
         # same few types come again and again.
         self._right: set[int] = set()
         self._sends: set[tuple[int, int]] = set()
+        self._signatures = Signatures()
+        self._checked: set[int] = set()
+        """Signatures of ops that were found right, so that all alike are."""
 
     def function(self, function: FuncOp) -> None:
         name = function.sym_name.data
@@ -168,6 +172,9 @@ class _Verifier:
             self.meshes[wide].size(axis)
 
     def compute(self, op: Operation) -> None:
+        signature = self._signatures.of(op, None)
+        if signature in self._checked:
+            return
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
             return
@@ -179,7 +186,7 @@ class _Verifier:
             )
         whole = Layout(mesh.name)
         operands = [layout_of(v) or whole for v in op.operands]
-        inference = infer(rule_for(op), operands, mesh)
+        inference = infer(self._signatures.rule(op), operands, mesh)
         for i, (value, expected) in enumerate(
             zip(op.results, inference.results, strict=True)
         ):
@@ -189,6 +196,7 @@ class _Verifier:
                     f"result {i} has layout {actual}, expected layout {expected} from "
                     f"the layouts of its operands"
                 )
+        self._checked.add(signature)
 
 
 def verify_distribution(module: ModuleOp) -> None:
