@@ -10,8 +10,8 @@ published measurements) and writes the section.
 
 World size 16, all d x t x p = 16, one micro-batch without a pipeline and 2 to 128 with one, no
 configuration without a sample per micro-batch and device; 16 V100 of 32 GB; f16. MLPs take
-a training step of SGD with each of Table 2's batches (75 configurations each), GPT-2 does
-inference with batches of 2^7 to 2^20 (1035 configurations in all). The paper does not say
+a training step of SGD, without f32 copies of the parameters, with each of Table 2's batches
+(75 configurations each), GPT-2 does inference with batches of 2^7 to 2^20 (1035 configurations in all). The paper does not say
 how long its sequences are; here they have 8 tokens.
 """
 
@@ -65,7 +65,9 @@ class Source:
         m = self.model
         if m.trains:
             module = build_mlp(m.layers, m.d_model, batch, "f16")
-            DifferentiatePass(loss="mse", optimizer="sgd").apply(Context(), module)
+            DifferentiatePass(loss="mse", optimizer="sgd", master_weights=False).apply(
+                Context(), module
+            )
         else:
             module = build_gpt(
                 m.layers, m.d_model, m.heads, VOCABULARY, batch, SEQUENCE, "f16"

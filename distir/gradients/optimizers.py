@@ -38,6 +38,7 @@ class OptimizerOptions:
     epsilon: float
     weight_decay: float | None
     clip: float
+    master_weights: bool = True
 
     @property
     def decay(self) -> float:
@@ -97,11 +98,14 @@ def _one_update(
     counter: SSAValue | None,
     options: OptimizerOptions,
 ) -> tuple[Result, list[Result]]:
-    """The new parameter and new states. Narrow parameters get an f32 master copy."""
+    """
+    The new parameter and new states. Narrow parameters get an f32 master copy, unless
+    `master_weights` is off.
+    """
     assert isinstance(parameter.type, TensorType)
     build = GradientBuilder(step.insert, None)
     sizes, element = shape(parameter), parameter.type.element_type
-    narrow = isinstance(element, Float16Type | BFloat16Type)
+    narrow = options.master_weights and isinstance(element, Float16Type | BFloat16Type)
     wide = TensorType(f32 if narrow else element, sizes)
     source = parameter
     if narrow:

@@ -49,6 +49,8 @@ class DifferentiatePass(ModulePass):
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
       `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
       contribution cast where it is computed.
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
+      optimizer updates; else it updates them, and has its states, in their own type.
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
       PyTorch; `clip`: largest global norm of the gradients, 0 for none.
     - `dropout_seed`: of the random numbers of dropout, 32 bits.
@@ -62,6 +64,7 @@ class DifferentiatePass(ModulePass):
     optimizer: str = "adamw"
     dropout_masks: str = "drawn"
     gradient_dtype: str = "parameter"
+    master_weights: bool = True
     learning_rate: float = 1e-3
     momentum: float = 0.0
     beta1: float = 0.9
@@ -146,6 +149,7 @@ class DifferentiatePass(ModulePass):
             self.epsilon,
             self.weight_decay,
             self.clip,
+            self.master_weights,
         )
         results += add_updates(step, found, options)
         step.finish([*results, *step.kept()])

@@ -68,6 +68,13 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
         choices=GRADIENT_DTYPES,
         help="that of the parameter (default), or f32 for 16-bit parameters too",
     )
+    group.add_argument(
+        "--no-master-weights",
+        dest="master_weights",
+        action="store_false",
+        default=None,
+        help="update 16-bit parameters themselves instead of an f32 copy of each",
+    )
     for name, help_ in _NUMBERS.items():
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
@@ -91,6 +98,7 @@ def differentiate_pass(
         "dropout_masks",
         "dropout_seed",
         "gradient_dtype",
+        "master_weights",
         *(name.replace("-", "_") for name in _NUMBERS),
     ]
     given = {n: v for n in names if (v := getattr(arguments, n, None)) is not None}
@@ -98,9 +106,11 @@ def differentiate_pass(
         given["output"] = arguments.output_index
     if not arguments.training:
         if given:
-            option = (
-                next(iter(given)).replace("_", "-").replace("output", "loss-output")
-            )
+            option = next(iter(given)).replace("_", "-")
+            option = {
+                "output": "loss-output",
+                "master-weights": "no-master-weights",
+            }.get(option, option)
             raise DistIRError(f"--{option} is of use with --training only; add it")
         return None
     given.setdefault("loss", loss)

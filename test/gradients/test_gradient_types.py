@@ -19,7 +19,7 @@ from distir.frontends.builders import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
-from distir.program import entry_function, result_names
+from distir.program import argument_names, entry_function, result_names
 
 Array = np.ndarray[Any, Any]
 
@@ -152,3 +152,36 @@ def test_wide_parameters_keep_their_type():
         text = str(two_layers(4)).replace("bf16", element)
         same = gradients(parse(text), gradient_dtype="f32")
         assert str(same) == str(gradients(parse(text)))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_without_master_weights(optimizer: str):
+    """The optimizer updates bf16 parameters themselves, and its states are bf16 too."""
+    found: dict[bool, dict[str, Array]] = {}
+    for master in (True, False):
+        module = two_layers(4)
+        DifferentiatePass(
+            loss="mse", optimizer=optimizer, learning_rate=0.5, master_weights=master
+        ).apply(Context(), module)
+        arguments = random_arguments(module, 1)
+        names = argument_names(entry_function(module))
+        weights = dict(zip(names, arguments, strict=True))
+        for name, argument in weights.items():
+            if name.endswith(".master"):
+                argument[...] = weights[name.removesuffix(".master")]
+            elif name.endswith((".exp_avg", ".exp_avg_sq")):
+                argument[...] = 0
+        found[master] = results(module, arguments)
+        for a, b in zip(
+            run_here(module, arguments), run_program(module, arguments), strict=True
+        ):
+            wide = [v.astype(np.float64) for v in (a, b)]
+            np.testing.assert_allclose(*wide, rtol=2e-2, atol=2e-3)
+    assert not any(name.endswith(".master") for name in found[False])
+    for name, value in found[False].items():
+        if name != "loss" and value.ndim:
+            assert value.dtype == ml_dtypes.bfloat16
+    for name in ("w", "v", "b"):
+        # One step from the same weights: equal but for the rounding of the states.
+        both = [found[m][name].astype(np.float64) for m in (True, False)]
+        np.testing.assert_allclose(*both, rtol=1e-2, atol=1e-2)
