@@ -1,0 +1,114 @@
+"""The plans that `auto-parallel` starts from, and those next to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement, permutations
+from math import prod
+
+from distir.errors import DistIRError
+from distir.passes.search.grid import Configuration, Space
+
+_AXES = "xyz"
+_MOST_AXES = 2
+_SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
+
+
+@dataclass(frozen=True)
+class AutoSpace:
+    """
+    The plans that `auto-parallel` may choose from.
+
+    - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
+    - `own_axes`: those of the mesh that the program has ("d=2,t=4"), on which layouts are then
+      searched, and nothing else;
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`: the only values of these options;
+      by default all.
+    """
+
+    batches: Sequence[int]
+    trains: bool
+    devices: int
+    degrees: Sequence[tuple[int, int, int]] = ()
+    own_axes: str = ""
+    micro_batches: Sequence[int] = ()
+    zero: Sequence[int] = (0, 1, 2, 3)
+    checkpoint: Sequence[str] = ("none", "selective", "full")
+    schedules: Sequence[str] = ()
+
+    def first(self) -> list[Configuration]:
+        """
+        What the search starts from: searched layouts for each way to make a mesh of the
+        devices, and the grid of `distir search` (its first ZeRO stage, checkpoint policy
+        and schedule). Raises DistIRError if there is nothing.
+        """
+        checkpoint = self.checkpoint[0] if self.trains else "none"
+        meshes = [self.own_axes] if self.own_axes else list(self._meshes())
+        found = [
+            Configuration(batch, checkpoint=checkpoint, axes=axes)
+            for batch in self.batches
+            for axes in meshes
+        ]
+        if self.own_axes:
+            return found
+        grid = Space(
+            batches=self.batches,
+            trains=self.trains,
+            devices=self.devices,
+            degrees=self.degrees,
+            micro_batches=self.micro_batches,
+            zero=self.zero[:1] if self.trains else (0,),
+            checkpoint=(checkpoint,),
+            schedules=self.schedules[:1],
+        )
+        try:
+            return [*grid.configurations(), *found]
+        except DistIRError:
+            if not found:
+                raise
+            return found
+
+    def _meshes(self) -> Iterator[str]:
+        """
+        All meshes of one or two axes: their order says which of them is the inner one, whose
+        devices are neighbours. Where degrees are given, those without a pipeline, by their
+        names.
+        """
+        if self.degrees:
+            for d, t, p in self.degrees:
+                if p == 1 and d * t > 1:
+                    yield ",".join(f"{n}={s}" for n, s in (("d", d), ("t", t)) if s > 1)
+            return
+        sizes = [n for n in range(2, self.devices + 1) if self.devices % n == 0]
+        for count in range(1, _MOST_AXES + 1):
+            for chosen in combinations_with_replacement(sizes, count):
+                if prod(chosen) != self.devices:
+                    continue
+                for ordered in sorted(set(permutations(chosen))):
+                    names = zip(_AXES, ordered, strict=False)
+                    yield ",".join(f"{name}={size}" for name, size in names)
+
+    def neighbours(self, configuration: Configuration) -> Iterator[Configuration]:
+        """The plans that differ from one in one option."""
+        c = configuration
+        if self.trains:
+            for checkpoint in self.checkpoint:
+                yield replace(c, checkpoint=checkpoint)
+        if c.axes:
+            yield replace(c, overlap=True)
+            return
+        if self.trains and c.d > 1:
+            for zero in self.zero:
+                yield replace(c, zero=zero)
+        if c.p > 1:
+            yield replace(c, stages="search")
+            schedules = self.schedules or (_SCHEDULES if self.trains else ())
+            for schedule in schedules:
+                yield replace(c, schedule=schedule, stages="")
+        if c.p > 1 or self.trains:
+            for k in self.micro_batches or (c.k // 2, c.k * 2):
+                if c.batch // c.d >= k >= (2 if c.p > 1 else 1):
+                    yield replace(c, k=k)
+        if c.d * c.t * c.p > 1:
+            yield replace(c, overlap=True)
