@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.passes.search.auto_space import POLICIES_BY_COST, AutoSpace, own_axes
 from distir.passes.search.bounds import Bounds
 from distir.passes.search.evaluate import Outcome
 from distir.passes.search.grid import Configuration
-from distir.passes.search.neighbours import AutoSpace
-from distir.passes.search.programs import Programs
+from distir.passes.search.programs import Programs, trains
+from distir.passes.search.requests import Requests
 from distir.passes.search.results import ranked
 from distir.passes.search.runner import run
 
@@ -17,6 +24,67 @@ _WIDTH = 3
 """Plans whose neighbours are judged at a time, of each kind."""
 
 Heard = Callable[["AutoSearch"], None]
+
+
+def _nobody(search: AutoSearch) -> None:
+    """Hears of each round, and does nothing."""
+
+
+def auto_search(
+    modules: Sequence[ModuleOp],
+    cluster: ClusterOp,
+    *,
+    profiles: Sequence[str | Path] = (),
+    requests: Requests | None = None,
+    devices: int | None = None,
+    degrees: Sequence[tuple[int, int, int]] = (),
+    micro_batches: Sequence[int] = (),
+    zero: Sequence[int] = (),
+    checkpoint: Sequence[str] = (),
+    schedules: Sequence[str] = (),
+    time_limit: float | None = None,
+    jobs: int = 0,
+    heard: Heard | None = None,
+) -> AutoSearch:
+    """
+    A search for the best plan for one of these programs, one for each size of the batch, on
+    so many devices of a cluster (all by default). Empty options may take any value. Layouts
+    are solved for in a quarter of the time at most. Raises DistIRError.
+    """
+    requests = requests or Requests()
+    if time_limit is not None:
+        requests = replace(requests, seconds=max(1.0, time_limit / 4))
+    programs = Programs.of(modules, cluster, profiles, requests)
+    devices = devices or cluster.size
+    if devices > cluster.size:
+        raise DistIRError(
+            f"auto-parallel: {devices} devices were asked for, but cluster "
+            f"@{cluster.sym_name.data} has {cluster.size}"
+        )
+    trained = {trains(module) for module in modules}
+    if len(trained) > 1:
+        raise DistIRError("some of the programs are training steps and some are not")
+    if trained == {False} and (any(zero) or any(c != "none" for c in checkpoint)):
+        raise DistIRError(
+            "auto-parallel: ZeRO and activation checkpointing are for training steps, but "
+            "the program updates no argument (dist.updates); leave them out"
+        )
+    space = AutoSpace(
+        batches=sorted(programs.texts),
+        trains=trained == {True},
+        devices=devices,
+        degrees=degrees,
+        own_axes=own_axes(modules),
+        asked_axes=requests.axes,
+        micro_batches=micro_batches,
+        zero=zero or (0, 1, 2, 3),
+        checkpoint=checkpoint or POLICIES_BY_COST,
+        schedules=schedules,
+    )
+    bounds = {
+        batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches
+    }
+    return AutoSearch(programs, space, bounds, jobs, time_limit, heard)
 
 
 class AutoSearch:
@@ -57,7 +125,7 @@ class AutoSearch:
         self._skipped: set[Configuration] = set()
         self._expanded: set[Configuration] = set()
         self._deadline = None if seconds is None else monotonic() + seconds
-        self._heard = heard or (lambda search: None)
+        self._heard = heard or _nobody
 
     @property
     def best(self) -> Outcome | None:
@@ -78,12 +146,7 @@ class AutoSearch:
     def run(self) -> None:
         """Searches. Raises DistIRError for an empty space or if a process dies."""
         try:
-            plans = self.space.first()
-            if not any(map(self._may_fit, plans)):
-                # Judged nevertheless, so that there is something to say about them.
-                plans = sorted(plans, key=self._least_bytes)[: 2 * _WIDTH]
-            else:
-                plans = self._promising(plans)
+            plans = self._start()
             while plans:
                 self.rounds += 1
                 if not self._judge(plans):
@@ -93,6 +156,21 @@ class AutoSearch:
             self.finished = True
         except KeyboardInterrupt:
             self.interrupted = True
+
+    def _start(self) -> list[Configuration]:
+        """
+        The first round: of plans that cannot fit the variant with the lowest ZeRO stage
+        that may. All of them if none may, so that there is something to say about them.
+        """
+        found: dict[Configuration, None] = {}
+        plans = self.space.first()
+        for plan in plans:
+            variants = [plan]
+            if self.space.trains and plan.d > 1:
+                variants += [replace(plan, zero=zero) for zero in self.space.zero]
+            may_fit = [c for c in variants if self._may_fit(c)]
+            found.update(dict.fromkeys(may_fit[:1]))
+        return list(found) or plans
 
     def _judge(self, plans: Sequence[Configuration]) -> bool:
         """Evaluates plans; False if the time was over before all of them were."""
@@ -129,27 +207,36 @@ class AutoSearch:
             large.sort(key=lambda o: -o.throughput_samples_per_s)
         else:
             large.sort(key=lambda o: o.peak_memory_bytes)
-        large = [o for o in large if o.configuration not in self._expanded]
-        fitting = fitting[:_WIDTH]
-        beam = [o for o in fitting if o.configuration not in self._expanded]
-        return [*beam, *large[:_WIDTH]]
+        return [*self._first(fitting), *self._first(large)]
+
+    def _first(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """
+        The first few, but those whose neighbours are known. Of plans that come to the same
+        the first stands for all.
+        """
+        distinct: dict[tuple[float, int], Outcome] = {}
+        for outcome in outcomes:
+            same = (outcome.step_time_s, outcome.peak_memory_bytes)
+            distinct.setdefault(same, outcome)
+        found = list(distinct.values())[:_WIDTH]
+        return [o for o in found if o.configuration not in self._expanded]
 
     def _promising(self, plans: Sequence[Configuration]) -> list[Configuration]:
-        """Those that no bound rules out; the others are counted."""
+        """
+        Those that no bound rules out; the others are counted. While nothing fits, even what
+        cannot may show how little memory would do.
+        """
         best = self.best
         kept = [
             c
             for c in plans
-            if self._may_fit(c) and (best is None or self._beats(c, best))
+            if best is None or (self._may_fit(c) and self._beats(c, best))
         ]
         self._skipped.update(set(plans) - set(kept))
         return kept
 
     def _may_fit(self, plan: Configuration) -> bool:
         return self.bounds[plan.batch].may_fit(plan)
-
-    def _least_bytes(self, plan: Configuration) -> float:
-        return self.bounds[plan.batch].least_bytes(plan)
 
     def _beats(self, plan: Configuration, best: Outcome) -> bool:
         """Whether it might have a higher throughput."""

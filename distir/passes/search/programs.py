@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from xdsl.context import Context
@@ -49,7 +49,7 @@ class Programs:
 
     texts: Mapping[int, str]
     profiles: tuple[Profile, ...] = ()
-    requests: Requests = Requests()
+    requests: Requests = field(default_factory=Requests)
 
     @staticmethod
     def of(

@@ -39,6 +39,12 @@ class Requests:
     whole: tuple[str, ...] = ()
     seconds: float | None = None
 
+    @property
+    def axes(self) -> frozenset[str]:
+        """The axes that `shard` names."""
+        found = (text.partition("=")[2].partition(":")[0] for text in self.shard)
+        return frozenset(found)
+
 
 def axes_of(texts: Sequence[str]) -> list[tuple[str, int]]:
     """The names and sizes of `NAME=SIZE`. Raises DistIRError."""

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, permutations
-from math import prod
 
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.passes.search.grid import Configuration, Space
 
-_AXES = "xyz"
-_MOST_AXES = 2
+_AXES = "dt"
+"""Names of the axes of meshes that layouts are searched on, so that requests know them."""
+
 _SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
+
+POLICIES_BY_COST = ("none", "selective", "full")
+"""Checkpoint policies, from the one that recomputes the least on."""
+
+
+def own_axes(modules: Sequence[ModuleOp]) -> str:
+    """
+    The axes of the mesh that these programs have in common ("d=2,t=4"); "" for none. Raises
+    DistIRError.
+    """
+    found = [
+        tuple(
+            ",".join(f"{name}={size}" for name, size in op.axes.data)
+            for op in module.body.block.ops
+            if isinstance(op, MeshOp)
+        )
+        for module in modules
+    ]
+    if len(set(found)) > 1 or any(len(meshes) > 1 for meshes in found):
+        raise DistIRError(
+            "auto-parallel works on one mesh at most, the same for all programs; remove "
+            "the others, or all of them to have one found"
+        )
+    return found[0][0] if found[0] else ""
 
 
 @dataclass(frozen=True)
@@ -22,7 +48,7 @@ class AutoSpace:
 
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
     - `own_axes`: those of the mesh that the program has ("d=2,t=4"), on which layouts are then
-      searched, and nothing else;
+      searched, and nothing else; `asked_axes`: those that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`: the only values of these options;
       by default all.
     """
@@ -32,9 +58,10 @@ class AutoSpace:
     devices: int
     degrees: Sequence[tuple[int, int, int]] = ()
     own_axes: str = ""
+    asked_axes: frozenset[str] = frozenset()
     micro_batches: Sequence[int] = ()
     zero: Sequence[int] = (0, 1, 2, 3)
-    checkpoint: Sequence[str] = ("none", "selective", "full")
+    checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
 
     def first(self) -> list[Configuration]:
@@ -81,13 +108,12 @@ class AutoSpace:
                     yield ",".join(f"{n}={s}" for n, s in (("d", d), ("t", t)) if s > 1)
             return
         sizes = [n for n in range(2, self.devices + 1) if self.devices % n == 0]
-        for count in range(1, _MOST_AXES + 1):
-            for chosen in combinations_with_replacement(sizes, count):
-                if prod(chosen) != self.devices:
-                    continue
-                for ordered in sorted(set(permutations(chosen))):
-                    names = zip(_AXES, ordered, strict=False)
-                    yield ",".join(f"{name}={size}" for name, size in names)
+        for outer in sizes:
+            inner = self.devices // outer
+            if inner > 1:
+                yield f"{_AXES[0]}={outer},{_AXES[1]}={inner}"
+            else:
+                yield f"{_AXES[self.asked_axes == {_AXES[1]}]}={outer}"
 
     def neighbours(self, configuration: Configuration) -> Iterator[Configuration]:
         """The plans that differ from one in one option."""
