@@ -14,7 +14,7 @@ from distir.passes.search.grid import Configuration, Space
 _AXES = "dt"
 """Names of the axes of meshes that layouts are searched on, so that requests know them."""
 
-_SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
+_SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
 POLICIES_BY_COST = ("none", "selective", "full")
 """Checkpoint policies, from the one that recomputes the least on."""
@@ -113,7 +113,8 @@ class AutoSpace:
             if inner > 1:
                 yield f"{_AXES[0]}={outer},{_AXES[1]}={inner}"
             else:
-                yield f"{_AXES[self.asked_axes == {_AXES[1]}]}={outer}"
+                only_inner = self.asked_axes == frozenset(_AXES[1])
+                yield f"{_AXES[only_inner]}={outer}"
 
     def neighbours(self, configuration: Configuration) -> Iterator[Configuration]:
         """The plans that differ from one in one option."""
