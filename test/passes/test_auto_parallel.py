@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from training_programs import training_gpt, training_mlp
+from training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -69,7 +69,7 @@ def search(module: ModuleOp, on: ClusterOp, **options: object) -> AutoSearch:
 
 
 def same_results(sequential: ModuleOp, found: ModuleOp) -> bool:
-    arguments = random_arguments(sequential, np.random.default_rng(0))
+    arguments = random_arguments(sequential, 0)
     pairs = zip(
         run_program(sequential, arguments), run_program(found, arguments), strict=True
     )
@@ -90,7 +90,7 @@ def splits(module: ModuleOp) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
-    module = training_gpt() if trains else build_gpt(2, 32, 4, 64, 8, 8)
+    module = training_mlp(16) if trains else build_gpt(1, 16, 2, 32, 4, 8)
     on = machine(4)
     found = search(module, on)
     best, batch = found.best, found.space.batches[0]
@@ -110,7 +110,7 @@ def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
 
 def test_the_program_is_what_was_promised() -> None:
     """It computes the same, and takes as long as the note says."""
-    module = placed(training_mlp(16), machine(4))
+    module = placed(training_mlp(16), machine(2))
     found = distributed(module)
     assert same_results(module, found)
     text = read_notes(found)[-1]
@@ -134,12 +134,12 @@ def test_searched_layouts_win_where_the_grid_has_none() -> None:
 
 def test_less_memory_is_never_faster() -> None:
     module = training_mlp(64)
-    plain = search(module, machine(4)).best
+    plain = search(module, machine(2)).best
     assert plain is not None
     seconds = plain.step_time_s
-    for share in (0.9, 0.7, 0.5):
+    for share in (0.9, 0.7):
         memory = int(share * plain.peak_memory_bytes)
-        found = search(module, machine(4, memory))
+        found = search(module, machine(2, memory))
         if found.best is None:
             break
         assert found.best.peak_memory_bytes <= memory
@@ -161,7 +161,7 @@ def test_nothing_fits() -> None:
 
 
 def test_requests_are_kept() -> None:
-    module = placed(training_mlp(16), machine(4))
+    module = placed(training_mlp(16), machine(2))
     names = argument_names(entry_function(module))
     weight = next(name for name in names if name.endswith("weight"))
     assert "t" in splits(distributed(module, shard=(f"{weight}:0=t",)))[weight]
@@ -184,7 +184,7 @@ def test_a_mesh_in_the_module_is_kept() -> None:
 
 
 def test_no_time_still_gives_a_plan() -> None:
-    module = placed(training_mlp(16), machine(4))
+    module = placed(training_mlp(16), machine(2))
     found = distributed(module, time_limit=0.0)
     assert "the time was over" in read_notes(found)[-1]
     assert same_results(module, found)
@@ -200,7 +200,7 @@ def test_an_interrupt_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) ->
         return original(self, configuration)
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
-    module = placed(training_mlp(16), machine(4))
+    module = placed(training_mlp(16), machine(2))
     found = distributed(module)
     assert "of 2 plans judged" in read_notes(found)[-1]
     assert read_notes(found)[-1].endswith("the search was interrupted")
@@ -226,8 +226,8 @@ def test_options_restrict_the_space() -> None:
 
 
 def test_modules_add_up_to_the_step() -> None:
-    module = build_gpt(2, 32, 4, 64, 8, 8)
-    found = search(module, machine(4))
+    module = build_gpt(1, 16, 2, 32, 4, 8)
+    found = search(module, machine(2))
     other = runner_up(found)
     assert found.best is not None and other is not None
     assert other.step_time_s >= found.best.step_time_s

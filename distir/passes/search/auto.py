@@ -20,7 +20,7 @@ from distir.passes.search.requests import Requests
 from distir.passes.search.results import ranked
 from distir.passes.search.runner import run
 
-_WIDTH = 3
+_WIDTH = 2
 """Plans whose neighbours are judged at a time, of each kind."""
 
 Heard = Callable[["AutoSearch"], None]
@@ -211,14 +211,18 @@ class AutoSearch:
 
     def _first(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """
-        The first few, but those whose neighbours are known. Of plans that come to the same
-        the first stands for all.
+        The first of each kind (searched layouts, pipelines, others), but those whose
+        neighbours are known. Of plans that come to the same the first stands for all.
         """
         distinct: dict[tuple[float, int], Outcome] = {}
         for outcome in outcomes:
             same = (outcome.step_time_s, outcome.peak_memory_bytes)
             distinct.setdefault(same, outcome)
-        found = list(distinct.values())[:_WIDTH]
+        kinds: dict[tuple[bool, bool], list[Outcome]] = {}
+        for outcome in distinct.values():
+            c = outcome.configuration
+            kinds.setdefault((bool(c.axes), c.p > 1), []).append(outcome)
+        found = [o for kind in kinds.values() for o in kind[:_WIDTH]]
         return [o for o in found if o.configuration not in self._expanded]
 
     def _promising(self, plans: Sequence[Configuration]) -> list[Configuration]:
