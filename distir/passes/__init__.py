@@ -12,6 +12,7 @@ _PASSES: dict[str, str] = {
     "inline-calls": "InlineCallsPass",
     "outline-repeats": "OutlineRepeatsPass",
     "activation-checkpoint": "ActivationCheckpointPass",
+    "auto-parallel": "AutoParallelPass",
     "batch-statistics": "BatchStatisticsPass",
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.errors import DistIRError
-from distir.interpreters.cost.hardware import Hardware
-from distir.passes.annotations import add_notes, requested_layout
+from distir.passes.annotations import add_notes
 from distir.passes.distribute import (
     add_mesh,
     check_sequential,
@@ -23,17 +18,10 @@ from distir.passes.distribute import (
     request_shards,
 )
 from distir.passes.partition import PartitionPass
+from distir.passes.search.requests import axes_of, keep_whole, least_memory
 from distir.passes.search.sharding import SOLVERS, Limits, Solver, search_sharding
 from distir.passes.verify_distribution import VerifyDistributionPass
-from distir.program import (
-    argument_attributes,
-    argument_names,
-    entry_function,
-    set_argument_attributes,
-)
 from distir.sharding.mesh import Mesh
-
-_AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
 
 
 def solver_named(name: str) -> Solver:
@@ -45,39 +33,6 @@ def solver_named(name: str) -> Solver:
         f"search-sharding: there is no solver {name!r}; choose one of "
         f"{', '.join(SOLVERS)}"
     )
-
-
-def _axes(texts: Sequence[str]) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    for text in texts:
-        match = _AXIS.fullmatch(text)
-        if match is None:
-            raise DistIRError(
-                f"search-sharding: cannot read the axis {text!r}; write NAME=SIZE, for "
-                f'example axes="d=2","t=4"'
-            )
-        found.append((match["name"], int(match["size"])))
-    return found
-
-
-def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
-    """Requests that arguments with these source names (with `*`) are not split."""
-    function = entry_function(module)
-    attributes, names = argument_attributes(function), argument_names(function)
-    for pattern in patterns:
-        chosen = [i for i, name in enumerate(names) if fnmatchcase(name, pattern)]
-        if not chosen:
-            raise DistIRError(
-                f"search-sharding: no argument is called {pattern!r}; the program has "
-                f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
-            )
-        for i in chosen:
-            if (requested_layout(attributes[i]) or Layout(mesh.name)).split_axes:
-                raise DistIRError(
-                    f"search-sharding: {names[i]!r} is to be split and to be kept whole"
-                )
-            attributes[i][LAYOUT] = LayoutAttr(Layout(mesh.name))
-    set_argument_attributes(function, attributes)
 
 
 @dataclass(frozen=True)
@@ -125,17 +80,12 @@ class SearchShardingPass(ModulePass):
         mesh = self._mesh(op, cluster)
         request_shards(op, mesh, self.shard)
         keep_whole(op, mesh, self.whole)
-        limits = Limits(self._memory(cluster, mesh), solver, self.gap, self.time_limit)
+        memory = least_memory(cluster, mesh) if self.memory is None else self.memory
+        limits = Limits(memory, solver, self.gap, self.time_limit)
         found = search_sharding(op, mesh, cluster, limits)
         PartitionPass().apply(ctx, op)
         VerifyDistributionPass().apply(ctx, op)
         add_notes(op, [f"search-sharding: {found}"])
-
-    def _memory(self, cluster: ClusterOp, mesh: Mesh) -> float:
-        if self.memory is not None:
-            return self.memory
-        kinds = Hardware.of(cluster).distinct_kinds(mesh.devices)
-        return min(kind.memory for kind in kinds)
 
     def _mesh(self, module: ModuleOp, cluster: ClusterOp) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]
@@ -151,4 +101,4 @@ class SearchShardingPass(ModulePass):
                 "search-sharding: the module has no device.mesh; say with `axes` how many "
                 'devices there are, for example axes="d=2","t=4"'
             )
-        return add_mesh(module, _axes(self.axes), cluster, self.name)
+        return add_mesh(module, axes_of(self.axes), cluster, self.name)

@@ -184,7 +184,10 @@ class TimeRecorder(Follower):
         for row, _ in self._rows.among(buffer.positions):
             until = ticks(float(self.machine.clock[self._groups[row].group.position]))
             if until > self._until[row]:
-                self._waited(row, self._sent[id(buffer)], until)
+                # What updates an argument takes its memory: none is allocated for it, and
+                # nothing waits for it before the step ends.
+                cause = self._sent.get(id(buffer)) or self._cause("", END)
+                self._waited(row, cause, until)
                 self._until[row] = until
 
     def _cause(self, scope: str, op: str) -> Cause:

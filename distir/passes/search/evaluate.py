@@ -14,9 +14,12 @@ from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.cost import simulate
 from distir.passes.distribute import DistributePass
+from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.grid import Configuration
 from distir.passes.search.programs import Programs
+from distir.passes.search.requests import Requests, check_whole
+from distir.passes.search.searched import distribute_searched
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS
 
@@ -27,6 +30,7 @@ class Outcome:
     A configuration and its simulation, or why there is none (`error`).
 
     `peak_memory_bytes` and `memory_bytes` are of the device that has the least left.
+    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`).
     """
 
     configuration: Configuration
@@ -35,6 +39,7 @@ class Outcome:
     peak_memory_bytes: int = 0
     memory_bytes: int = 0
     error: str = ""
+    bound_s: float = 0.0
 
     @property
     def is_legal(self) -> bool:
@@ -60,8 +65,13 @@ class Outcome:
         return Outcome(configuration, **{name: data[name] for name in own})
 
 
-def distribute_pass(configuration: Configuration) -> DistributePass:
-    """The pass that distributes a program like that."""
+def distribute_pass(
+    configuration: Configuration, shard: tuple[str, ...] = ()
+) -> DistributePass:
+    """
+    The pass that distributes a program like that, with these splits of arguments.
+    Searched layouts are for `distribute_as`.
+    """
     c = configuration
     return DistributePass(
         d=c.d,
@@ -71,7 +81,31 @@ def distribute_pass(configuration: Configuration) -> DistributePass:
         zero=c.zero,
         checkpoint=c.checkpoint,
         schedule=c.schedule,
+        stages=(c.stages,) if c.stages else (),
+        overlap=c.overlap,
+        shard=shard,
     )
+
+
+def distribute_as(
+    context: Context,
+    module: ModuleOp,
+    configuration: Configuration,
+    requests: Requests,
+) -> None:
+    """
+    Distributes a program like that, as the user's requests allow, and verifies the
+    result. Raises DistIRError.
+    """
+    if not configuration.axes:
+        distribute_pass(configuration, requests.shard).apply(context, module)
+    else:
+        distribute_searched(context, module, configuration, requests)
+        VerifyDistributionPass().apply(context, module)
+        if configuration.overlap:
+            OverlapCommunicationPass().apply(context, module)
+            VerifyDistributionPass().apply(context, module)
+    check_whole(module, requests.whole)
 
 
 class Evaluator:
@@ -90,7 +124,9 @@ class Evaluator:
 
     def __init__(self, source: Callable[[int], ModuleOp]):
         self.source = source
-        self._profiles = source.profiles if isinstance(source, Programs) else ()
+        known = isinstance(source, Programs)
+        self._profiles = source.profiles if known else ()
+        self._requests = source.requests if known else Requests()
         self._context = Context()
         self._programs: dict[int, ModuleOp] = {}
         # The last configuration that layouts were chosen for, and its annotated program.
@@ -99,9 +135,8 @@ class Evaluator:
     def evaluate(self, configuration: Configuration) -> Outcome:
         """Simulates a configuration. One that is not possible has its reason."""
         try:
-            simulation = simulate(
-                self.distributed(configuration), profiles=self._profiles
-            )
+            module, bound = self._distributed(configuration)
+            simulation = simulate(module, profiles=self._profiles)
         except (DistIRError, VerifyException) as error:
             return Outcome(configuration, error=" ".join(str(error).split()))
         peak, memory = min(
@@ -114,11 +149,30 @@ class Evaluator:
             simulation.throughput_samples_per_s,
             peak,
             memory,
+            bound_s=bound,
         )
 
     def distributed(self, configuration: Configuration) -> ModuleOp:
         """The distributed program. Raises DistIRError."""
-        distribute = distribute_pass(configuration)
+        return self._distributed(configuration)[0]
+
+    def _distributed(self, configuration: Configuration) -> tuple[ModuleOp, float]:
+        """The distributed program, and the bound of its layouts if they were searched."""
+        if configuration.axes:
+            module = self._program(configuration.batch).clone()
+            found = distribute_searched(
+                self._context, module, configuration, self._requests
+            )
+            bound = found.bound if found.stages == 1 and not found.shared else 0.0
+        else:
+            module, bound = self._from_grid(configuration), 0.0
+        if configuration.overlap:
+            OverlapCommunicationPass().apply(self._context, module)
+        check_whole(module, self._requests.whole)
+        return module, bound
+
+    def _from_grid(self, configuration: Configuration) -> ModuleOp:
+        distribute = distribute_pass(configuration, self._requests.shard)
         module = self._annotated_for(configuration)
         if module is not None:
             try:

@@ -15,7 +15,11 @@ MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 class Configuration:
     """
     One way to distribute a program: options of `distribute`, and the size of the batch.
-    An empty `schedule` is the default one of `pipeline`.
+    An empty `schedule` is the default one of `pipeline`; `stages` may be `search`.
+
+    With `axes` ("d=2,t=4") the layouts of a program without a pipeline are searched on a
+    mesh with these axes (`search-sharding`); `checkpoint` and `overlap` then are the only
+    other options.
     """
 
     batch: int
@@ -26,6 +30,9 @@ class Configuration:
     checkpoint: str = "none"
     k: int = 1
     schedule: str = ""
+    stages: str = ""
+    overlap: bool = False
+    axes: str = ""
 
     @property
     def is_pipelined(self) -> bool:
@@ -43,15 +50,22 @@ class Configuration:
             self.zero,
             self.checkpoint,
             self.is_pipelined,
+            self.axes,
         )
 
     def __str__(self) -> str:
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
+        if self.axes:
+            text = f"batch={self.batch} layouts searched over {self.axes}"
         if self.zero:
             text += f" zero={self.zero}"
         if self.checkpoint != "none":
             text += f" checkpoint={self.checkpoint}"
-        return text + (f" schedule={self.schedule}" if self.schedule else "")
+        if self.schedule:
+            text += f" schedule={self.schedule}"
+        if self.stages:
+            text += f" stages={self.stages}"
+        return text + (" overlap" if self.overlap else "")
 
 
 @dataclass(frozen=True)

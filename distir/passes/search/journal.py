@@ -13,7 +13,7 @@ from distir.errors import DistIRError
 from distir.passes.search.evaluate import Outcome
 from distir.passes.search.programs import Programs
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class Journal:
@@ -95,6 +95,8 @@ def _digest(programs: Programs) -> dict[str, str]:
     texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
     if programs.profiles:
         texts["profiles"] = repr(programs.profiles)
+    if programs.requests.shard or programs.requests.whole:
+        texts["requests"] = repr((programs.requests.shard, programs.requests.whole))
     return {
         name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()
     }

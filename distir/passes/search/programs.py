@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
 from xdsl.parser import Parser
 from xdsl.universe import Universe
 
-from distir.dialects.device import ClusterOp
+from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.profile_files import load_profiles
 from distir.interpreters.cost.profiles import Profile
+from distir.passes.search.requests import Requests
 from distir.program import argument_roles, entry_function, updated_arguments
 
 
@@ -42,17 +43,20 @@ class Programs:
 
     They are separate programs, for a program may hold numbers that follow from its batch
     (the divisor of a mean, in the gradient), so that none can be derived from another.
-    `profiles` say what the cluster's devices reach in practice.
+    `profiles` say what the cluster's devices reach in practice, `requests` what every plan
+    must keep to.
     """
 
     texts: Mapping[int, str]
     profiles: tuple[Profile, ...] = ()
+    requests: Requests = field(default_factory=Requests)
 
     @staticmethod
     def of(
         modules: Sequence[ModuleOp],
         cluster: ClusterOp,
         profiles: Sequence[str | Path] = (),
+        requests: Requests | None = None,
     ) -> Programs:
         """
         Programs for one cluster, which replaces their own, and with the profiles that
@@ -71,7 +75,7 @@ class Programs:
             placed = module.clone()
             replace_cluster(placed, cluster.clone())
             texts[batch] = str(placed)
-        return Programs(texts, tuple(known))
+        return Programs(texts, tuple(known), requests or Requests())
 
     def __call__(self, batch: int) -> ModuleOp:
         """The program for that batch, with its cluster."""
@@ -82,10 +86,15 @@ class Programs:
 
 
 def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
-    """Puts a cluster in front of a program, in place of those that it has."""
+    """
+    Puts a cluster in front of a program, in place of those that it has; its meshes are
+    then of that cluster.
+    """
     for op in list(module.body.block.ops):
         if isinstance(op, ClusterOp) and op is not cluster:
             op.detach()
+        elif isinstance(op, MeshOp):
+            op.properties["cluster"] = SymbolRefAttr(cluster.sym_name)
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_op_before(cluster, first)

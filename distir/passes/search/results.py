@@ -10,13 +10,15 @@ from distir.passes.search.evaluate import Outcome
 def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """
     The outcomes that fit into memory, the highest throughput first; among equals the one
-    that needs less memory, then the order of their configurations.
+    that needs less memory, then the one with fewer searched axes, then the order of their
+    configurations.
     """
     return sorted(
         (o for o in outcomes if o.fits),
         key=lambda o: (
             -o.throughput_samples_per_s,
             o.peak_memory_bytes,
+            len(o.configuration.axes),
             o.configuration,
         ),
     )

@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from itertools import groupby
@@ -26,17 +26,20 @@ _LONGEST = 16
 
 
 def run(
-    source: Source, configurations: Sequence[Configuration], jobs: int = 0
-) -> Iterator[list[Outcome]]:
+    source: Source,
+    configurations: Sequence[Configuration],
+    jobs: int = 0,
+    longest: int = _LONGEST,
+) -> Generator[list[Outcome]]:
     """
     Evaluates configurations in `jobs` processes (0: one for each core) and gives the
-    outcomes, a few at a time, as they are known, in no particular order. `source` is
+    outcomes, `longest` at most at a time, as they are known, in no particular order. `source` is
     pickled. Configurations that share work are evaluated together. Closing the
     iterator, or an interrupt, stops the processes after what they are at. Raises DistIRError
     if a process dies.
     """
     jobs = jobs or available_cores()
-    groups = _groups(configurations)
+    groups = _groups(configurations, longest)
     if jobs == 1 or len(groups) == 1:
         evaluator = Evaluator(source)
         for configuration in configurations:
@@ -70,13 +73,15 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _groups(configurations: Sequence[Configuration]) -> list[list[Configuration]]:
+def _groups(
+    configurations: Sequence[Configuration], longest: int
+) -> list[list[Configuration]]:
     """Neighbours that share work, not too many of them."""
     groups: list[list[Configuration]] = []
     for _, found in groupby(configurations, key=lambda c: c.shared):
         group = list(found)
-        for first in range(0, len(group), _LONGEST):
-            groups.append(group[first : first + _LONGEST])
+        for first in range(0, len(group), longest):
+            groups.append(group[first : first + longest])
     return groups
 
 

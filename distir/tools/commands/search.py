@@ -17,6 +17,7 @@ from distir.tools.arguments import (
     positive_integer,
     positive_integers,
 )
+from distir.tools.auto_search import add_auto_arguments, check_auto_arguments
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -76,16 +77,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument(
         "--zero",
         type=_stages,
-        default=(0,),
         metavar="STAGE,...",
-        help="ZeRO stages of a training step (default 0)",
+        help="ZeRO stages of a training step (default 0; with --auto all)",
     )
     grid.add_argument(
         "--checkpoint",
         type=names,
-        default=("none",),
         metavar="POLICY,...",
-        help="what a training step recomputes: none, full, selective (default none)",
+        help="what a training step recomputes: none, full, selective (default none; with "
+        "--auto all)",
     )
     grid.add_argument(
         "--schedules",
@@ -94,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="pipeline schedules (default: 1f1b, or forward for inference)",
     )
+    add_auto_arguments(parser)
     parser.add_argument(
         "--top",
         type=positive_integer,
@@ -153,18 +154,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     for given, known, what in (
         (arguments.schedules, SCHEDULES, "pipeline schedule"),
-        (arguments.checkpoint, POLICIES, "checkpoint policy"),
+        (arguments.checkpoint or (), POLICIES, "checkpoint policy"),
     ):
         unknown = [name for name in given if name not in known]
         if unknown:
             raise DistIRError(
                 f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}"
             )
+    check_auto_arguments(arguments)
     for path in (arguments.json, arguments.plot, arguments.output):
         if path is not None and not path.parent.is_dir():
             raise DistIRError(f"cannot write {path}: there is no folder {path.parent}")
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
+    if arguments.auto:
+        return _run_auto(arguments, modules)
+    with progress("reading the programs"):
         cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
         programs = Programs.of(modules, cluster, arguments.profile)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
@@ -176,8 +181,8 @@ def run(arguments: argparse.Namespace) -> int:
         devices=arguments.world_size or cluster.size,
         degrees=arguments.degrees,
         micro_batches=arguments.micro_batches,
-        zero=arguments.zero,
-        checkpoint=arguments.checkpoint,
+        zero=arguments.zero or (0,),
+        checkpoint=arguments.checkpoint or ("none",),
         schedules=arguments.schedules,
     ).configurations()
     journal = Journal(arguments.resume, programs) if arguments.resume else None
@@ -207,6 +212,32 @@ def run(arguments: argparse.Namespace) -> int:
         path = by_batch[best.configuration.batch]
         _write_best(best, outcomes, programs, path, arguments.output)
     return 0
+
+
+def _run_auto(arguments: argparse.Namespace, modules: list[ModuleOp]) -> int:
+    """The search beyond the grid: the best plan found, even if the user interrupts."""
+    from distir.errors import DistIRError
+    from distir.passes.search import batch_of
+    from distir.passes.search.auto_results import nothing_found
+    from distir.tools.auto_search import explain, search, write_plan
+    from distir.tools.pareto_plot import write_pareto_plot
+    from distir.tools.reporting import INTERRUPTED
+
+    found, interrupted = search(arguments, modules)
+    outcomes = sorted(found.outcomes.values(), key=lambda o: o.configuration)
+    if arguments.json is not None:
+        _write_json(arguments.json, outcomes, found.finished)
+    if arguments.plot is not None:
+        write_pareto_plot(arguments.plot, outcomes)
+    best = found.best
+    if best is None:
+        raise DistIRError(nothing_found(found))
+    _report(outcomes, arguments.top)
+    if arguments.explain:
+        explain(found)
+    by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
+    write_plan(found, by_batch[best.configuration.batch], arguments.output)
+    return INTERRUPTED if interrupted else 0
 
 
 def _evaluated(

@@ -1,0 +1,84 @@
+"""`auto-parallel`: the best plan that all searches together find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
+
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.passes.distribute import check_sequential
+from distir.passes.search.auto import AutoSearch, auto_search
+from distir.passes.search.auto_results import emit, nothing_found
+from distir.passes.search.requests import Requests
+
+
+@dataclass(frozen=True)
+class AutoParallelPass(ModulePass):
+    """
+    Distributes a program over its cluster in the fastest way that was found: the points of
+    `search-grid`'s grid, searched layouts (`search-sharding`) on each mesh of all devices,
+    and from the best of these on ZeRO stages, checkpoint policies, pipeline schedules,
+    stages (`search-stages`), numbers of micro-batches and overlapped communication, one
+    option at a time. Plans that a bound rules out are not distributed; the simulator judges
+    the others (DESIGN section 8). `dist.notes` says what was chosen, from what, and how far
+    from the bound it is.
+
+    A module with a `device.mesh` keeps it: its axes are fixed, and only the layouts on it,
+    checkpointing and overlap are searched. `dist.constrain` names such a mesh.
+
+    - `profile`: what devices reach in practice, as in `simulate`;
+    - `world_size`: devices to use; all of the cluster by default;
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`: the only values of these options
+      that may be chosen; by default all;
+    - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
+      of arguments that must not be split;
+    - `time_limit`: seconds; when they are over, the best plan found is taken, and if none fits
+      yet, the first that does;
+    - `jobs`: processes; 0 for one on each core.
+    """
+
+    name = "auto-parallel"
+
+    profile: tuple[str, ...] = ()
+    world_size: int | None = None
+    micro_batches: tuple[int, ...] = ()
+    zero: tuple[int, ...] = ()
+    checkpoint: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    shard: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    time_limit: float | None = None
+    jobs: int = 0
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        check_sequential(op, self.name)
+        search = self._search(op)
+        search.run()
+        if search.best is None:
+            raise DistIRError(f"{self.name}: {nothing_found(search)}")
+        emit(ctx, op, search)
+
+    def _search(self, module: ModuleOp) -> AutoSearch:
+        clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
+        if len(clusters) != 1:
+            raise DistIRError(
+                f"{self.name}: the module has {len(clusters)} clusters; it needs one to "
+                f"distribute over"
+            )
+        return auto_search(
+            [module],
+            clusters[0],
+            profiles=self.profile,
+            requests=Requests(self.shard, self.whole),
+            devices=self.world_size,
+            micro_batches=self.micro_batches,
+            zero=self.zero,
+            checkpoint=self.checkpoint,
+            schedules=self.schedules,
+            time_limit=self.time_limit,
+            jobs=self.jobs,
+        )

@@ -1,0 +1,141 @@
+"""The plans that `auto-parallel` starts from, and those next to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import MeshOp
+from distir.errors import DistIRError
+from distir.passes.search.grid import Configuration, Space
+
+_AXES = "dt"
+"""Names of the axes of meshes that layouts are searched on, so that requests know them."""
+
+_SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
+
+POLICIES_BY_COST = ("none", "selective", "full")
+"""Checkpoint policies, from the one that recomputes the least on."""
+
+
+def own_axes(modules: Sequence[ModuleOp]) -> str:
+    """
+    The axes of the mesh that these programs have in common ("d=2,t=4"); "" for none. Raises
+    DistIRError.
+    """
+    found = [
+        tuple(
+            ",".join(f"{name}={size}" for name, size in op.axes.data)
+            for op in module.body.block.ops
+            if isinstance(op, MeshOp)
+        )
+        for module in modules
+    ]
+    if len(set(found)) > 1 or any(len(meshes) > 1 for meshes in found):
+        raise DistIRError(
+            "auto-parallel works on one mesh at most, the same for all programs; remove "
+            "the others, or all of them to have one found"
+        )
+    return found[0][0] if found[0] else ""
+
+
+@dataclass(frozen=True)
+class AutoSpace:
+    """
+    The plans that `auto-parallel` may choose from.
+
+    - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
+    - `own_axes`: those of the mesh that the program has ("d=2,t=4"), on which layouts are then
+      searched, and nothing else; `asked_axes`: those that the user's requests name;
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`: the only values of these options;
+      by default all.
+    """
+
+    batches: Sequence[int]
+    trains: bool
+    devices: int
+    degrees: Sequence[tuple[int, int, int]] = ()
+    own_axes: str = ""
+    asked_axes: frozenset[str] = frozenset()
+    micro_batches: Sequence[int] = ()
+    zero: Sequence[int] = (0, 1, 2, 3)
+    checkpoint: Sequence[str] = POLICIES_BY_COST
+    schedules: Sequence[str] = ()
+
+    def first(self) -> list[Configuration]:
+        """
+        What the search starts from: searched layouts for each way to make a mesh of the
+        devices, and the grid of `distir search` (its first ZeRO stage, checkpoint policy
+        and schedule). Raises DistIRError if there is nothing.
+        """
+        checkpoint = self.checkpoint[0] if self.trains else "none"
+        meshes = [self.own_axes] if self.own_axes else list(self._meshes())
+        found = [
+            Configuration(batch, checkpoint=checkpoint, axes=axes)
+            for batch in self.batches
+            for axes in meshes
+        ]
+        if self.own_axes:
+            return found
+        grid = Space(
+            batches=self.batches,
+            trains=self.trains,
+            devices=self.devices,
+            degrees=self.degrees,
+            micro_batches=self.micro_batches,
+            zero=self.zero[:1] if self.trains else (0,),
+            checkpoint=(checkpoint,),
+            schedules=self.schedules[:1],
+        )
+        try:
+            return [*grid.configurations(), *found]
+        except DistIRError:
+            if not found:
+                raise
+            return found
+
+    def _meshes(self) -> Iterator[str]:
+        """
+        All meshes of one or two axes: their order says which of them is the inner one, whose
+        devices are neighbours. Where degrees are given, those without a pipeline, by their
+        names.
+        """
+        if self.degrees:
+            for d, t, p in self.degrees:
+                if p == 1 and d * t > 1:
+                    yield ",".join(f"{n}={s}" for n, s in (("d", d), ("t", t)) if s > 1)
+            return
+        sizes = [n for n in range(2, self.devices + 1) if self.devices % n == 0]
+        for outer in sizes:
+            inner = self.devices // outer
+            if inner > 1:
+                yield f"{_AXES[0]}={outer},{_AXES[1]}={inner}"
+            else:
+                only_inner = self.asked_axes == frozenset(_AXES[1])
+                yield f"{_AXES[only_inner]}={outer}"
+
+    def neighbours(self, configuration: Configuration) -> Iterator[Configuration]:
+        """The plans that differ from one in one option."""
+        c = configuration
+        if self.trains:
+            for checkpoint in self.checkpoint:
+                yield replace(c, checkpoint=checkpoint)
+        if c.axes:
+            yield replace(c, overlap=True)
+            return
+        if self.trains and c.d > 1:
+            for zero in self.zero:
+                yield replace(c, zero=zero)
+        if c.p > 1:
+            yield replace(c, stages="search")
+            schedules = self.schedules or (_SCHEDULES if self.trains else ())
+            for schedule in schedules:
+                yield replace(c, schedule=schedule, stages="")
+        if c.p > 1 or self.trains:
+            for k in self.micro_batches or (c.k // 2, c.k * 2):
+                if c.batch // c.d >= k >= (2 if c.p > 1 else 1):
+                    yield replace(c, k=k)
+        if c.d * c.t * c.p > 1:
+            yield replace(c, overlap=True)

@@ -1,0 +1,73 @@
+"""Two plans next to each other, module by module of the source model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.dist import Layout, layout_of
+from distir.interpreters.cost import TimeReport, simulate
+from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.cost.scopes import pattern
+from distir.interpreters.cost.time_report import TICKS_PER_SECOND
+from distir.program import argument_names, argument_roles, entry_function
+from distir.sharding.rule import rank_of
+
+
+@dataclass
+class ScopeCost:
+    """
+    A module in all layers: how its parameters are laid out ("weight[-, t]": the second
+    dimension is split over axis t), and the seconds of a step in which the busiest devices
+    compute, and communicate without computing, for it.
+    """
+
+    layouts: tuple[str, ...] = ()
+    compute_s: float = 0.0
+    communication_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """All of them."""
+        return self.compute_s + self.communication_s
+
+
+def by_scope(module: ModuleOp, profiles: Sequence[Profile]) -> dict[str, ScopeCost]:
+    """The modules of a distributed program, which is simulated. Raises DistIRError."""
+    found: dict[str, ScopeCost] = {}
+    for scope, layout in _layouts(module):
+        cost = found.setdefault(scope, ScopeCost())
+        if layout not in cost.layouts:
+            cost.layouts += (layout,)
+    report = TimeReport.of(simulate(module, profiles=profiles))
+    for cause, spent in report.busiest.spent.items():
+        cost = found.setdefault(cause.scope, ScopeCost())
+        cost.compute_s += spent.compute / TICKS_PER_SECOND
+        cost.communication_s += spent.exposed_communication / TICKS_PER_SECOND
+    return found
+
+
+def _layouts(module: ModuleOp) -> list[tuple[str, str]]:
+    """The scope and the layout of each parameter."""
+    function = entry_function(module)
+    found: list[tuple[str, str]] = []
+    for name, role, type_ in zip(
+        argument_names(function),
+        argument_roles(function),
+        function.function_type.inputs.data,
+        strict=True,
+    ):
+        layout = layout_of(type_)
+        if role == "parameter" and layout is not None:
+            scope, _, leaf = name.rpartition(".")
+            shown = _shown(layout, rank_of(type_))
+            found.append((pattern(scope), f"{leaf}[{shown}]"))
+    return found
+
+
+def _shown(layout: Layout, rank: int) -> str:
+    return ", ".join(
+        "x".join(shard.axis for shard in layout.dim(dim)) or "-" for dim in range(rank)
+    )

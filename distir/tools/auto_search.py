@@ -1,0 +1,176 @@
+"""`distir search --auto`: what it takes, what it shows, what it writes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distir.tools.arguments import names, non_negative_number
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.passes.search.auto import AutoSearch
+
+_OF_AUTO = ("time_limit", "explain", "shard", "whole")
+
+
+def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the search beyond the grid."""
+    group = parser.add_argument_group("beyond the grid")
+    group.add_argument(
+        "--auto",
+        action="store_true",
+        help="besides the grid search layouts, stages, ZeRO stages, checkpoint policies, "
+        "schedules and overlap; options of the grid then say which values may be chosen",
+    )
+    group.add_argument(
+        "--time-limit",
+        type=non_negative_number,
+        metavar="SECONDS",
+        help="take the best plan found by then; if none fits yet, the first that does",
+    )
+    group.add_argument(
+        "--explain",
+        action="store_true",
+        help="show for each module of the model what was chosen, what the runner-up takes, "
+        "and whether memory binds",
+    )
+    group.add_argument(
+        "--shard",
+        action="append",
+        default=[],
+        metavar="NAME:DIM=AXIS[:RUN]",
+        help="plans must split dimension DIM of argument NAME over axis d or t; may be "
+        "repeated",
+    )
+    group.add_argument(
+        "--whole",
+        type=names,
+        default=(),
+        metavar="NAME,...",
+        help="arguments that no plan may split; names may hold *",
+    )
+
+
+def check_auto_arguments(arguments: argparse.Namespace) -> None:
+    """Refuses options that do not go together. Raises DistIRError."""
+    from distir.errors import DistIRError
+
+    if arguments.auto and arguments.resume is not None:
+        raise DistIRError("--resume is of the grid search; leave it out with --auto")
+    if not arguments.auto:
+        for name in _OF_AUTO:
+            if getattr(arguments, name):
+                option = name.replace("_", "-")
+                raise DistIRError(f"--{option} is of the search with --auto; add that")
+
+
+def search(
+    arguments: argparse.Namespace, modules: list[ModuleOp]
+) -> tuple[AutoSearch, bool]:
+    """Searches, showing how far it is; and whether the user ended it. Raises DistIRError."""
+    from distir.hardware import load_cluster
+    from distir.passes.search.auto import auto_search
+    from distir.passes.search.requests import Requests
+    from distir.tools.reporting import note, seconds_text
+
+    def heard(search: AutoSearch) -> None:
+        best = search.best
+        known = (
+            f"best {best.configuration}, {seconds_text(best.step_time_s)} a step"
+            if best
+            else "nothing fits yet"
+        )
+        note(f"round {search.rounds}, {len(search.outcomes)} plans judged: {known}")
+
+    found = auto_search(
+        modules,
+        load_cluster(arguments.cluster, arguments.devices),
+        profiles=arguments.profile,
+        requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
+        devices=arguments.world_size,
+        degrees=arguments.degrees,
+        micro_batches=arguments.micro_batches,
+        zero=arguments.zero or (),
+        checkpoint=arguments.checkpoint or (),
+        schedules=arguments.schedules,
+        time_limit=arguments.time_limit,
+        jobs=arguments.jobs,
+        heard=heard,
+    )
+    found.run()
+    return found, found.interrupted
+
+
+def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
+    """Distributes by the best plan, notes it, and writes the program if it is asked for."""
+    from xdsl.context import Context
+
+    from distir.passes.annotations import read_notes
+    from distir.passes.search.auto_results import chosen_plan, emit
+    from distir.tools.files import keep_weights_reachable, write_program
+    from distir.tools.reporting import note
+
+    best = search.best
+    assert best is not None
+    if output is None:
+        note(chosen_plan(search))
+        return
+    module = search.programs(best.configuration.batch)
+    emit(Context(), module, search)
+    for text in read_notes(module):
+        note(text)
+    keep_weights_reachable(module, source, output)
+    write_program(module, output)
+
+
+def explain(search: AutoSearch) -> None:
+    """Prints the modules of the best plan beside the runner-up, and what binds."""
+    from distir.passes.search.auto_results import memory_binds, runner_up
+    from distir.passes.search.evaluate import Evaluator
+    from distir.passes.search.explain import ScopeCost, by_scope
+    from distir.tools.reporting import seconds_text, table
+
+    best, other = search.best, runner_up(search)
+    assert best is not None
+    evaluator, profiles = Evaluator(search.programs), search.programs.profiles
+    plans = [best, *([other] if other else [])]
+    costs = [
+        by_scope(evaluator.distributed(plan.configuration), profiles) for plan in plans
+    ]
+    print(f"\nchosen: {best.configuration}, {seconds_text(best.step_time_s)} a step")
+    if other is not None:
+        slower = 100 * (other.step_time_s / best.step_time_s - 1)
+        print(
+            f"runner-up: {other.configuration}, {seconds_text(other.step_time_s)} a step "
+            f"({slower:+.3g} %)"
+        )
+    scopes = sorted(
+        {scope for cost in costs for scope in cost},
+        key=lambda scope: -costs[0].get(scope, ScopeCost()).seconds,
+    )
+    headings = ["module", "chosen layouts", "time", "of it communication"]
+    if other is not None:
+        headings += ["runner-up's layouts", "time", "of it communication"]
+    rows: list[list[str]] = []
+    for scope in scopes:
+        row = [scope or "(no module)"]
+        for cost in costs:
+            own = cost.get(scope, ScopeCost())
+            row += [
+                ", ".join(own.layouts),
+                seconds_text(own.seconds),
+                seconds_text(own.communication_s),
+            ]
+        rows.append(row)
+    table(headings, rows)
+    requests = search.programs.requests
+    asked = [*requests.shard, *(f"{name} whole" for name in requests.whole)]
+    if asked:
+        print(f"requests that every plan keeps to: {', '.join(asked)}")
+    print(
+        memory_binds(search)
+        or "memory does not bind: no plan that needs more is faster"
+    )

@@ -1,0 +1,247 @@
+"""The plans that `auto-parallel` finds: as good as the grid, correct, as requested."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from training_programs import training_mlp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp, MeshOp
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.interpreters.cost import simulate
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+from distir.passes.annotations import read_notes
+from distir.passes.auto_parallel import AutoParallelPass
+from distir.passes.search import (
+    Configuration,
+    Evaluator,
+    Outcome,
+    Programs,
+    Space,
+    ranked,
+    run,
+)
+from distir.passes.search.auto import AutoSearch, auto_search
+from distir.passes.search.auto_results import memory_binds, runner_up
+from distir.passes.search.auto_space import AutoSpace
+from distir.passes.search.explain import by_scope
+from distir.program import argument_names, entry_function
+
+
+def machine(
+    devices: int, memory: int = 10**10, latency: float = 1e-6, bandwidth: float = 1e10
+) -> ClusterOp:
+    kind = KindOp(
+        "gpu",
+        range(devices),
+        memory=memory,
+        memory_bandwidth=1e11,
+        peak_flops={"default": 1e12},
+        launch_latency=latency,
+    )
+    link = LinkOp("link", devices, bandwidth=bandwidth, latency=latency)
+    return ClusterOp("c", [kind], [link])
+
+
+def placed(module: ModuleOp, on: ClusterOp) -> ModuleOp:
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    return module
+
+
+def distributed(module: ModuleOp, **options: object) -> ModuleOp:
+    module = module.clone()
+    AutoParallelPass(jobs=1, **options).apply(Context(), module)  # type: ignore[arg-type]
+    module.verify()
+    return module
+
+
+def search(module: ModuleOp, on: ClusterOp, **options: object) -> AutoSearch:
+    found = auto_search([module], on, jobs=1, **options)  # type: ignore[arg-type]
+    found.run()
+    return found
+
+
+def same_results(sequential: ModuleOp, found: ModuleOp) -> bool:
+    arguments = random_arguments(sequential, 0)
+    pairs = zip(
+        run_program(sequential, arguments), run_program(found, arguments), strict=True
+    )
+    return all(np.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs)
+
+
+def splits(module: ModuleOp) -> dict[str, set[str]]:
+    """The axes over which the arguments are split."""
+    function = entry_function(module)
+    return {
+        name: set(layout.split_axes)
+        for name, type_ in zip(
+            argument_names(function), function.function_type.inputs.data, strict=True
+        )
+        if (layout := layout_of(type_)) is not None
+    }
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
+    module = training_mlp(16) if trains else build_gpt(1, 16, 2, 32, 4, 8)
+    on = machine(4)
+    found = search(module, on)
+    best, batch = found.best, found.space.batches[0]
+    assert best is not None and found.finished
+    grid = Space([batch], trains, 4, zero=(0, 1) if trains else (0,)).configurations()
+    programs = Programs.of([module], on)
+    outcomes = [o for some in run(programs, grid, jobs=1) for o in some]
+    assert best.step_time_s <= ranked(outcomes)[0].step_time_s
+    # The bounds hold for all that was judged, as `fits` and pruning rely on them.
+    bounds = found.bounds[batch]
+    for outcome in (*found.outcomes.values(), *outcomes):
+        if outcome.is_legal:
+            assert outcome.step_time_s >= bounds.seconds
+            least = bounds.least_bytes(outcome.configuration)
+            assert outcome.peak_memory_bytes >= least
+
+
+def test_the_program_is_what_was_promised() -> None:
+    """It computes the same, and takes as long as the note says."""
+    module = placed(training_mlp(16), machine(2))
+    found = distributed(module)
+    assert same_results(module, found)
+    text = read_notes(found)[-1]
+    assert "auto-parallel chose" in text
+    assert f"{simulate(found).step_time_s:.4g} s a step" in text
+
+
+def test_searched_layouts_win_where_the_grid_has_none() -> None:
+    """One sequence on four devices: it is split, which no point of the grid does."""
+    module = build_gpt(layers=1, d_model=64, heads=2, vocab=64, batch=1, seq=64)
+    on = machine(4, latency=1e-9, bandwidth=1e11)
+    found = search(module, on)
+    assert found.best is not None and found.best.configuration.axes
+    module = placed(module, on)
+    program = distributed(module)
+    assert same_results(module, program)
+    grid = [o for o in found.outcomes.values() if not o.configuration.axes]
+    assert found.best.step_time_s < 0.95 * ranked(grid)[0].step_time_s
+    assert found.best.bound_s > 0
+    assert found.best.step_time_s >= found.best.bound_s * (1 - 1e-9)
+
+
+def test_less_memory_is_never_faster() -> None:
+    module = training_mlp(8)
+    plain = search(module, machine(2)).best
+    assert plain is not None
+    memory = int(0.9 * plain.peak_memory_bytes)
+    best = search(module, machine(2, memory)).best
+    assert best is not None and best.configuration != plain.configuration
+    assert best.peak_memory_bytes <= memory
+    assert best.step_time_s >= plain.step_time_s * (1 - 1e-9)
+
+
+def test_nothing_fits() -> None:
+    module = placed(build_mlp(2, 8, 8), machine(2, memory=500))
+    with pytest.raises(DistIRError) as error:
+        distributed(module)
+    text = str(error.value)
+    assert "the one that needs the least" in text
+    assert "Most is taken by" in text and "parameters (" in text
+    assert "bytes would do" in text
+
+
+def test_memory_that_binds_is_named() -> None:
+    found = search(build_mlp(2, 8, 8), machine(2))
+    best = found.best
+    assert best is not None and memory_binds(found) == ""
+    faster = replace(best.configuration, k=3)
+    found.outcomes[faster] = replace(
+        best,
+        configuration=faster,
+        throughput_samples_per_s=2 * best.throughput_samples_per_s,
+        peak_memory_bytes=2 * best.memory_bytes,
+    )
+    assert "k=3" in memory_binds(found) and "100 % faster" in memory_binds(found)
+
+
+def test_requests_are_kept() -> None:
+    module = placed(training_mlp(16), machine(2))
+    names = argument_names(entry_function(module))
+    weight = next(name for name in names if name.endswith("weight"))
+    assert "t" in splits(distributed(module, shard=(f"{weight}:0=t",)))[weight]
+    everything = splits(distributed(module, whole=("*",)))
+    assert set().union(*everything.values()) == set()
+    with pytest.raises(DistIRError, match="no argument is called 'nothing'"):
+        distributed(module, whole=("nothing",))
+
+
+def test_a_mesh_in_the_module_is_kept() -> None:
+    module = placed(build_mlp(2, 32, 16), machine(4))
+    cluster = module.body.block.first_op
+    assert isinstance(cluster, ClusterOp)
+    mesh = MeshOp("grid", "c", [("rows", 2), ("columns", 2)], range(4))
+    module.body.block.insert_op_after(mesh, cluster)
+    found = distributed(module)
+    meshes = [op for op in found.body.block.ops if isinstance(op, MeshOp)]
+    assert [op.sym_name.data for op in meshes] == ["grid"]
+    assert same_results(module, found)
+
+
+def test_no_time_still_gives_a_plan() -> None:
+    module = placed(training_mlp(16), machine(2))
+    found = distributed(module, time_limit=0.0)
+    assert "the time was over" in read_notes(found)[-1]
+    assert same_results(module, found)
+
+
+def test_an_interrupt_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, left = Evaluator.evaluate, [2]
+
+    def evaluate(self: Evaluator, configuration: Configuration) -> Outcome:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return original(self, configuration)
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    module = placed(training_mlp(16), machine(2))
+    found = distributed(module)
+    assert "of 2 plans judged" in read_notes(found)[-1]
+    assert read_notes(found)[-1].endswith("the search was interrupted")
+    left[0] = 0
+    with pytest.raises(DistIRError, match="interrupted before any plan was judged"):
+        distributed(module)
+
+
+def test_options_restrict_the_space() -> None:
+    space = AutoSpace(
+        [8], True, 4, zero=(0,), checkpoint=("full",), schedules=("gpipe",)
+    )
+    plans = space.first()
+    reached = {n for plan in plans for n in space.neighbours(plan)} | set(plans)
+    assert {c.checkpoint for c in reached} == {"full"}
+    assert {c.zero for c in reached} == {0}
+    assert {c.schedule for c in reached if c.p > 1} == {"gpipe"}
+    assert {c.axes for c in plans} == {"", "d=4", "d=2,t=2"}
+    with pytest.raises(DistIRError, match="for training steps"):
+        auto_search([build_mlp(2, 8, 8)], machine(2), zero=(1,))
+    with pytest.raises(DistIRError, match="8 devices were asked for"):
+        auto_search([build_mlp(2, 8, 8)], machine(2), devices=8)
+
+
+def test_modules_add_up_to_the_step() -> None:
+    module = build_gpt(1, 16, 2, 32, 4, 8)
+    found = search(module, machine(2))
+    other = runner_up(found)
+    assert found.best is not None and other is not None
+    assert other.step_time_s >= found.best.step_time_s
+    program = Evaluator(found.programs).distributed(found.best.configuration)
+    costs = by_scope(program, ())
+    assert sum(c.seconds for c in costs.values()) <= found.best.step_time_s * (1 + 1e-9)
+    assert costs["transformer.h.*.mlp.c_fc"].layouts[0].startswith("weight[")
