@@ -1,5 +1,8 @@
 """Small programs and clusters with round numbers, shared by the tests of the simulator."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
@@ -8,7 +11,14 @@ from xdsl.parser import Parser
 
 from distir.dialects import get_all_dialects
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
-from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.cost import (
+    Cost,
+    CostContext,
+    Simulation,
+    cost_function,
+    costs,
+    simulate,
+)
 from distir.passes.distribute import DistributePass
 
 
@@ -103,3 +113,21 @@ def uneven() -> ClusterOp:
         for name, devices, peak in (("fast", (0, 1, 3), 1e12), ("slow", (2,), 1e7))
     ]
     return ClusterOp("c", kinds, [LinkOp("link", 4, bandwidth=1e9, latency=1e-6)])
+
+
+@contextmanager
+def with_workspace(size: int) -> Iterator[str]:
+    """A program of one op (4 bytes of 64) that needs so many bytes while it runs."""
+
+    @cost_function("onnx.Det")
+    def needs_workspace(context: CostContext) -> Cost:
+        return Cost(1.0, workspace=size)
+
+    try:
+        yield """
+        func.func @main(%x: tensor<4x4xf32>) -> tensor<f32> {
+          %y = onnx.Det(%x) {scope = "det"} : (tensor<4x4xf32>) -> tensor<f32>
+          func.return %y : tensor<f32>
+        }"""
+    finally:
+        del costs._COSTS["onnx.Det"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy.typing as npt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
+from distir.interpreters.inputs import random_arguments
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
+from distir.program import argument_names, argument_roles, entry_function
 
 
 def training_mlp(batch: int = 8, **options: object) -> ModuleOp:
@@ -46,3 +50,15 @@ def distributed(module: ModuleOp, **options: object) -> ModuleOp:
 def package(module: ModuleOp, folder: Path, **options: object) -> Path:
     """The package of the distributed program."""
     return write_package(distributed(module, **options), folder)
+
+
+def batches(module: ModuleOp) -> dict[str, npt.NDArray[Any]]:
+    """Random inputs and labels of a training step."""
+    entry = entry_function(module)
+    values = zip(
+        argument_names(entry),
+        argument_roles(entry),
+        random_arguments(module, 7),
+        strict=True,
+    )
+    return {name: v for name, role, v in values if role in ("input", "label")}

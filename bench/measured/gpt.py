@@ -8,30 +8,13 @@ default of 0.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from measured.clusters import GPUS, cluster
+from measured.clusters import GPUS
 from measured.rows import Row
-from measured.training import Model, Parallelism, simulated
+from measured.training import Model, Parallelism, Step
 
 PROFILE = "A100-megatron"
-
-
-@dataclass(frozen=True)
-class Step:
-    """Predicts one row."""
-
-    model: Model
-    batch: int
-    parallelism: Parallelism
-    gpu: str
-
-    def __call__(self) -> float:
-        on = cluster(self.gpu, self.parallelism.devices)
-        return simulated(
-            self.model, self.batch, self.parallelism, on, PROFILE
-        ).step_time_s
 
 
 def load(data: dict[str, Any]) -> list[Row]:
@@ -54,5 +37,5 @@ def _row(r: dict[str, Any], vocab: int, gpu: str) -> Row:
         name,
         r["iteration_ms"] / 1e3,
         flops / (parallelism.devices * GPUS[gpu].peak),
-        Step(model, r["global_batch"], parallelism, gpu),
+        Step(model, r["global_batch"], parallelism, gpu, PROFILE),
     )

@@ -5,30 +5,13 @@ Weak scaling of GPTs on up to 1536 A100s: Narayanan et al., SC'21 (arXiv:2104.04
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from measured.clusters import GPUS, cluster
+from measured.clusters import GPUS
 from measured.rows import Row
-from measured.training import Model, Parallelism, simulated
+from measured.training import Model, Parallelism, Step
 
 PROFILE = "A100-megatron"
-
-
-@dataclass(frozen=True)
-class Step:
-    """Predicts one row."""
-
-    model: Model
-    batch: int
-    parallelism: Parallelism
-    gpu: str
-
-    def __call__(self) -> float:
-        on = cluster(self.gpu, self.parallelism.devices)
-        return simulated(
-            self.model, self.batch, self.parallelism, on, PROFILE
-        ).step_time_s
 
 
 def load(data: dict[str, Any]) -> list[Row]:
@@ -61,5 +44,5 @@ def _row(r: dict[str, Any], fixed: dict[str, Any], gpu: str) -> Row:
         f"{r['model']} on {r['n_gpus']}",
         flops / (r["n_gpus"] * rate),
         flops / (r["n_gpus"] * GPUS[gpu].peak),
-        Step(model, r["global_batch"], parallelism, gpu),
+        Step(model, r["global_batch"], parallelism, gpu, PROFILE),
     )

@@ -8,32 +8,14 @@ kernel. Rows in FP8 compute on H100 what our programs cannot say and are left ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from measured.clusters import GPUS, cluster
+from measured.clusters import GPUS
 from measured.rows import Row
-from measured.training import Model, Parallelism, simulated
+from measured.training import Model, Parallelism, Step
 
 PROFILES = {"A100": "A100-llm-foundry", "H100": "H100-llm-foundry"}
 STAGES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
-
-
-@dataclass(frozen=True)
-class Step:
-    """Predicts one row."""
-
-    model: Model
-    batch: int
-    parallelism: Parallelism
-    gpu: str
-
-    def __call__(self) -> float:
-        on = cluster(self.gpu, self.parallelism.devices)
-        profile = PROFILES[GPUS[self.gpu].kind]
-        return simulated(
-            self.model, self.batch, self.parallelism, on, profile
-        ).step_time_s
 
 
 def load(data: dict[str, Any]) -> list[Row]:
@@ -59,9 +41,10 @@ def _row(r: dict[str, Any], fixed: dict[str, Any]) -> Row:
     tokens = r["global_batch"] * r["seq"]
     flops = model.flops(r["global_batch"], recompute)
     name = f"{r['gpu']} {r['n_gpus']} {r['model']} seq={r['seq']} {r['precision']}"
+    profile = PROFILES[GPUS[r["gpu"]].kind]
     return Row(
         f"{name} micro_batch={r['micro_batch']} accumulate={r['grad_accum']}",
         tokens / r["measured"]["tokens_per_s"],
         flops / (r["n_gpus"] * GPUS[r["gpu"]].peak),
-        Step(model, r["global_batch"], parallelism, r["gpu"]),
+        Step(model, r["global_batch"], parallelism, r["gpu"], profile),
     )

@@ -14,6 +14,7 @@ from distir.interpreters.cost import Simulation, simulate
 from distir.interpreters.cost.profiles import Profile
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
+from measured.clusters import cluster
 
 
 @dataclass(frozen=True)
@@ -111,3 +112,20 @@ def simulated(
 ) -> Simulation:
     """The simulation of a step."""
     return simulate(distributed(model, batch, parallelism, on), profiles=(profile,))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Predicts the seconds of a step, on as many devices of a kind as it needs."""
+
+    model: Model
+    batch: int
+    parallelism: Parallelism
+    gpu: str
+    profile: str
+
+    def __call__(self) -> float:
+        on = cluster(self.gpu, self.parallelism.devices)
+        return simulated(
+            self.model, self.batch, self.parallelism, on, self.profile
+        ).step_time_s

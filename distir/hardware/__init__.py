@@ -8,6 +8,7 @@ nodes, and the cluster grows by whole nodes on request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from xdsl.context import Context
@@ -20,12 +21,12 @@ from distir.dialects import get_all_dialects
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
 
-_FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def cluster_names() -> list[str]:
     """The names of the built-in clusters."""
-    return sorted(path.stem for path in _FOLDER.glob("*.mlir"))
+    return sorted(path.stem for path in FOLDER.glob("*.mlir"))
 
 
 def load_cluster(name_or_path: str | Path, devices: int | None = None) -> ClusterOp:
@@ -34,7 +35,9 @@ def load_cluster(name_or_path: str | Path, devices: int | None = None) -> Cluste
     With `devices` it is grown to that many devices where the file holds fewer; a
     cluster that already has enough stays as it is. Raises DistIRError.
     """
-    cluster = _read(_path_of(str(name_or_path)))
+    cluster = _read(
+        built_in_or_file(str(name_or_path), "cluster", FOLDER, cluster_names(), ".mlir")
+    )
     if devices is None:
         return cluster
     if devices < 1:
@@ -44,17 +47,23 @@ def load_cluster(name_or_path: str | Path, devices: int | None = None) -> Cluste
     return cluster if devices <= cluster.size else grow(cluster, devices)
 
 
-def _path_of(name: str) -> Path:
-    if name in cluster_names():
-        return _FOLDER / f"{name}.mlir"
+def built_in_or_file(
+    name: str, what: str, folder: Path, names: Sequence[str], suffix: str
+) -> Path:
+    """
+    The file of that folder for one of the built-in `names`, or else the file of that
+    path. Raises DistIRError where there is neither; `what` is what it should hold.
+    """
+    if name in names:
+        return folder / f"{name}{suffix}"
     path = Path(name)
     if path.is_file():
         return path
-    if path.suffix == ".mlir" or len(path.parts) > 1:
-        raise DistIRError(f"there is no cluster file {name}")
+    if path.suffix == suffix or len(path.parts) > 1:
+        raise DistIRError(f"there is no {what} file {name}")
     raise DistIRError(
-        f"there is no built-in cluster {name!r} and no such file; the built-in clusters "
-        f"are {', '.join(cluster_names())}"
+        f"there is no built-in {what} {name!r} and no such file; the built-in {what}s "
+        f"are {', '.join(names) or 'none'}"
     )
 
 

@@ -67,6 +67,13 @@ class Problem:
         return float(np.cumsum(change).max(initial=0.0))
 
 
+def relative_gap(objective: float, bound: float) -> float:
+    """By how much an objective is above its bound, as a fraction of itself; never below 0."""
+    if objective <= bound:
+        return 0.0
+    return (objective - bound) / max(abs(objective), 1e-300)
+
+
 @dataclass(frozen=True)
 class Solution:
     """
@@ -86,6 +93,4 @@ class Solution:
     @property
     def gap(self) -> float:
         """How much dearer than the bound, as a fraction of the objective; 0 is proven."""
-        if self.objective <= self.bound:
-            return 0.0
-        return (self.objective - self.bound) / max(abs(self.objective), 1e-300)
+        return relative_gap(self.objective, self.bound)

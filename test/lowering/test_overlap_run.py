@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from cost_programs import cluster
-from training_programs import training_gpt
+from training_programs import batches, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.interpreters.inputs import random_arguments
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
-from distir.program import argument_names, argument_roles, entry_function
 
 SLOW_LINKS = cluster(
     4, levels=((4, 1e9, 1e-6),), peak=1e12, bandwidth=1e11, launch=1e-5, memory=10**9
@@ -48,14 +46,7 @@ def run(
     DistributePass(**options).apply(Context(), module)
     module.verify()
     package = write_package(module, folder)
-    entry = entry_function(module)
-    values = zip(
-        argument_names(entry),
-        argument_roles(entry),
-        random_arguments(module, 7),
-        strict=True,
-    )
-    inputs = {name: v for name, role, v in values if role in ("input", "label")}
+    inputs = batches(module)
     results = run_package(package, inputs=inputs, spawner=spawner, training=Training(2))
     return results, (package / "program.py").read_text()
 

@@ -14,13 +14,12 @@ import numpy.typing as npt
 import pytest
 import torch
 from programs import parse
-from training_programs import package, training_gpt, training_mlp
+from training_programs import batches, package, training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
-from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.template import initial, runtime
@@ -37,18 +36,6 @@ from distir.sharding.rule import shape_of
 
 Arrays = dict[str, npt.NDArray[Any]]
 TOLERANCE = 1e-4
-
-
-def batches(module: ModuleOp) -> Arrays:
-    """Random inputs and labels of a training step."""
-    entry = entry_function(module)
-    values = zip(
-        argument_names(entry),
-        argument_roles(entry),
-        random_arguments(module, 7),
-        strict=True,
-    )
-    return {name: v for name, role, v in values if role in ("input", "label")}
 
 
 def train(

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import distir.hardware
 from distir.dialects.device import ClusterOp, KindOp
 from distir.errors import DistIRError
+from distir.hardware import FOLDER, built_in_or_file
 from distir.interpreters.cost.profiles import Profile
 
-_FOLDER = Path(distir.hardware.__file__).parent / "profiles"
+_FOLDER = FOLDER / "profiles"
 
 AUTO = "auto"
 """Stands for the profiles that the kinds of devices of a cluster name."""
@@ -74,17 +74,7 @@ def _merged(base: Any, own: Any) -> Any:
 
 
 def _path_of(name: str) -> Path:
-    if name in profile_names():
-        return _FOLDER / f"{name}.json"
-    path = Path(name)
-    if path.is_file():
-        return path
-    if path.suffix == ".json" or len(path.parts) > 1:
-        raise DistIRError(f"there is no profile file {name}")
-    raise DistIRError(
-        f"there is no built-in profile {name!r} and no such file; the built-in profiles "
-        f"are {', '.join(profile_names()) or 'none'}"
-    )
+    return built_in_or_file(name, "profile", _FOLDER, profile_names(), ".json")
 
 
 def load_profiles(

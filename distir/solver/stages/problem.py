@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.errors import DistIRError
+from distir.solver.problem import relative_gap
 
 Floats = npt.NDArray[np.float64]
 
@@ -159,9 +160,7 @@ class Division:
     @property
     def gap(self) -> float:
         """How much more than the bound, as a fraction of the objective; 0 is proven."""
-        if self.objective <= self.bound:
-            return 0.0
-        return (self.objective - self.bound) / max(abs(self.objective), 1e-300)
+        return relative_gap(self.objective, self.bound)
 
 
 def _by_stage(values: Sequence[float], stages: Sequence[int], count: int) -> Floats:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from cost_programs import cluster, parse, simulate_text
+from cost_programs import cluster, parse, simulate_text, with_workspace
 from xdsl.context import Context
 
 from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.cost import Cost, CostContext, cost_function, costs, simulate
+from distir.interpreters.cost import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.inline_calls import InlineCallsPass
 
@@ -121,19 +121,8 @@ def test_constants_of_a_function_count_once():
 
 
 def test_workspace_counts_while_the_op_runs():
-    @cost_function("onnx.Det")
-    def needs_workspace(context: CostContext) -> Cost:
-        return Cost(1.0, workspace=1000)
-
-    text = """
-    func.func @main(%x: tensor<4x4xf32>) -> tensor<f32> {
-      %y = onnx.Det(%x) : (tensor<4x4xf32>) -> tensor<f32>
-      func.return %y : tensor<f32>
-    }"""
-    try:
+    with with_workspace(1000) as text:
         assert peak(text) == 64 + 4 + 1000
-    finally:
-        del costs._COSTS["onnx.Det"]
 
 
 @pytest.mark.parametrize("model", ["pipeline", "gpt", "mlp"])

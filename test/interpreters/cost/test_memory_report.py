@@ -1,18 +1,22 @@
 """What is in memory at the peak: it adds up, and every value has its kind."""
 
 import pytest
-from cost_programs import MACHINES, STRATEGIES, cluster, distributed, parse, uneven
+from cost_programs import (
+    MACHINES,
+    STRATEGIES,
+    cluster,
+    distributed,
+    parse,
+    uneven,
+    with_workspace,
+)
 from training_programs import training_gpt, training_mlp
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.dialects.dist import layout_of
 from distir.interpreters.cost import (
-    Cost,
-    CostContext,
     MemoryReport,
-    cost_function,
-    costs,
     simulate,
 )
 from distir.interpreters.cost.memory_report import GroupMemory
@@ -99,19 +103,8 @@ def test_arguments_have_the_kind_of_their_role_and_the_module_of_their_name():
 
 
 def test_workspace_is_in_it():
-    @cost_function("onnx.Det")
-    def needs_workspace(context: CostContext) -> Cost:
-        return Cost(1.0, workspace=1000)
-
-    text = """
-    func.func @main(%x: tensor<4x4xf32>) -> tensor<f32> {
-      %y = onnx.Det(%x) {scope = "det"} : (tensor<4x4xf32>) -> tensor<f32>
-      func.return %y : tensor<f32>
-    }"""
-    try:
+    with with_workspace(1000) as text:
         memory = report_of(text)
-    finally:
-        del costs._COSTS["onnx.Det"]
     assert memory.by_kind["workspace"] == 1000
     assert memory.peak == 64 + 4 + 1000
     assert ("det", 1004) in memory.by_scope
@@ -236,19 +229,8 @@ def test_memory_is_handed_out_in_blocks():
 
 
 def test_workspace_takes_whole_blocks_too():
-    @cost_function("onnx.Det")
-    def needs_workspace(context: CostContext) -> Cost:
-        return Cost(1.0, workspace=1)
-
-    text = """
-    func.func @main(%x: tensor<4x4xf32>) -> tensor<f32> {
-      %y = onnx.Det(%x) : (tensor<4x4xf32>) -> tensor<f32>
-      func.return %y : tensor<f32>
-    }"""
-    try:
+    with with_workspace(1) as text:
         assert report_of(text, blocks((100,))).by_kind["workspace"] == 100
-    finally:
-        del costs._COSTS["onnx.Det"]
 
 
 def test_each_device_has_its_own_blocks():
