@@ -15,11 +15,11 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.errors import DistIRError
 from distir.gradients.reverse import FORWARD, SAVED
+from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_roles,
@@ -276,7 +276,7 @@ def _needed_ops(
 
 
 @dataclass(frozen=True)
-class ActivationCheckpointPass(ModulePass):
+class ActivationCheckpointPass(DistIRPass):
     """
     Trades residuals for recomputation, per call of a differentiated function (a layer).
 

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.passes.distribute import check_sequential
+from distir.passes.options import DistIRPass
 from distir.passes.search.auto import AutoSearch, auto_search
 from distir.passes.search.auto_results import emit, nothing_found
 from distir.passes.search.requests import Requests
 
 
 @dataclass(frozen=True)
-class AutoParallelPass(ModulePass):
+class AutoParallelPass(DistIRPass):
     """
     Distributes a program over its cluster in the fastest way that was found: the points of
     `search-grid`'s grid, searched layouts (`search-sharding`) on each mesh of all devices,

@@ -16,7 +16,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
@@ -25,6 +24,7 @@ from distir.errors import DistIRError
 from distir.gradients.reverse import STATISTIC
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.rules.batch_normalization import moments
+from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -168,7 +168,7 @@ def _add_results(
 
 
 @dataclass(frozen=True)
-class BatchStatisticsPass(ModulePass):
+class BatchStatisticsPass(DistIRPass):
     """
     Writes batch normalisation in training mode as the mean and variance of the batch and
     batch normalisation with them. Both are sums over the batch: it can then be split,

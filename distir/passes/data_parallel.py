@@ -7,11 +7,11 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.passes import ModulePass
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
 from distir.errors import DistIRError
 from distir.passes.annotations import axis_mesh, request_split, requested_layout
+from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -22,7 +22,7 @@ from distir.program import (
 
 
 @dataclass(frozen=True)
-class DataParallelPass(ModulePass):
+class DataParallelPass(DistIRPass):
     """
     Annotates every input and label whose first dimension is the batch with a split of
     that dimension over `axis`. The batch is the first dimension of the first input;

@@ -9,7 +9,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, SSAValue
-from xdsl.passes import ModulePass
 
 from distir.dialects.dist import NAME
 from distir.dialects.onnx_values import numpy_dtype
@@ -22,12 +21,13 @@ from distir.gradients.reverse import ReverseMode
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
 from distir.passes.batch_statistics import BatchStatisticsPass
+from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
 from distir.program import argument_roles, erase_dead, erase_unreachable
 
 
 @dataclass(frozen=True)
-class DifferentiatePass(ModulePass):
+class DifferentiatePass(DistIRPass):
     """
     Makes a forward program compute a loss, its gradients and the optimizer's update.
 

@@ -10,7 +10,6 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
@@ -19,6 +18,7 @@ from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPa
 from distir.passes.annotations import request_split, requested_layout
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.lower_reshard import LowerReshardPass
+from distir.passes.options import DistIRPass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.pipeline import PipelinePass
@@ -160,7 +160,7 @@ def check_sequential(module: ModuleOp, what: str = "distribute") -> None:
 
 
 @dataclass(frozen=True)
-class DistributePass(ModulePass):
+class DistributePass(DistIRPass):
     """
     Distributes a sequential program over `d` x `t` x `p` devices of a cluster: data
     parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks

@@ -10,7 +10,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, UnrankedTensorType
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.transforms.dead_code_elimination import region_dce
 
@@ -19,6 +18,7 @@ from distir.dialects.onnx import operator
 from distir.errors import DistIRError
 from distir.interpreters.mixed import OnnxMixed, is_whole, join, type_of
 from distir.interpreters.types import KNOWN_SIZE, TypesInterpreter, with_shape
+from distir.passes.options import DistIRPass
 from distir.program import functions, return_op
 
 _Constant = operator("Constant")
@@ -111,7 +111,7 @@ def check_calls(module: ModuleOp) -> None:
 
 
 @dataclass(frozen=True)
-class FoldShapesPass(ModulePass):
+class FoldShapesPass(DistIRPass):
     """
     Mixed concrete and abstract interpretation (DistIR section 3.3): values that follow
     from constants and shapes become `onnx.Constant`, the others get the exact shape that

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.interpreters.types import infer_types
 from distir.passes.fold_shapes import check_calls, refine_type
+from distir.passes.options import DistIRPass
 from distir.program import functions, return_op
 
 
 @dataclass(frozen=True)
-class InferTypesPass(ModulePass):
+class InferTypesPass(DistIRPass):
     """
     Abstract interpretation over types: every value gets its exact shape. Fails, naming
     the value, where a shape depends on what a tensor holds; `fold-shapes` follows values

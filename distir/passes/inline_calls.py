@@ -10,11 +10,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.passes.outline_repeats import VARYING
 from distir.program import describe, functions, return_op, scope_of
 
@@ -101,7 +101,7 @@ class CallInliner:
         )
 
 
-class InlineCallsPass(ModulePass):
+class InlineCallsPass(DistIRPass):
     """Inlines all calls, and removes the private functions that were called."""
 
     name = "inline-calls"

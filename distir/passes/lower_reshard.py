@@ -9,7 +9,6 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
     PatternRewriter,
     PatternRewriteWalker,
@@ -20,6 +19,7 @@ from xdsl.pattern_rewriter import (
 from distir.dialects import collective, dist
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.reshard import Step, plan_reshard
@@ -105,7 +105,7 @@ class LowerReshard(RewritePattern):
 
 
 @dataclass(frozen=True)
-class LowerReshardPass(ModulePass):
+class LowerReshardPass(DistIRPass):
     """
     Expands every `dist.reshard`. Which collectives are cheapest is decided by
     `distir.sharding.reshard`, from the bytes that each device has to send.

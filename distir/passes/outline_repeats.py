@@ -33,11 +33,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, SCOPE
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.passes.repeats.mixed import find_mixed_pair
 from distir.passes.repeats.op_sequence import (
     OpSequence,
@@ -315,7 +315,7 @@ def outline_function(
 
 
 @dataclass(frozen=True)
-class OutlineRepeatsPass(ModulePass):
+class OutlineRepeatsPass(DistIRPass):
     """
     Outlines sequences of operations that occur at least twice in a row, each working on
     what the one before computed, into functions, the longest first. Repeats within the

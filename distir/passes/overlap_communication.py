@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.errors import DistIRError
 from distir.interpreters.cost import Simulation, simulate
 from distir.passes.annotations import add_notes
+from distir.passes.options import DistIRPass
 from distir.passes.overlap.hoist import hoist_gathers
 from distir.passes.overlap.place import place_functions
 from distir.passes.overlap.sink import sink_reductions
@@ -36,7 +36,7 @@ def _rank(result: Simulation, limit: int) -> tuple[bool, float, int]:
 
 
 @dataclass(frozen=True)
-class OverlapCommunicationPass(ModulePass):
+class OverlapCommunicationPass(DistIRPass):
     """
     Lets devices compute while they communicate. Run it on a distributed program, after
     `lower-reshard`.

@@ -15,7 +15,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
-from xdsl.passes import ModulePass
 
 from distir.dialects.dist import (
     LAYOUT,
@@ -34,6 +33,7 @@ from distir.dialects.dist import (
 from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
 from distir.passes.lower_reshard import LowerReshardPass
+from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_roles,
@@ -193,7 +193,7 @@ def partition(module: ModuleOp) -> None:
 
 
 @dataclass(frozen=True)
-class PartitionPass(ModulePass):
+class PartitionPass(DistIRPass):
     """
     Turns an annotated sequential program into a distributed one: layouts move into the
     tensor types, and where an op needs an operand in another layout than it has, a

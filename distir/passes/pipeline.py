@@ -10,11 +10,11 @@ from pathlib import Path
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.passes.pipelines.emit import Emitter
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import Group
@@ -52,7 +52,7 @@ def _stage_meshes(
 
 
 @dataclass(frozen=True)
-class PipelinePass(ModulePass):
+class PipelinePass(DistIRPass):
     """
     Turns a program that is distributed over time into a pipeline (DistIR section 2.1).
 

@@ -20,13 +20,13 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.passes import ModulePass
 
 from distir.dialects import collective, dist
 from distir.dialects.dist import LAYOUT, SCOPE, Layout, LayoutAttr, layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, numpy_dtype
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.program import (
     ENTRY,
     argument_attributes,
@@ -515,7 +515,7 @@ def project(module: ModuleOp, rank: int) -> ModuleOp:
 
 
 @dataclass(frozen=True)
-class ProjectPass(ModulePass):
+class ProjectPass(DistIRPass):
     """
     Turns a distributed program into the program of one device: local shapes, only that
     device's ops, collectives with explicit groups, sends and receives. A receiver

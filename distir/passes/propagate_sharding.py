@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.passes.sharding_plan import ShardingPlan
 from distir.sharding.mesh import meshes
 
 
 @dataclass(frozen=True)
-class PropagateShardingPass(ModulePass):
+class PropagateShardingPass(DistIRPass):
     """
     Spreads the layouts that arguments (`dist.layout`) and `dist.constrain` request
     along the sharding rules, across calls, one mesh axis after the other. Where

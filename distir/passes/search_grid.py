@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.passes.annotations import add_notes
+from distir.passes.options import DistIRPass
 from distir.passes.search import (
     Programs,
     Space,
@@ -27,7 +27,7 @@ from distir.passes.search.programs import replace_cluster
 
 
 @dataclass(frozen=True)
-class SearchGridPass(ModulePass):
+class SearchGridPass(DistIRPass):
     """
     Distributes a program as the best point of a grid says: all degrees d x t x p that use
     up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies and pipeline

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
@@ -17,6 +16,7 @@ from distir.passes.distribute import (
     cluster_in,
     request_shards,
 )
+from distir.passes.options import DistIRPass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.requests import axes_of, keep_whole, least_memory
 from distir.passes.search.sharding import SOLVERS, Limits, Solver, search_sharding
@@ -36,7 +36,7 @@ def solver_named(name: str) -> Solver:
 
 
 @dataclass(frozen=True)
-class SearchShardingPass(ModulePass):
+class SearchShardingPass(DistIRPass):
     """
     Distributes a sequential program over a mesh in the way that takes the least time
     (DESIGN section 8; Rhino section 4). Nothing here knows architectures: what each op can

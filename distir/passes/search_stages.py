@@ -8,10 +8,10 @@ from time import monotonic
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.errors import DistIRError
 from distir.passes.annotations import add_notes
+from distir.passes.options import DistIRPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.pipelines.stages import UNIFORM, forward_stages, mark
 from distir.passes.pipelines.structure import Structure
@@ -27,7 +27,7 @@ from distir.solver.stages import Division
 
 
 @dataclass(frozen=True)
-class SearchStagesPass(ModulePass):
+class SearchStagesPass(DistIRPass):
     """
     Divides a program that is distributed over time into the stages of a pipeline (Rhino
     section 5): marks each forward op with its stage (`dist.stage`), which `pipeline`

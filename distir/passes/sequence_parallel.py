@@ -8,7 +8,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import (
     PatternRewriter,
     PatternRewriteWalker,
@@ -22,6 +21,7 @@ from distir.errors import DistIRError
 from distir.gradients.reverse import FORWARD
 from distir.passes.activation_checkpoint import saved_values
 from distir.passes.annotations import axis_mesh
+from distir.passes.options import DistIRPass
 from distir.program import describe, functions, return_op
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import rule_for, shape_of
@@ -172,7 +172,7 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 
 @dataclass(frozen=True)
-class SequenceParallelPass(ModulePass):
+class SequenceParallelPass(DistIRPass):
     """
     Megatron's sequence parallelism (Korthikanti et al. 2022): what goes into and comes
     out of every normalization and its gradient, also the input of one written out in

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.passes import ModulePass
 
 from distir.hardware import load_cluster
 from distir.interpreters.cost import report, simulate, write_html
+from distir.passes.options import DistIRPass
 
 
 @dataclass(frozen=True)
-class SimulatePass(ModulePass):
+class SimulatePass(DistIRPass):
     """
     Prints the simulation of the program on stderr; the program stays as it is.
 

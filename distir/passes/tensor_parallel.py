@@ -8,11 +8,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute
-from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.annotations import add_notes, axis_mesh, requested_layout
+from distir.passes.options import DistIRPass
 from distir.passes.sharding_plan import ShardingPlan, reachable
 from distir.program import (
     argument_attributes,
@@ -116,7 +116,7 @@ def _split_states_like_parameters(
 
 
 @dataclass(frozen=True)
-class TensorParallelPass(ModulePass):
+class TensorParallelPass(DistIRPass):
     """
     Chooses which parameters to split over `axis`, and how, and annotates them.
 

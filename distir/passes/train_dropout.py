@@ -12,7 +12,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, i64
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
-from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import SCOPE
@@ -23,6 +22,7 @@ from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.gradients.training_step import TrainingStep
 from distir.interpreters.types import constant_operand
+from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -181,7 +181,7 @@ def _calls(function: FuncOp) -> list[CallOp]:
 
 
 @dataclass(frozen=True)
-class TrainDropoutPass(ModulePass):
+class TrainDropoutPass(DistIRPass):
     """
     Makes `train.dropout` of every `onnx.Dropout` in training mode. Its random numbers
     depend on the seed, the op, the step, the call and the position in the whole tensor

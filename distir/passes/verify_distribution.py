@@ -9,13 +9,13 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
-from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects import collective, dist
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import draws_random_numbers
 from distir.errors import DistIRError
+from distir.passes.options import DistIRPass
 from distir.program import argument_names, describe, entry_function, functions
 from distir.sharding.choice import Signatures
 from distir.sharding.layout import check_layout
@@ -208,7 +208,7 @@ def verify_distribution(module: ModuleOp) -> None:
 
 
 @dataclass(frozen=True)
-class VerifyDistributionPass(ModulePass):
+class VerifyDistributionPass(DistIRPass):
     """
     Checks a distributed program (DESIGN section 2): every tensor has a layout that fits
     its shape and mesh; every op's result layouts are what its sharding rule gives for

@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation
-from xdsl.passes import ModulePass
 
 from distir.dialects.dist import LAYOUT, RESHARD_EARLY, Layout, LayoutAttr, Shard
 from distir.errors import DistIRError
@@ -19,6 +18,7 @@ from distir.passes.annotations import (
     request_split,
     requested_layout,
 )
+from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -48,7 +48,7 @@ def _parameter(name: str, role: str) -> str:
 
 
 @dataclass(frozen=True)
-class ZeroPass(ModulePass):
+class ZeroPass(DistIRPass):
     """
     ZeRO (Rajbhandari et al. 2020) as a choice of layouts, on a training step made by
     `differentiate`; the communication follows from them.

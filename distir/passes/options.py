@@ -1,0 +1,81 @@
+"""Options of passes: what may be written for a number, and errors that name the option."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Self, get_args, get_type_hints
+
+from xdsl.passes import ModulePass
+from xdsl.utils.arg_spec import ArgSpec, ParameterListType, ParameterType
+
+from distir.errors import DistIRError
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+class DistIRPass(ModulePass):
+    """
+    A pass of ours. Its options are the fields of its dataclass, as everywhere in xDSL. Besides, a
+    number with a fraction may be written as a whole one or with an exponent alone
+    (`memory=16e9`), which xDSL reads as text, and an option that is unknown or of the wrong
+    kind is a DistIRError that names it.
+    """
+
+    @classmethod
+    def from_spec(cls, spec: ArgSpec) -> Self:
+        """The pass with these options. Raises DistIRError."""
+        hints = get_type_hints(cls)
+        known = {field.name: hints[field.name] for field in fields(cls)}
+        options: dict[str, ParameterListType] = {}
+        for name, values in spec.normalize_parameter_names().parameters.items():
+            if name not in known:
+                names = ", ".join(_written(n) for n in known) or "none"
+                raise DistIRError(
+                    f"{cls.name}: there is no option {_written(name)}; the options are: {names}"
+                )
+            if float in _parts(known[name]):
+                values = tuple(map(_as_number, values))
+            options[name] = values
+        try:
+            return super().from_spec(ArgSpec(spec.name, options))
+        except ValueError as error:
+            for name, values in options.items():
+                cls._check_option(name, values, known[name])
+            raise DistIRError(f"{cls.name}: {error}") from error
+
+    @classmethod
+    def _check_option(cls, name: str, values: ParameterListType, hint: Any) -> None:
+        """Raises DistIRError if the option alone is what is wrong."""
+        try:
+            super().from_spec(ArgSpec(cls.name, {name: values}))
+        except ValueError as error:
+            parts = _parts(hint)
+            kind = next(text for type_, text in _KINDS.items() if type_ in parts)
+            if tuple in parts:
+                kind = f"a list, separated by commas, each {kind}"
+            given = ",".join(map(str, values)) or "nothing"
+            raise DistIRError(
+                f"{cls.name}: option {_written(name)} takes {kind}, but is given {given}"
+            ) from error
+
+
+def _written(name: str) -> str:
+    """An option as one writes it in a pipeline."""
+    return name.replace("_", "-")
+
+
+def _parts(hint: Any) -> set[Any]:
+    """All types that a hint is made of, with `tuple` for lists."""
+    found = {getattr(hint, "__origin__", hint)}
+    for part in get_args(hint):
+        found |= _parts(part)
+    return found
+
+
+def _as_number(value: ParameterType) -> ParameterType:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
