@@ -14,6 +14,12 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
 from distir.errors import DistIRError
 from distir.passes.annotations import requested_layout
+from distir.passes.search.micro_batch_prices import MicroBatchPrices, Shares
+from distir.passes.search.over_time import (
+    before_devices,
+    has_time,
+    split_over_time,
+)
 from distir.passes.search.sharding_choice import annotate
 from distir.passes.search.simulated_prices import SimulatedPrices
 from distir.passes.sharding_plan import ShardingPlan
@@ -108,10 +114,13 @@ def search_sharding(
     *,
     share: bool | None = None,
     joint: bool | None = None,
+    shares: Shares | None = None,
 ) -> Found:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
-    cluster, for `partition`.
+    cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
+    micro-batches, the costs for all of them together on the mesh's other axes; `shares`
+    says what of them a device of a pipeline holds.
 
     `share`: whether repeated calls share their choices; by default those of programs with
     more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
@@ -120,17 +129,27 @@ def search_sharding(
     """
     limits = limits or Limits()
     start = perf_counter()
-    ShardingPlan(module, mesh)  # refuses requests that no layout can meet
+    requests, first = _requests(module), None
+    if has_time(mesh):
+        requests = split_over_time(module, mesh, requests)
+    plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
+    if has_time(mesh):
+        first = before_devices(plan)
     reachable = reachable_functions(module)
     if share is None:
         share = work_size(reachable) > MAX_OPS
-    prices = SimulatedPrices(mesh, cluster)
-    builder = GraphBuilder(reachable, mesh, prices, _requests(module), share=share)
-    axes = len(mesh.axes)
+    prices = (
+        MicroBatchPrices(mesh, cluster, shares)
+        if has_time(mesh)
+        else SimulatedPrices(mesh, cluster)
+    )
+    builder = GraphBuilder(reachable, mesh, prices, requests, share=share)
+    axes, known = len(mesh.axes), first.axes if first else 0
     if joint is None:
         joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
-    stages = [axes] if joint or axes < 2 else list(range(1, axes + 1))
-    search = _Search(builder, limits)
+    single = joint or axes - known < 2
+    stages = [axes] if single else list(range(known + 1, axes + 1))
+    search = _Search(builder, limits, first)
     search.run_stages(stages)
     annotate(module, search.body, search.chosen)
     return search.found(share, len(stages), perf_counter() - start)
@@ -139,10 +158,12 @@ def search_sharding(
 class _Search:
     """The stages of a search, each for some more of the mesh's axes."""
 
-    def __init__(self, builder: GraphBuilder, limits: Limits):
+    def __init__(
+        self, builder: GraphBuilder, limits: Limits, first: Before | None = None
+    ):
         self.builder = builder
         self.limits = limits
-        self.before: Before | None = None
+        self.first = self.before = first
         self.solving = 0.0
 
     def run_stages(self, stages: Sequence[int]) -> None:
@@ -155,7 +176,7 @@ class _Search:
         rest = [prod(sizes[axes:]) for axes in stages]
         splits, failure = float(rest[0]), None
         while True:
-            self.before, axes = None, 0
+            self.before, axes = self.first, 0
             try:
                 for axes, most in zip(stages, rest, strict=True):
                     self.run(axes, max(1.0, min(splits, most)))
@@ -189,7 +210,7 @@ class _Search:
                 raise _too_small(error, limited, limit, splits, self.peak) from error
             self._choose()
             self.peak = peak_of(self.builder, self.body, self.chosen)
-        self.before = Before(self.body, self.chosen)
+        self.before = Before(self.body, self.chosen, axes)
 
     def _solve(self, problem: Problem) -> Solution:
         """In nanoseconds, so that no method takes small costs for rounding errors."""

@@ -65,6 +65,10 @@ class SimulatedPrices:
             self._bytes[key] = size
         return self._bytes[key]
 
+    def held(self, type_: Attribute, layout: Layout) -> float:
+        """Bytes of a value on each device: there is one of it."""
+        return self.bytes(type_, layout)
+
     def op(
         self,
         op: Operation,

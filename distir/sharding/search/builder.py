@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.errors import DistIRError
-from distir.program import argument_names, describe, updated_arguments
+from distir.program import describe
 from distir.sharding.decompose import decompose
 from distir.sharding.layout import check_layout
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
-from distir.sharding.search.graph import Body, Graph, Node, Port, Use, value_node
+from distir.sharding.search.graph import Body, Graph, Node, Port, Use
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.runs import RunLengths
 from distir.sharding.search.sharing import call_kinds, op_kinds
 from distir.sharding.search.strategies import (
+    NOTHING,
     Option,
     Strategy,
     options,
     strategies,
 )
+from distir.sharding.search.values import Values, restricted
 
 
 @dataclass(frozen=True)
 class Before:
-    """What was chosen for the mesh's first axes."""
+    """What was chosen for the first `axes` of the mesh's axes."""
 
     body: Body
     chosen: Mapping[Node, Strategy]
+    axes: int
 
 
 class GraphBuilder:
@@ -43,6 +45,10 @@ class GraphBuilder:
     - `functions`: those that the entry reaches, the entry last;
     - `requests`: layouts that arguments of the entry must have, by index;
     - `share`: whether repeated calls share their choices (`sharing.py`).
+
+    If the mesh's first axis is the axis over time, what it does must be given before
+    (`build`): its choices follow from the inputs. What works on a micro-batch then counts
+    once for each of them.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class GraphBuilder:
         }
         self.axis_options = self._axis_options(reachable)
         self.axes = 0
+        self._times: dict[Node, int] = {}
         self._alternatives: dict[
             tuple[Operation, tuple[Option, ...], int],
             tuple[Sequence[Strategy], Sequence[float]],
@@ -80,6 +87,9 @@ class GraphBuilder:
     ) -> dict[Operation, list[list[Option]]]:
         found: dict[Operation, list[list[Option]]] = {op: [] for op in self.rules}
         for axis, _ in self.mesh.axes:
+            if axis == TIME_AXIS:
+                found = {op: [[NOTHING]] for op in self.rules}
+                continue
             runs = RunLengths(reachable, self.rules, self.mesh, axis).spread()
             for op, rule in self.rules.items():
                 found[op].append(options(op, rule, self.mesh, axis, runs.get(op, ())))
@@ -97,13 +107,37 @@ class GraphBuilder:
         self.graph = Graph(self.prices)
         self.axes = axes
         self.before = before
+        self._times = {}
         return self._body(self.entry, 1, before.body if before else None)
 
     def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
         """The layouts that keep what the axes chosen before do; `before` if there are none."""
         assert self.before is not None
-        fixed = {axis for axis, _ in self.mesh.axes[: self.axes - 1]}
+        fixed = self._axes_before()
         return [x for x in layouts if restricted(x, fixed) == before] or [before]
+
+    def _axes_before(self) -> set[str]:
+        assert self.before is not None
+        return {axis for axis, _ in self.mesh.axes[: self.before.axes]}
+
+    def times(self, layouts: Iterable[Layout]) -> int:
+        """
+        How often something in the entry function runs that works on values like that: for
+        each micro-batch if one is split, or a term of a sum, over them.
+        """
+        if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
+            return self.mesh.size(TIME_AXIS)
+        return 1
+
+    def is_sum(self, port: Port) -> bool:
+        """Whether a value of the entry function is added up over several micro-batches."""
+        first = next(iter(port.layouts()), None)
+        partial = first is not None and TIME_AXIS in first.partial_axes
+        return partial and self.mesh.size(TIME_AXIS) > 1
+
+    def times_of_use(self, use: Use) -> int:
+        """How often an op of the entry function takes a value, or a call does."""
+        return self._times.get(use.node, 1)
 
     def alternatives(
         self, op: Operation, before: Strategy | None
@@ -129,7 +163,7 @@ class GraphBuilder:
 
     def _keeps(self, strategy: Strategy, before: Strategy) -> bool:
         """Whether the axes chosen before do the same."""
-        fixed = {axis for axis, _ in self.mesh.axes[: self.axes - 1]}
+        fixed = self._axes_before()
         layouts = zip(
             strategy.operands + strategy.results,
             before.operands + before.results,
@@ -192,7 +226,7 @@ class GraphBuilder:
         return found
 
     def _body(self, function: FuncOp, count: int, before: Body | None) -> Body:
-        body = Body(function, count)
+        body, is_entry = Body(function, count), function is self.entry
         calls = call_kinds(function, share=self.share)
         kinds = op_kinds(function, calls)
         callees: dict[Hashable, Body] = {}
@@ -206,165 +240,37 @@ class GraphBuilder:
                 if kind not in callees:
                     callee = self.functions[op.callee.string_value()]
                     known = before.calls[op] if before else None
-                    callees[kind] = self._body(callee, count * sizes[kind], known)
+                    times = self._times_of_call(known) if is_entry else 1
+                    inner = self._body(callee, count * sizes[kind] * times, known)
+                    self._times.update(dict.fromkeys(inner.arguments, times))
+                    callees[kind] = inner
                 body.calls[op] = callees[kind]
             elif not isinstance(op, ReturnOp):
                 kind = kinds[op]
                 if kind not in nodes:
                     known = self.chosen_before(before.ops[op]) if before else None
                     nodes[kind] = Node(describe(op), *self.alternatives(op, known))
-                body.ops[op] = node = self.graph.add(nodes[kind], count)
+                node, times = nodes[kind], 1
+                if is_entry and node.strategies:
+                    first = node.strategies[0]
+                    times = self.times((*first.operands, *first.results))
+                    self._times[node] = times
+                body.ops[op] = self.graph.add(node, count * times)
                 for i, result in enumerate(op.results):
                     self.graph.types[Port(node, i)] = result.type
-        _Values(self, body, before, function is self.entry).connect()
+        Values(self, body, before, is_entry).connect()
         return body
+
+    def _times_of_call(self, before: Body | None) -> int:
+        if before is None:
+            return 1
+        arguments = (self.chosen_before(node) for node in before.arguments)
+        return self.times(a.results[0] for a in arguments)
 
     def chosen_before(self, node: Node) -> Strategy:
         """What was chosen for the axes before."""
         assert self.before is not None
         return self.before.chosen[node]
-
-
-class _Values:
-    """Connects the nodes of one function along its values."""
-
-    def __init__(
-        self, builder: GraphBuilder, body: Body, before: Body | None, is_entry: bool
-    ):
-        self.builder = builder
-        self.before = before
-        self.graph = builder.graph
-        self.body = body
-        self.is_entry = is_entry
-        self.updates = updated_arguments(body.function) if is_entry else {}
-        self.whole = Layout(builder.mesh.name)
-        self.shared: dict[Hashable, Node] = {}
-        self.returned: dict[SSAValue, Port] = {}
-
-    def connect(self) -> None:
-        body = self.body
-        block = body.function.body.block
-        last = block.last_op
-        assert isinstance(last, ReturnOp)
-        names = argument_names(body.function)
-        for arg in block.args:
-            body.arguments.append(self._argument(arg, names[arg.index]))
-        for arg, node in zip(block.args, body.arguments, strict=True):
-            self._fan_out(arg, Port(node, 0), self._uses(arg))
-        for op in block.ops:
-            if isinstance(op, ReturnOp):
-                continue
-            for index, result in enumerate(op.results):
-                self._result(op, index, result)
-        if not self.is_entry:
-            body.results = [self.returned[v] for v in last.operands]
-
-    def _uses(self, value: SSAValue) -> list[Use]:
-        """The uses of a value by ops and calls, each op once."""
-        operands: dict[Operation, list[int]] = {}
-        for use in value.uses:
-            operands.setdefault(use.operation, []).append(use.index)
-        found: list[Use] = []
-        for op, indices in operands.items():
-            if isinstance(op, CallOp):
-                callee = self.body.calls[op]
-                found += [Use(callee.arguments[i], (0,)) for i in indices]
-            elif op in self.body.ops:
-                found.append(Use(self.body.ops[op], tuple(sorted(indices))))
-        return found
-
-    def _argument(self, arg: BlockArgument, name: str) -> Node:
-        uses = self._uses(arg)
-        request = self.builder.requests.get(arg.index) if self.is_entry else None
-        wanted = set[Layout]().union(*(use.wanted() for use in uses))
-        wanted.add(self.whole)
-        if self.is_entry:
-            wanted = {layout for layout in wanted if not layout.partial}
-        if request is not None:
-            active = {axis for axis, _ in self.builder.mesh.axes[: self.builder.axes]}
-            wanted = {restricted(request, active)}
-        key = (arg.type, request, frozenset(uses))
-        if key not in self.shared or not uses:
-            before = self.before.arguments[arg.index] if self.before else None
-            self.shared[key] = value_node(name, self._ordered(wanted, before))
-        node = self.graph.add(self.shared[key], self.body.count)
-        self.graph.types[Port(node, 0)] = arg.type
-        return node
-
-    def _fan_out(self, value: SSAValue, port: Port, uses: Iterable[Use]) -> None:
-        for use in uses:
-            self.graph.connect(port, use, self.body.count)
-        self.returned[value] = port
-        if self.is_entry:
-            for use in value.uses:
-                if isinstance(use.operation, ReturnOp):
-                    self._leave(value, port, use.index)
-
-    def _leave(self, value: SSAValue, port: Port, index: int) -> None:
-        """A result of the program is reduced; one that updates an argument is like it."""
-        count = self.body.count
-        if index in self.updates:
-            target = self.body.arguments[self.updates[index]]
-        else:
-            layouts = {
-                layout.without_partial(layout.partial_axes) for layout in port.layouts()
-            }
-            before = self.before.sinks[index] if self.before else None
-            alternatives = self._ordered(layouts | {self.whole}, before)
-            target = value_node(f"result {index}", alternatives)
-            self.body.sinks[index] = self.graph.add(target, count)
-            self.graph.types[Port(target, 0)] = value.type
-        self.graph.connect(port, Use(target, (0,)), count)
-
-    def _result(self, op: Operation, index: int, value: SSAValue) -> None:
-        if isinstance(op, CallOp):
-            port = self.body.calls[op].results[index]
-        else:
-            port = Port(self.body.ops[op], index)
-        uses = self._uses(value)
-        returns = sum(isinstance(u.operation, ReturnOp) for u in value.uses)
-        if len(uses) + returns > 1 and isinstance(value.type, TensorType):
-            port = self._kept(value, port, uses)
-        self._fan_out(value, port, uses)
-
-    def _kept(self, value: SSAValue, port: Port, uses: Sequence[Use]) -> Port:
-        """The layout that a value is brought to once for all that use it."""
-        layouts = set(port.layouts())
-        layouts = layouts.union(*(use.wanted() for use in uses))
-        if layouts == {self.whole}:
-            return port
-        key = (port, frozenset(uses))
-        if key not in self.shared:
-            owner = value.owner
-            assert isinstance(owner, Operation)
-            what = f"the result of {describe(owner)}"
-            before = self.before.kept.get(value) if self.before else None
-            self.shared[key] = value_node(what, self._ordered(layouts, before))
-        node = self.graph.add(self.shared[key], self.body.count)
-        self.body.kept[value] = node
-        self.graph.types[Port(node, 0)] = value.type
-        self.graph.connect(port, Use(node, (0,)), self.body.count)
-        return Port(node, 0)
-
-    def _ordered(self, layouts: Iterable[Layout], before: Node | None) -> list[Layout]:
-        """In the same order in every run, whole values first; like before, if given."""
-        found = sorted(
-            layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
-        )
-        if before is None:
-            if self.before is None:
-                return found
-            return self.builder.still(found, self.whole)
-        return self.builder.still(found, self.builder.chosen_before(before).results[0])
-
-
-def restricted(layout: Layout, axes: Set[str]) -> Layout:
-    """What these axes do to a value with that layout."""
-    return Layout(
-        layout.mesh,
-        tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
-        tuple(p for p in layout.partial if p[0] in axes),
-    )
 
 
 def work_size(reachable: Sequence[FuncOp]) -> int:

@@ -77,7 +77,9 @@ class Interval(NamedTuple):
 
 class Lifetimes:
     """
-    Follows a program; `may_need` says whether some alternative takes memory for something.
+    Follows a program; `may_need` says whether some alternative takes memory for something,
+    `is_sum` whether a value is added up over micro-batches: its memory is there from the
+    first one on.
     Of calls that share their choices only the first and the last count
     as moments: between them, what lives grows or shrinks by the same with every call.
     """
@@ -87,9 +89,11 @@ class Lifetimes:
         entry: Body,
         is_view: Callable[[Operation], bool],
         may_need: Callable[[What], bool],
+        is_sum: Callable[[Port], bool],
     ):
         self.is_view = is_view
         self.may_need = may_need
+        self.is_sum = is_sum
         self._known: dict[What, bool] = {}
         self.buffers: list[_Buffer] = []
         self.moments: list[int] = []
@@ -157,6 +161,9 @@ class Lifetimes:
                 results, own = self._op(body, op, held, ports)
             for value, buffers, port in zip(op.results, results, own, strict=True):
                 self._use(buffers)
+                if is_entry and self.is_sum(port):
+                    for buffer in buffers:
+                        buffer.start = 0
                 kept = body.kept.get(value)
                 if kept is not None:
                     self._new(Partial(port))

@@ -148,7 +148,7 @@ def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) ->
 
     def bytes_of(port: Port, layout: Layout) -> float:
         type_ = builder.graph.types.get(port)
-        return 0.0 if type_ is None else float(builder.prices.bytes(type_, layout))
+        return 0.0 if type_ is None else float(builder.prices.held(type_, layout))
 
     if isinstance(what, Workspace):
         return builder.workspace(what.op, chosen[what.node])
@@ -179,7 +179,7 @@ def _lifetimes(builder: GraphBuilder, entry: Body) -> Lifetimes:
             return edge in graph.edges and graph.reshards(edge) is not None
         return True
 
-    return Lifetimes(entry, builder.prices.is_view, may_need)
+    return Lifetimes(entry, builder.prices.is_view, may_need, builder.is_sum)
 
 
 class _Builder:
@@ -220,7 +220,7 @@ class _Builder:
                 continue
             copies = self._copies(what)
             type_ = self.graph.types[what.port]
-            most = max(self.prices.bytes(type_, x) for x in copies)
+            most = max(self.prices.held(type_, x) for x in copies)
             reshards = len(what.use.operands) == 1 and self.graph.reshards(edge)
             if most > SMALL * self.limit and isinstance(reshards, np.ndarray):
                 found[edge] = what
@@ -259,7 +259,7 @@ class _Builder:
         node = self.built.add_node(np.zeros(2 * len(copies)))
         self.built.add_edge(self.graph.nodes[source], node, before)
         self.built.add_edge(node, self.graph.nodes[target], after)
-        sizes = [float(self.prices.bytes(type_, x)) for x in copies]
+        sizes = [float(self.prices.held(type_, x)) for x in copies]
         return node, [*([0.0] * len(copies)), *sizes]
 
     def _occupy(self, at: Interval) -> None:
@@ -286,7 +286,7 @@ class _Builder:
         type_ = self.graph.types.get(port)
         if type_ is None:
             return [0.0] * len(layouts)
-        return [float(self.prices.bytes(type_, x)) for x in layouts]
+        return [float(self.prices.held(type_, x)) for x in layouts]
 
 
 def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:

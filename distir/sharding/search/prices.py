@@ -35,6 +35,14 @@ class Prices(Protocol):
         """Of a value of that (sequential) type on each device."""
         ...
 
+    def held(self, type_: Attribute, layout: Layout) -> float:
+        """
+        Bytes that a value of that (sequential) type takes of a device's memory while it
+        lives: those of each micro-batch that is under way, or its share of a device if the
+        devices of a pipeline divide values between them.
+        """
+        ...
+
     def workspace(
         self,
         op: Operation,

@@ -1,0 +1,184 @@
+"""Along the values of a function: their layouts, and how often they go where."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence, Set
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from distir.dialects.dist import Layout
+from distir.program import argument_names, describe, updated_arguments
+from distir.sharding.search.graph import Body, Node, Port, Use, value_node
+
+if TYPE_CHECKING:
+    from distir.sharding.search.builder import GraphBuilder
+
+
+class Values:
+    """Connects the nodes of one function along its values."""
+
+    def __init__(
+        self, builder: GraphBuilder, body: Body, before: Body | None, is_entry: bool
+    ):
+        self.builder = builder
+        self.before = before
+        self.graph = builder.graph
+        self.body = body
+        self.is_entry = is_entry
+        self.updates = updated_arguments(body.function) if is_entry else {}
+        self.whole = Layout(builder.mesh.name)
+        self.shared: dict[Hashable, Node] = {}
+        self.returned: dict[SSAValue, Port] = {}
+
+    def connect(self) -> None:
+        body = self.body
+        block = body.function.body.block
+        last = block.last_op
+        assert isinstance(last, ReturnOp)
+        names = argument_names(body.function)
+        for arg in block.args:
+            body.arguments.append(self._argument(arg, names[arg.index]))
+        for arg, node in zip(block.args, body.arguments, strict=True):
+            self._fan_out(arg, Port(node, 0), self._uses(arg))
+        for op in block.ops:
+            if isinstance(op, ReturnOp):
+                continue
+            for index, result in enumerate(op.results):
+                self._result(op, index, result)
+        if not self.is_entry:
+            body.results = [self.returned[v] for v in last.operands]
+
+    def _uses(self, value: SSAValue) -> list[Use]:
+        """The uses of a value by ops and calls, each op once."""
+        operands: dict[Operation, list[int]] = {}
+        for use in value.uses:
+            operands.setdefault(use.operation, []).append(use.index)
+        found: list[Use] = []
+        for op, indices in operands.items():
+            if isinstance(op, CallOp):
+                callee = self.body.calls[op]
+                found += [Use(callee.arguments[i], (0,)) for i in indices]
+            elif op in self.body.ops:
+                found.append(Use(self.body.ops[op], tuple(sorted(indices))))
+        return found
+
+    def _argument(self, arg: BlockArgument, name: str) -> Node:
+        uses = self._uses(arg)
+        request = self.builder.requests.get(arg.index) if self.is_entry else None
+        wanted = set[Layout]().union(*(use.wanted() for use in uses))
+        wanted.add(self.whole)
+        if self.is_entry:
+            wanted = {layout for layout in wanted if not layout.partial}
+        if request is not None:
+            active = {axis for axis, _ in self.builder.mesh.axes[: self.builder.axes]}
+            wanted = {restricted(request, active)}
+        key = (arg.type, request, frozenset(uses))
+        if key not in self.shared or not uses:
+            before = self.before.arguments[arg.index] if self.before else None
+            self.shared[key] = value_node(name, self._ordered(wanted, before))
+        node = self.graph.add(self.shared[key], self.body.count)
+        self.graph.types[Port(node, 0)] = arg.type
+        return node
+
+    def _fan_out(self, value: SSAValue, port: Port, uses: Iterable[Use]) -> None:
+        for use in uses:
+            times = self.builder.times_of_use(use) if self.is_entry else 1
+            if times > 1 and self._ends_micro_batches(port, use):
+                times = 1
+            self.graph.connect(port, use, self.body.count * times)
+        self.returned[value] = port
+        if self.is_entry:
+            for use in value.uses:
+                if isinstance(use.operation, ReturnOp):
+                    self._leave(value, port, use.index)
+
+    def _leave(self, value: SSAValue, port: Port, index: int) -> None:
+        """A result of the program is reduced; one that updates an argument is like it."""
+        count = self.body.count
+        if index in self.updates:
+            target = self.body.arguments[self.updates[index]]
+        else:
+            layouts = {
+                layout.without_partial(layout.partial_axes) for layout in port.layouts()
+            }
+            before = self.before.sinks[index] if self.before else None
+            alternatives = self._ordered(layouts | {self.whole}, before)
+            target = value_node(f"result {index}", alternatives)
+            self.body.sinks[index] = self.graph.add(target, count)
+            self.graph.types[Port(target, 0)] = value.type
+        self.graph.connect(port, Use(target, (0,)), count)
+
+    def _result(self, op: Operation, index: int, value: SSAValue) -> None:
+        if isinstance(op, CallOp):
+            port = self.body.calls[op].results[index]
+        else:
+            port = Port(self.body.ops[op], index)
+        uses = self._uses(value)
+        returns = sum(isinstance(u.operation, ReturnOp) for u in value.uses)
+        if len(uses) + returns > 1 and isinstance(value.type, TensorType):
+            port = self._kept(value, port, uses)
+        self._fan_out(value, port, uses)
+
+    def _kept(self, value: SSAValue, port: Port, uses: Sequence[Use]) -> Port:
+        """The layout that a value is brought to once for all that use it."""
+        layouts = set(port.layouts())
+        layouts = layouts.union(*(use.wanted() for use in uses))
+        if len(layouts) == 1:
+            return port
+        key = (port, frozenset(uses))
+        if key not in self.shared:
+            owner = value.owner
+            assert isinstance(owner, Operation)
+            what = f"the result of {describe(owner)}"
+            before = self.before.kept.get(value) if self.before else None
+            self.shared[key] = value_node(what, self._ordered(layouts, before))
+        node = self.graph.add(self.shared[key], self.body.count)
+        self.body.kept[value] = node
+        self.graph.types[Port(node, 0)] = value.type
+        self.graph.connect(
+            port, Use(node, (0,)), self.body.count * self._times(port, uses)
+        )
+        return Port(node, 0)
+
+    def _ends_micro_batches(self, port: Port, use: Use) -> bool:
+        """Whether a use takes together what each micro-batch has a part of."""
+        times = self.builder.times
+        return times(port.layouts()) > 1 and times(use.wanted()) == 1
+
+    def _times(self, port: Port, uses: Sequence[Use]) -> int:
+        """
+        How often a value is brought to the layout that it is kept in. What all micro-batches
+        share, each stage and phase brings together for itself and each micro-batch: the
+        forward, and the backward.
+        """
+        if not self.is_entry:
+            return 1
+        own = self.builder.times(port.layouts())
+        if own > 1:
+            return own
+        times = [self.builder.times_of_use(use) for use in uses]
+        each = [n for n in times if n > 1]
+        return sum(each[:2]) if each else 1
+
+    def _ordered(self, layouts: Iterable[Layout], before: Node | None) -> list[Layout]:
+        """In the same order in every run, whole values first; like before, if given."""
+        found = sorted(
+            layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
+        )
+        if before is None:
+            if self.before is None:
+                return found
+            return self.builder.still(found, self.whole)
+        return self.builder.still(found, self.builder.chosen_before(before).results[0])
+
+
+def restricted(layout: Layout, axes: Set[str]) -> Layout:
+    """What these axes do to a value with that layout."""
+    return Layout(
+        layout.mesh,
+        tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
+        tuple(p for p in layout.partial if p[0] in axes),
+    )
