@@ -69,6 +69,13 @@ class MicroBatchPrices(SimulatedPrices):
         share = self.shares.of_micro_batch if is_split else self.shares.of_all
         return share * self.bytes(type_, layout)
 
+    def argument(self, type_: Attribute, layout: Layout) -> float:
+        """Seconds of dividing what comes with the whole batch into micro-batches."""
+        divides = TIME_AXIS in layout.split_axes and self.mesh.size(TIME_AXIS) > 1
+        if not divides or not isinstance(type_, TensorType):
+            return 0.0
+        return self._joining("Concat", type_, without_time(layout))
+
     def _reshard(
         self, type_: TensorType[Attribute], before: Layout, after: Layout
     ) -> float:
@@ -96,9 +103,8 @@ class MicroBatchPrices(SimulatedPrices):
                 # The dimension comes together on every device, which then takes its part.
                 together = before.with_dim(then.dim, (), type_.get_num_dims())
                 part, end = self._part(type_, after), without_time(after)
-                start = end.with_dim(then.dim, (), type_.get_num_dims())
                 return super()._reshard(type_, before, together) + super()._reshard(
-                    part, start, end
+                    part, together, end
                 )
             case _:
                 return inf

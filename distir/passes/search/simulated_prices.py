@@ -69,6 +69,10 @@ class SimulatedPrices:
         """Bytes of a value on each device: there is one of it."""
         return self.bytes(type_, layout)
 
+    def argument(self, type_: Attribute, layout: Layout) -> float:
+        """Arguments are there from the beginning."""
+        return 0.0
+
     def op(
         self,
         op: Operation,

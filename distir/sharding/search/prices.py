@@ -43,6 +43,10 @@ class Prices(Protocol):
         """
         ...
 
+    def argument(self, type_: Attribute, layout: Layout) -> float:
+        """Seconds until an argument that comes like that is there as ops take it."""
+        ...
+
     def workspace(
         self,
         op: Operation,

@@ -78,7 +78,13 @@ class Values:
         key = (arg.type, request, frozenset(uses))
         if key not in self.shared or not uses:
             before = self.before.arguments[arg.index] if self.before else None
-            self.shared[key] = value_node(name, self._ordered(wanted, before))
+            node = value_node(name, self._ordered(wanted, before))
+            if self.is_entry:
+                node.seconds = [
+                    self.builder.prices.argument(arg.type, s.results[0])
+                    for s in node.strategies
+                ]
+            self.shared[key] = node
         node = self.graph.add(self.shared[key], self.body.count)
         self.graph.types[Port(node, 0)] = arg.type
         return node
