@@ -11,19 +11,14 @@ from typing import Literal
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
-from distir.dialects.dist import Layout
 from distir.errors import DistIRError
-from distir.passes.annotations import requested_layout
-from distir.passes.search.micro_batch_prices import MicroBatchPrices, Shares
-from distir.passes.search.over_time import (
-    before_devices,
-    has_time,
-    split_over_time,
+from distir.passes.search.layout_graph import (
+    ChosenLayouts,
+    LayoutGraph,
+    strategies_of,
 )
+from distir.passes.search.micro_batch_prices import Shares
 from distir.passes.search.sharding_choice import annotate
-from distir.passes.search.simulated_prices import SimulatedPrices
-from distir.passes.sharding_plan import ShardingPlan
-from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.search import (
     Before,
@@ -32,15 +27,11 @@ from distir.sharding.search import (
     Peak,
     peak_of,
     with_memory,
-    work_size,
 )
 from distir.solver import InfeasibleError, Problem, Solution, solve
 
 Solver = Literal["auto", "highs", "cbc"]
 SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
-
-MAX_OPS = 2000
-"""Ops, counted once per call: a larger program shares choices between its calls."""
 
 MAX_ALTERNATIVES = 3000
 """Alternatives of all choices together: above that, axes are chosen one by one."""
@@ -79,7 +70,8 @@ class Found:
       that share alike;
     - `stages`: how many groups of mesh axes were chosen one after the other; with more than
       one the bound is one for the last group;
-    - `method`, `build_seconds`, `solve_seconds`: how, and how long it took.
+    - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
+    - `layouts`: what was chosen, for `apply_layouts`.
     """
 
     objective: float
@@ -94,6 +86,7 @@ class Found:
     method: str
     build_seconds: float
     solve_seconds: float
+    layouts: ChosenLayouts
 
     def __str__(self) -> str:
         shared = ", repeated calls share their choices" if self.shared else ""
@@ -129,21 +122,8 @@ def search_sharding(
     """
     limits = limits or Limits()
     start = perf_counter()
-    requests, first = _requests(module), None
-    if has_time(mesh):
-        requests = split_over_time(module, mesh, requests)
-    plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
-    if has_time(mesh):
-        first = before_devices(plan)
-    reachable = reachable_functions(module)
-    if share is None:
-        share = work_size(reachable) > MAX_OPS
-    prices = (
-        MicroBatchPrices(mesh, cluster, shares)
-        if has_time(mesh)
-        else SimulatedPrices(mesh, cluster)
-    )
-    builder = GraphBuilder(reachable, mesh, prices, requests, share=share)
+    graph = LayoutGraph.of(module, mesh, cluster, share, shares)
+    builder, first = graph.builder, graph.first
     axes, known = len(mesh.axes), first.axes if first else 0
     if joint is None:
         joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
@@ -152,7 +132,7 @@ def search_sharding(
     search = _Search(builder, limits, first)
     search.run_stages(stages)
     annotate(module, search.body, search.chosen)
-    return search.found(share, len(stages), perf_counter() - start)
+    return search.found(builder.share, len(stages), perf_counter() - start)
 
 
 class _Search:
@@ -177,6 +157,7 @@ class _Search:
         splits, failure = float(rest[0]), None
         while True:
             self.before, axes = self.first, 0
+            self.steps: list[tuple[int, tuple[int, ...]]] = []
             try:
                 for axes, most in zip(stages, rest, strict=True):
                     self.run(axes, max(1.0, min(splits, most)))
@@ -211,6 +192,7 @@ class _Search:
             self._choose()
             self.peak = peak_of(self.builder, self.body, self.chosen)
         self.before = Before(self.body, self.chosen, axes)
+        self.steps.append((axes, self.choice))
 
     def _solve(self, problem: Problem) -> Solution:
         """In nanoseconds, so that no method takes small costs for rounding errors."""
@@ -231,8 +213,9 @@ class _Search:
         return solution
 
     def _choose(self) -> None:
-        nodes = zip(self.builder.graph.nodes, self.solution.choice, strict=False)
-        self.chosen = {node: node.strategies[a] for node, a in nodes}
+        count = len(self.builder.graph.nodes)
+        self.choice = tuple(int(a) for a in self.solution.choice[:count])
+        self.chosen = strategies_of(self.builder, self.choice)
 
     def found(self, shared: bool, stages: int, seconds: float) -> Found:
         """What the last stage found, after that many seconds."""
@@ -249,6 +232,7 @@ class _Search:
             self.solution.method,
             seconds - self.solving,
             self.solving,
+            ChosenLayouts(shared, tuple(self.steps)),
         )
 
 
@@ -286,13 +270,3 @@ def _too_small(
         f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
         f"search"
     )
-
-
-def _requests(module: ModuleOp) -> dict[int, Layout]:
-    """The layouts that arguments of the entry must have."""
-    attributes = argument_attributes(entry_function(module))
-    return {
-        i: layout
-        for i, entry in enumerate(attributes)
-        if (layout := requested_layout(entry)) is not None
-    }
