@@ -1,0 +1,102 @@
+"""The graph of what can be chosen for a program, and choices in it as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.dist import Layout
+from distir.passes.annotations import requested_layout
+from distir.passes.search.micro_batch_prices import MicroBatchPrices, Shares
+from distir.passes.search.over_time import before_devices, has_time, split_over_time
+from distir.passes.search.sharding_choice import annotate
+from distir.passes.search.simulated_prices import SimulatedPrices
+from distir.passes.sharding_plan import ShardingPlan
+from distir.program import argument_attributes, entry_function, reachable_functions
+from distir.sharding.mesh import Mesh
+from distir.sharding.search import Before, GraphBuilder, Node, Strategy, work_size
+
+MAX_OPS = 2000
+"""Ops, counted once per call: a larger program shares choices between its calls."""
+
+
+@dataclass(frozen=True)
+class ChosenLayouts:
+    """
+    The layouts that a search chose, without the program: `shared` says whether repeated
+    calls shared their choices, each of `steps` for how many of the mesh's first axes it
+    chose, and which alternative of each node in the order of the graph.
+    """
+
+    shared: bool
+    steps: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class LayoutGraph:
+    """Builds graphs of a program; `first` is what the axis over time does, if there is one."""
+
+    builder: GraphBuilder
+    first: Before | None
+
+    @staticmethod
+    def of(
+        module: ModuleOp,
+        mesh: Mesh,
+        cluster: ClusterOp,
+        share: bool | None = None,
+        shares: Shares | None = None,
+    ) -> LayoutGraph:
+        """Those of a sequential program, which may be annotated. Raises DistIRError."""
+        requests, first = _requests(module), None
+        if has_time(mesh):
+            requests = split_over_time(module, mesh, requests)
+        plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
+        if has_time(mesh):
+            first = before_devices(plan)
+            prices = MicroBatchPrices(mesh, cluster, shares)
+        else:
+            prices = SimulatedPrices(mesh, cluster)
+        reachable = reachable_functions(module)
+        if share is None:
+            share = work_size(reachable) > MAX_OPS
+        builder = GraphBuilder(reachable, mesh, prices, requests, share=share)
+        return LayoutGraph(builder, first)
+
+
+def apply_layouts(
+    module: ModuleOp, mesh: Mesh, cluster: ClusterOp, layouts: ChosenLayouts
+) -> None:
+    """
+    Annotates a sequential program with layouts that were chosen for it before, without
+    solving anything. Raises DistIRError.
+    """
+    graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
+    before, body = graph.first, None
+    chosen: dict[Node, Strategy] = {}
+    for axes, choice in layouts.steps:
+        body = graph.builder.build(axes, before)
+        chosen = strategies_of(graph.builder, choice)
+        before = Before(body, chosen, axes)
+    assert body is not None
+    annotate(module, body, chosen)
+
+
+def strategies_of(
+    builder: GraphBuilder, choice: tuple[int, ...]
+) -> dict[Node, Strategy]:
+    """What each node does, of the graph that was built last."""
+    nodes = zip(builder.graph.nodes, choice, strict=True)
+    return {node: node.strategies[a] for node, a in nodes}
+
+
+def _requests(module: ModuleOp) -> dict[int, Layout]:
+    """The layouts that arguments of the entry must have."""
+    attributes = argument_attributes(entry_function(module))
+    return {
+        i: layout
+        for i, entry in enumerate(attributes)
+        if (layout := requested_layout(entry)) is not None
+    }
