@@ -28,6 +28,7 @@ from distir.passes.sequence_parallel import SequenceParallelPass
 from distir.passes.tensor_parallel import TensorParallelPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.passes.zero import ZeroPass
+from distir.pipelining import Schedule
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -202,8 +203,28 @@ class DistributePass(DistIRPass):
     overlap: bool = False
 
     @property
-    def _is_pipelined(self) -> bool:
+    def is_pipelined(self) -> bool:
+        """Whether there are several stages or micro-batches."""
         return self.p > 1 or self.k > 1
+
+    def check_pipeline(self, what: str = "distribute") -> None:
+        """Refuses options of a pipeline that is none. Raises DistIRError."""
+        asked = [
+            option
+            for option, given in (
+                ("schedule", self.schedule or self.schedule_file),
+                ("chunks", self.chunks is not None),
+                ("stages", self.stages),
+            )
+            if given
+        ]
+        if asked and not self.is_pipelined:
+            raise DistIRError(
+                f"{what}: {' and '.join(asked)} is of a pipeline, but p and k are 1; "
+                f"choose a larger p"
+            )
+        if self.k < 1:
+            raise DistIRError(f"{what}: k={self.k} micro-batches; choose 1 or more")
 
     def _check_options(self, module: ModuleOp) -> None:
         if self.zero not in range(4):
@@ -220,22 +241,7 @@ class DistributePass(DistIRPass):
                 "distribute: sequence parallelism splits sequences over the "
                 "tensor-parallel devices, but t is 1; choose a larger -t"
             )
-        asked = [
-            option
-            for option, given in (
-                ("schedule", self.schedule or self.schedule_file),
-                ("chunks", self.chunks is not None),
-                ("stages", self.stages),
-            )
-            if given
-        ]
-        if asked and not self._is_pipelined:
-            raise DistIRError(
-                f"distribute: {' and '.join(asked)} is of a pipeline, but p and k are 1; "
-                f"choose a larger -p"
-            )
-        if self.k < 1:
-            raise DistIRError(f"distribute: k={self.k} micro-batches; choose 1 or more")
+        self.check_pipeline()
         if self.overlap and self.blocking_sends:
             raise DistIRError(
                 "distribute: sends that block cannot overlap with computation; leave out "
@@ -274,12 +280,12 @@ class DistributePass(DistIRPass):
                 "distribute makes its own mesh; remove the device.mesh of the module"
             )
         cluster = cluster_in(op, self.cluster)
-        pipeline = [("p", self.p)] if self._is_pipelined else []
+        pipeline = [("p", self.p)] if self.is_pipelined else []
         _check_size([("d", self.d), ("t", self.t), *pipeline], cluster, "distribute")
-        time = [(TIME_AXIS, self.k)] if self._is_pipelined else []
+        time = [(TIME_AXIS, self.k)] if self.is_pipelined else []
         mesh = add_mesh(op, [*time, ("d", self.d), ("t", self.t)], cluster)
         ActivationCheckpointPass(self.checkpoint).apply(ctx, op)
-        if self._is_pipelined:
+        if self.is_pipelined:
             DataParallelPass(TIME_AXIS).apply(ctx, op)
         if self.d > 1:
             DataParallelPass("d").apply(ctx, op)
@@ -294,11 +300,15 @@ class DistributePass(DistIRPass):
 
     def complete(self, ctx: Context, op: ModuleOp) -> None:
         """The last part, after `partition`: the pipeline and the communication."""
-        if self._is_pipelined:
+        if self.is_pipelined:
             if self._searches_stages:
                 self._stage_search().apply(ctx, op)
             self._pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
+
+    def schedule_of(self, trains: bool) -> Schedule:
+        """The schedule of the pipeline, of a training step or not. Raises DistIRError."""
+        return self._pipeline().schedule_of(self.k, trains)
 
     def _pipeline(self) -> PipelinePass:
         return PipelinePass(

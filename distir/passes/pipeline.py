@@ -93,11 +93,12 @@ class PipelinePass(DistIRPass):
 
     def schedule_for(self, structure: Structure) -> Schedule:
         """The schedule of a program. Raises DistIRError."""
-        schedule = self._schedule(structure.micro_batches, bool(structure.backward))
+        schedule = self.schedule_of(structure.micro_batches, bool(structure.backward))
         self._check(schedule, structure)
         return schedule
 
-    def _schedule(self, micro_batches: int, trains: bool) -> Schedule:
+    def schedule_of(self, micro_batches: int, trains: bool) -> Schedule:
+        """The schedule of so many micro-batches. Raises DistIRError."""
         if self.schedule_file:
             if self.schedule or self.chunks is not None:
                 raise DistIRError(

@@ -11,6 +11,7 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.passes.annotations import add_notes
 from distir.passes.distribute import (
+    DistributePass,
     add_mesh,
     check_sequential,
     cluster_in,
@@ -18,10 +19,15 @@ from distir.passes.distribute import (
 )
 from distir.passes.options import DistIRPass
 from distir.passes.partition import PartitionPass
+from distir.passes.search.pipelined import (
+    PipelinedPlan,
+    PipelineSearch,
+    replace_program,
+)
 from distir.passes.search.requests import axes_of, keep_whole, least_memory
 from distir.passes.search.sharding import SOLVERS, Limits, Solver, search_sharding
 from distir.passes.verify_distribution import VerifyDistributionPass
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 
 
 def solver_named(name: str) -> Solver:
@@ -53,6 +59,11 @@ class SearchShardingPass(DistIRPass):
     - `memory`: bytes per device that may be used; those of the smallest device by default.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
       after that many seconds.
+    - `p`, `k`: stages of a pipeline, and micro-batches. The axes are those of the mesh of
+      each stage, and what is promised is for all micro-batches on the first of these. The
+      pipeline is simulated; if it does not fit into memory, layouts are solved for again
+      under a tighter limit. With p = 1, `k` micro-batches accumulate gradients.
+    - `schedule`, `chunks`, `stages`, `blocking_sends`: of the pipeline; see `distribute`.
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split. `dist.constrain` fixes layouts of other values.
     """
@@ -65,6 +76,12 @@ class SearchShardingPass(DistIRPass):
     memory: float | None = None
     gap: float = 1e-3
     time_limit: float | None = None
+    p: int = 1
+    k: int = 1
+    schedule: str = ""
+    chunks: int | None = None
+    stages: tuple[str, ...] = ()
+    blocking_sends: bool = False
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 
@@ -77,9 +94,28 @@ class SearchShardingPass(DistIRPass):
                 "search-sharding: the module has no device.cluster, which says what "
                 "everything costs; add one"
             )
-        mesh = self._mesh(op, cluster)
+        finish = DistributePass(
+            p=self.p,
+            k=self.k,
+            schedule=self.schedule,
+            chunks=self.chunks,
+            stages=self.stages,
+            blocking_sends=self.blocking_sends,
+        )
+        finish.check_pipeline(self.name)
+        if self.p < 1:
+            raise DistIRError(f"{self.name}: p={self.p} stages; choose 1 or more")
+        mesh = self._mesh(op, cluster, finish.is_pipelined)
         request_shards(op, mesh, self.shard)
         keep_whole(op, mesh, self.whole)
+        if finish.is_pipelined:
+            limits = Limits(self.memory, solver, self.gap, self.time_limit)
+            plan = PipelineSearch(ctx, mesh, cluster, finish, limits).run(op)
+            self._check_memory(plan)
+            replace_program(op, plan.module)
+            VerifyDistributionPass().apply(ctx, op)
+            add_notes(op, [f"search-sharding: {plan.found}"])
+            return
         memory = least_memory(cluster, mesh) if self.memory is None else self.memory
         limits = Limits(memory, solver, self.gap, self.time_limit)
         found = search_sharding(op, mesh, cluster, limits)
@@ -87,18 +123,34 @@ class SearchShardingPass(DistIRPass):
         VerifyDistributionPass().apply(ctx, op)
         add_notes(op, [f"search-sharding: {found}"])
 
-    def _mesh(self, module: ModuleOp, cluster: ClusterOp) -> Mesh:
+    def _check_memory(self, plan: PipelinedPlan) -> None:
+        if not plan.fits:
+            allowed = plan.needed / plan.occupied
+            raise DistIRError(
+                f"search-sharding: no layouts were found with which the pipeline fits into "
+                f"{allowed:.6g} bytes per device; {plan.needed:.6g} bytes would do. Use more "
+                f"devices or stages, more micro-batches, or `activation-checkpoint` before "
+                f"the search"
+            )
+
+    def _mesh(self, module: ModuleOp, cluster: ClusterOp, is_pipelined: bool) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]
         if len(meshes) > 1 or (meshes and self.axes):
             raise DistIRError(
                 "search-sharding works on one mesh; give `axes`, or a module with one "
                 "device.mesh"
             )
+        if meshes and is_pipelined:
+            raise DistIRError(
+                "search-sharding makes the meshes of a pipeline itself; remove the "
+                "device.mesh of the module, and give `axes`"
+            )
         if meshes:
             return Mesh.of(meshes[0])
-        if not self.axes:
+        if not self.axes and not is_pipelined:
             raise DistIRError(
                 "search-sharding: the module has no device.mesh; say with `axes` how many "
                 'devices there are, for example axes="d=2","t=4"'
             )
-        return add_mesh(module, axes_of(self.axes), cluster, self.name)
+        time = [(TIME_AXIS, self.k)] if is_pipelined else []
+        return add_mesh(module, [*time, *axes_of(self.axes)], cluster, self.name)

@@ -137,9 +137,7 @@ def explain(search: AutoSearch) -> None:
     assert best is not None
     evaluator, profiles = Evaluator(search.programs), search.programs.profiles
     plans = [best, *([other] if other else [])]
-    costs = [
-        by_scope(evaluator.distributed(plan.configuration), profiles) for plan in plans
-    ]
+    costs = [by_scope(evaluator.distributed(plan), profiles) for plan in plans]
     print(f"\nchosen: {best.configuration}, {seconds_text(best.step_time_s)} a step")
     if other is not None:
         slower = 100 * (other.step_time_s / best.step_time_s - 1)

@@ -203,11 +203,13 @@ def test_no_time_still_gives_a_plan() -> None:
 def test_an_interrupt_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     original, left = Evaluator.evaluate, [2]
 
-    def evaluate(self: Evaluator, configuration: Configuration) -> Outcome:
+    def evaluate(
+        self: Evaluator, configuration: Configuration, known: Outcome | None = None
+    ) -> Outcome:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        return original(self, configuration)
+        return original(self, configuration, known)
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     module = placed(training_mlp(16), machine(2))
@@ -241,7 +243,7 @@ def test_modules_add_up_to_the_step() -> None:
     other = runner_up(found)
     assert found.best is not None and other is not None
     assert other.step_time_s >= found.best.step_time_s
-    program = Evaluator(found.programs).distributed(found.best.configuration)
+    program = Evaluator(found.programs).distributed(found.best)
     costs = by_scope(program, ())
     assert sum(c.seconds for c in costs.values()) <= found.best.step_time_s * (1 + 1e-9)
     assert costs["transformer.h.*.mlp.c_fc"].layouts[0].startswith("weight[")

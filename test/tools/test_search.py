@@ -27,9 +27,11 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[Configuration]:
     found: list[Configuration] = []
     original = Evaluator.evaluate
 
-    def evaluate(self: Evaluator, configuration: Configuration) -> Outcome:
+    def evaluate(
+        self: Evaluator, configuration: Configuration, known: Outcome | None = None
+    ) -> Outcome:
         found.append(configuration)
-        return original(self, configuration)
+        return original(self, configuration, known)
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     return found
@@ -109,11 +111,13 @@ def test_an_interrupt_leaves_the_best_so_far(
     original = Evaluator.evaluate
     left = [3]
 
-    def evaluate(self: Evaluator, configuration: Configuration) -> Outcome:
+    def evaluate(
+        self: Evaluator, configuration: Configuration, known: Outcome | None = None
+    ) -> Outcome:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
-        return original(self, configuration)
+        return original(self, configuration, known)
 
     monkeypatch.setattr(Evaluator, "evaluate", evaluate)
     command = ("search", model, *GRID, "--resume", journal, "--json", out)

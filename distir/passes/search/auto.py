@@ -13,7 +13,7 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.passes.search.auto_space import POLICIES_BY_COST, AutoSpace, own_axes
 from distir.passes.search.bounds import Bounds
-from distir.passes.search.evaluate import Outcome
+from distir.passes.search.evaluate import Outcome, reusable
 from distir.passes.search.grid import Configuration
 from distir.passes.search.programs import Programs, trains
 from distir.passes.search.requests import Requests
@@ -177,7 +177,14 @@ class AutoSearch:
         some_fit = any(o.fits for o in self.outcomes.values())
         if self.is_late and some_fit:
             return False
-        judged = run(self.programs, plans, self.jobs, longest=4)
+        known = {
+            plan: outcome
+            for plan in plans
+            if plan.axes
+            for outcome in self.outcomes.values()
+            if reusable(outcome, plan)
+        }
+        judged = run(self.programs, plans, self.jobs, longest=4, known=known)
         for outcomes in judged:
             for outcome in outcomes:
                 self.outcomes[outcome.configuration] = outcome
@@ -193,9 +200,24 @@ class AutoSearch:
         for outcome in self._beam():
             self._expanded.add(outcome.configuration)
             for plan in self.space.neighbours(outcome.configuration):
-                if plan not in self.outcomes:
+                if plan not in self.outcomes and self._may_help(outcome, plan):
                     found[plan] = None
         return sorted(self._promising(list(found)))
+
+    def _may_help(self, outcome: Outcome, plan: Configuration) -> bool:
+        """
+        Whether a neighbour may be better. Where memory did not decide on searched layouts,
+        what only saves memory is slower: recomputing, and accumulating over micro-batches
+        without a pipeline.
+        """
+        c = outcome.configuration
+        if outcome.layouts is None or outcome.layouts.limited or not outcome.fits:
+            return True
+        policies = self.space.checkpoint
+        recomputes = c.checkpoint != plan.checkpoint and policies.index(
+            plan.checkpoint
+        ) > policies.index(c.checkpoint)
+        return not recomputes and not (plan.p == 1 and plan.k > c.k)
 
     def _beam(self) -> list[Outcome]:
         """The plans whose neighbours come next."""

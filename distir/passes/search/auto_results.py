@@ -22,7 +22,7 @@ def emit(context: Context, module: ModuleOp, search: AutoSearch) -> Simulation:
     """
     best = search.best
     assert best is not None
-    distribute_as(context, module, best.configuration, search.programs.requests)
+    distribute_as(context, module, best, search.programs.requests)
     add_notes(module, [chosen_plan(search)])
     return simulate(module, profiles=search.programs.profiles)
 
@@ -114,7 +114,7 @@ def nothing_found(search: AutoSearch) -> str:
 
 def _largest(programs: Programs, outcome: Outcome) -> str:
     """The largest contributors to the peak of a plan."""
-    module = Evaluator(programs).distributed(outcome.configuration)
+    module = Evaluator(programs).distributed(outcome)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])
     scopes = [(scope or "the rest", size) for scope, size in memory.by_scope]

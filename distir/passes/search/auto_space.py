@@ -11,8 +11,11 @@ from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.passes.search.grid import Configuration, Space
 
-_AXES = "dt"
-"""Names of the axes of meshes that layouts are searched on, so that requests know them."""
+_AXES = "dtsu"
+"""
+Names of the axes of meshes that layouts are searched on, outermost first; requests know the
+first two.
+"""
 
 _SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
 
@@ -100,21 +103,17 @@ class AutoSpace:
         """
         All meshes of one or two axes: their order says which of them is the inner one, whose
         devices are neighbours. Where degrees are given, those without a pipeline, by their
-        names.
+        names. Meshes of more axes are next to the best of these.
         """
         if self.degrees:
             for d, t, p in self.degrees:
                 if p == 1 and d * t > 1:
-                    yield ",".join(f"{n}={s}" for n, s in (("d", d), ("t", t)) if s > 1)
+                    yield self._axes_of(d, t)
             return
         sizes = [n for n in range(2, self.devices + 1) if self.devices % n == 0]
         for outer in sizes:
             inner = self.devices // outer
-            if inner > 1:
-                yield f"{_AXES[0]}={outer},{_AXES[1]}={inner}"
-            else:
-                only_inner = self.asked_axes == frozenset(_AXES[1])
-                yield f"{_AXES[only_inner]}={outer}"
+            yield self._axes_of(outer, inner)
 
     def neighbours(self, configuration: Configuration) -> Iterator[Configuration]:
         """The plans that differ from one in one option."""
@@ -124,10 +123,21 @@ class AutoSpace:
                 yield replace(c, checkpoint=checkpoint)
         if c.axes:
             yield replace(c, overlap=True)
+            if not self.own_axes:
+                yield from self._next_to_searched(c)
             return
         if self.trains and c.d > 1:
             for zero in self.zero:
                 yield replace(c, zero=zero)
+        yield from self._pipelines(c, c.batch // c.d)
+        if c.d * c.t * c.p > 1:
+            yield replace(c, overlap=True)
+        if c.p > 1 and c.d * c.t > 1:
+            # The same pipeline with searched layouts.
+            yield replace(c, d=1, t=1, zero=0, axes=self._axes_of(c.d, c.t))
+
+    def _pipelines(self, c: Configuration, most: int) -> Iterator[Configuration]:
+        """Other stages, schedules and numbers of micro-batches, `most` at most."""
         if c.p > 1:
             yield replace(c, stages="search")
             schedules = self.schedules or (_SCHEDULES if self.trains else ())
@@ -135,7 +145,55 @@ class AutoSpace:
                 yield replace(c, schedule=schedule, stages="")
         if c.p > 1 or self.trains:
             for k in self.micro_batches or (c.k // 2, c.k * 2):
-                if c.batch // c.d >= k >= (2 if c.p > 1 else 1):
+                if most >= k >= (2 if c.p > 1 else 1):
                     yield replace(c, k=k)
-        if c.d * c.t * c.p > 1:
-            yield replace(c, overlap=True)
+
+    def _next_to_searched(self, c: Configuration) -> Iterator[Configuration]:
+        """
+        Of a plan with searched layouts: other pipelines; an axis that is two axes; a
+        pipeline of twice or half as many ranks on meshes of half or twice the size.
+        """
+        yield from self._pipelines(c, c.batch)
+        sizes = [int(axis.partition("=")[2]) for axis in c.axes.split(",")]
+        if self.degrees:
+            return
+        for i, size in enumerate(sizes):
+            for outer in range(2, size) if len(sizes) < len(_AXES) else ():
+                if size % outer == 0:
+                    split = [*sizes[:i], outer, size // outer, *sizes[i + 1 :]]
+                    yield replace(c, axes=self._named(split))
+            if size % 2 == 0:
+                rest = [n for n in (*sizes[:i], size // 2, *sizes[i + 1 :]) if n > 1]
+                for k in self._first_micro_batches(c) if rest else ():
+                    yield replace(c, p=2 * c.p, k=k, axes=self._named(rest))
+            if c.p % 2 == 0:
+                larger = [*sizes[:i], 2 * size, *sizes[i + 1 :]]
+                schedule = c.schedule if c.p > 2 else ""
+                stages = c.stages if c.p > 2 else ""
+                yield replace(
+                    c,
+                    p=c.p // 2,
+                    axes=self._named(larger),
+                    schedule=schedule,
+                    stages=stages,
+                )
+
+    def _first_micro_batches(self, c: Configuration) -> Sequence[int]:
+        """Those of a pipeline of twice as many ranks."""
+        counts = self.micro_batches or (max(c.k, 4 * c.p),)
+        return [c.k] if c.p > 1 else [k for k in counts if 2 <= k <= c.batch]
+
+    def _axes_of(self, d: int, t: int) -> str:
+        """The axes of a mesh of d x t devices, by these names if degrees are given."""
+        if self.degrees:
+            return ",".join(f"{n}={s}" for n, s in (("d", d), ("t", t)) if s > 1)
+        return self._named([n for n in (d, t) if n > 1])
+
+    def _named(self, sizes: Sequence[int]) -> str:
+        """The axes of a mesh of these sizes."""
+        names = _AXES
+        if len(sizes) == 1 and self.asked_axes == frozenset(_AXES[1]):
+            names = _AXES[1:]
+        return ",".join(
+            f"{name}={size}" for name, size in zip(names, sizes, strict=False)
+        )

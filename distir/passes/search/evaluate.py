@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from xdsl.context import Context
@@ -17,9 +17,10 @@ from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.grid import Configuration
+from distir.passes.search.layout_graph import ChosenLayouts
 from distir.passes.search.programs import Programs
 from distir.passes.search.requests import Requests, check_whole
-from distir.passes.search.searched import distribute_searched
+from distir.passes.search.searched import SearchedLayouts, SearchedPlan
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS
 
@@ -30,7 +31,8 @@ class Outcome:
     A configuration and its simulation, or why there is none (`error`).
 
     `peak_memory_bytes` and `memory_bytes` are of the device that has the least left.
-    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`).
+    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`);
+    `layouts`: which they are, so that they need not be searched again.
     """
 
     configuration: Configuration
@@ -40,6 +42,7 @@ class Outcome:
     memory_bytes: int = 0
     error: str = ""
     bound_s: float = 0.0
+    layouts: ChosenLayouts | None = None
 
     @property
     def is_legal(self) -> bool:
@@ -53,16 +56,38 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """The outcome as JSON data, all in one object."""
-        data = asdict(self)
+        data = asdict(replace(self, layouts=None))
+        del data["layouts"]
         return {**data.pop("configuration"), **data, "fits": self.fits}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Outcome:
         """The outcome that `to_json` gave. Raises KeyError and TypeError for others."""
         names = Configuration.__dataclass_fields__
-        own = [n for n in Outcome.__dataclass_fields__ if n != "configuration"]
+        others = ("configuration", "layouts")
+        own = [n for n in Outcome.__dataclass_fields__ if n not in others]
         configuration = Configuration(**{name: data[name] for name in names})
         return Outcome(configuration, **{name: data[name] for name in own})
+
+
+def reusable(outcome: Outcome, configuration: Configuration) -> bool:
+    """
+    Whether the searched layouts of an outcome are those of a configuration too: if they
+    differ in nothing but overlap; or in what does not change the problem, the ranks of a
+    pipeline, schedule and stages, if memory did not decide.
+    """
+    if outcome.layouts is None:
+        return False
+    c, other = outcome.configuration, configuration
+    if replace(c, overlap=other.overlap) == other:
+        return True
+    same = replace(c, p=1, schedule="", stages="", overlap=False)
+    return (
+        c.is_pipelined
+        and other.is_pipelined
+        and not outcome.layouts.limited
+        and same == replace(other, p=1, schedule="", stages="", overlap=False)
+    )
 
 
 def distribute_pass(
@@ -90,17 +115,19 @@ def distribute_pass(
 def distribute_as(
     context: Context,
     module: ModuleOp,
-    configuration: Configuration,
+    outcome: Outcome,
     requests: Requests,
 ) -> None:
     """
     Distributes a program like that, as the user's requests allow, and verifies the
-    result. Raises DistIRError.
+    result. Layouts are not searched again. Raises DistIRError.
     """
-    if not configuration.axes:
+    configuration = outcome.configuration
+    if outcome.layouts is None:
         distribute_pass(configuration, requests.shard).apply(context, module)
     else:
-        distribute_searched(context, module, configuration, requests)
+        searched = SearchedLayouts(context, requests)
+        searched.replay(module, configuration, outcome.layouts)
         VerifyDistributionPass().apply(context, module)
         if configuration.overlap:
             OverlapCommunicationPass().apply(context, module)
@@ -131,12 +158,20 @@ class Evaluator:
         self._programs: dict[int, ModuleOp] = {}
         # The last configuration that layouts were chosen for, and its annotated program.
         self._annotated: tuple[Configuration, ModuleOp] | None = None
+        self._searched = SearchedLayouts(self._context, self._requests)
 
-    def evaluate(self, configuration: Configuration) -> Outcome:
-        """Simulates a configuration. One that is not possible has its reason."""
+    def evaluate(
+        self, configuration: Configuration, known: Outcome | None = None
+    ) -> Outcome:
+        """
+        Simulates a configuration. One that is not possible has its reason. The layouts of
+        `known` (see `reusable`) are not searched again.
+        """
         try:
-            module, bound = self._distributed(configuration)
-            simulation = simulate(module, profiles=self._profiles)
+            plan = self._plan(configuration, known)
+            simulation = plan.simulation
+            if simulation is None:
+                simulation = simulate(plan.module, profiles=self._profiles)
         except (DistIRError, VerifyException) as error:
             return Outcome(configuration, error=" ".join(str(error).split()))
         peak, memory = min(
@@ -149,27 +184,38 @@ class Evaluator:
             simulation.throughput_samples_per_s,
             peak,
             memory,
-            bound_s=bound,
+            bound_s=known.bound_s if known else plan.bound,
+            layouts=plan.layouts,
         )
 
-    def distributed(self, configuration: Configuration) -> ModuleOp:
-        """The distributed program. Raises DistIRError."""
-        return self._distributed(configuration)[0]
+    def distributed(self, outcome: Outcome) -> ModuleOp:
+        """
+        The distributed program of an outcome that is legal, with the layouts that it has.
+        Raises DistIRError.
+        """
+        if outcome.layouts is None:
+            return self._plan(outcome.configuration).module
+        module = self._program(outcome.configuration.batch).clone()
+        self._searched.replay(module, outcome.configuration, outcome.layouts)
+        if outcome.configuration.overlap:
+            OverlapCommunicationPass().apply(self._context, module)
+        return module
 
-    def _distributed(self, configuration: Configuration) -> tuple[ModuleOp, float]:
-        """The distributed program, and the bound of its layouts if they were searched."""
+    def _plan(
+        self, configuration: Configuration, known: Outcome | None = None
+    ) -> SearchedPlan:
+        """The distributed program, and its layouts if they were searched."""
         if configuration.axes:
             module = self._program(configuration.batch).clone()
-            found = distribute_searched(
-                self._context, module, configuration, self._requests
-            )
-            bound = found.bound if found.stages == 1 and not found.shared else 0.0
+            layouts = known.layouts if known else None
+            plan = self._searched.search(module, configuration, self._profiles, layouts)
         else:
-            module, bound = self._from_grid(configuration), 0.0
+            plan = SearchedPlan(self._from_grid(configuration))
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self._context, module)
-        check_whole(module, self._requests.whole)
-        return module, bound
+            OverlapCommunicationPass().apply(self._context, plan.module)
+            plan = replace(plan, simulation=None)
+        check_whole(plan.module, self._requests.whole)
+        return plan
 
     def _from_grid(self, configuration: Configuration) -> ModuleOp:
         distribute = distribute_pass(configuration, self._requests.shard)

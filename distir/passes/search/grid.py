@@ -17,9 +17,9 @@ class Configuration:
     One way to distribute a program: options of `distribute`, and the size of the batch.
     An empty `schedule` is the default one of `pipeline`; `stages` may be `search`.
 
-    With `axes` ("d=2,t=4") the layouts of a program without a pipeline are searched on a
-    mesh with these axes (`search-sharding`); `checkpoint` and `overlap` then are the only
-    other options.
+    With `axes` ("d=2,t=4") layouts are searched on a mesh with these axes
+    (`search-sharding`), one for each rank of a pipeline; `d`, `t` and `zero` then say
+    nothing.
     """
 
     batch: int
@@ -57,6 +57,8 @@ class Configuration:
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
         if self.axes:
             text = f"batch={self.batch} layouts searched over {self.axes}"
+            if self.is_pipelined:
+                text += f" p={self.p} k={self.k}"
         if self.zero:
             text += f" zero={self.zero}"
         if self.checkpoint != "none":

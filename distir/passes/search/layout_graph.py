@@ -26,11 +26,13 @@ MAX_OPS = 2000
 class ChosenLayouts:
     """
     The layouts that a search chose, without the program: `shared` says whether repeated
-    calls shared their choices, each of `steps` for how many of the mesh's first axes it
-    chose, and which alternative of each node in the order of the graph.
+    calls shared their choices, `limited` whether the fastest layouts need more memory than
+    was allowed; each of `steps` for how many of the mesh's first axes it chose, and which
+    alternative of each node in the order of the graph.
     """
 
     shared: bool
+    limited: bool
     steps: tuple[tuple[int, tuple[int, ...]], ...]
 
 

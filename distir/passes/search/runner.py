@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from itertools import groupby
@@ -30,20 +30,23 @@ def run(
     configurations: Sequence[Configuration],
     jobs: int = 0,
     longest: int = _LONGEST,
+    known: Mapping[Configuration, Outcome] | None = None,
 ) -> Generator[list[Outcome]]:
     """
     Evaluates configurations in `jobs` processes (0: one for each core) and gives the
     outcomes, `longest` at most at a time, as they are known, in no particular order. `source` is
-    pickled. Configurations that share work are evaluated together. Closing the
+    pickled. Configurations that share work are evaluated together; `known` are outcomes
+    before whose layouts some of them can use (`Evaluator`). Closing the
     iterator, or an interrupt, stops the processes after what they are at. Raises DistIRError
     if a process dies.
     """
     jobs = jobs or available_cores()
+    known = known or {}
     groups = _groups(configurations, longest)
     if jobs == 1 or len(groups) == 1:
         evaluator = Evaluator(source)
         for configuration in configurations:
-            yield [evaluator.evaluate(configuration)]
+            yield [evaluator.evaluate(configuration, known.get(configuration))]
         return
     # Only a forked process has the modules of this one at once.
     methods = multiprocessing.get_all_start_methods()
@@ -53,7 +56,10 @@ def run(
         min(jobs, len(groups)), context, _start, initargs=(source, stop)
     )
     try:
-        futures = [pool.submit(_evaluate, group) for group in groups]
+        futures = [
+            pool.submit(_evaluate, [(c, known.get(c)) for c in group])
+            for group in groups
+        ]
         for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
@@ -101,13 +107,15 @@ def _start(source: Source, stop: Any) -> None:
     _worker = (Evaluator(source), stop)
 
 
-def _evaluate(group: Sequence[Configuration]) -> list[Outcome]:
+def _evaluate(
+    group: Sequence[tuple[Configuration, Outcome | None]],
+) -> list[Outcome]:
     assert _worker is not None
     evaluator, stop = _worker
     outcomes: list[Outcome] = []
-    for configuration in group:
+    for configuration, known in group:
         if stop.is_set():
             break
-        outcomes.append(evaluator.evaluate(configuration))
+        outcomes.append(evaluator.evaluate(configuration, known))
         gc.collect()
     return outcomes

@@ -158,6 +158,7 @@ class _Search:
         while True:
             self.before, axes = self.first, 0
             self.steps: list[tuple[int, tuple[int, ...]]] = []
+            self.limited = False
             try:
                 for axes, most in zip(stages, rest, strict=True):
                     self.run(axes, max(1.0, min(splits, most)))
@@ -183,6 +184,7 @@ class _Search:
         self.peak = peak_of(self.builder, self.body, self.chosen)
         limit = inf if self.limits.memory is None else splits * self.limits.memory
         if self.peak.bytes > limit:
+            self.limited = True
             limited = with_memory(self.builder, self.body, limit)
             self.problem = limited.problem
             try:
@@ -232,7 +234,7 @@ class _Search:
             self.solution.method,
             seconds - self.solving,
             self.solving,
-            ChosenLayouts(shared, tuple(self.steps)),
+            ChosenLayouts(shared, self.limited, tuple(self.steps)),
         )
 
 
