@@ -164,8 +164,11 @@ class AutoSpace:
                     yield replace(c, axes=self._named(split))
             if size % 2 == 0:
                 rest = [n for n in (*sizes[:i], size // 2, *sizes[i + 1 :]) if n > 1]
+                schedule = c.schedule or (*self.schedules, "")[0]
                 for k in self._first_micro_batches(c) if rest else ():
-                    yield replace(c, p=2 * c.p, k=k, axes=self._named(rest))
+                    yield replace(
+                        c, p=2 * c.p, k=k, axes=self._named(rest), schedule=schedule
+                    )
             if c.p % 2 == 0:
                 larger = [*sizes[:i], 2 * size, *sizes[i + 1 :]]
                 schedule = c.schedule if c.p > 2 else ""

@@ -25,8 +25,14 @@ from distir.solver import InfeasibleError
 _ROUNDS = 4
 """How often layouts are solved for at most, each time under another limit."""
 
+_SECONDS = 20.0
+"""Of each solving under a limit to memory, which is only an estimate of what a stage holds."""
+
 _CLOSE = 0.95
 """A plan that needs this part of the memory leaves too little to look for a faster one."""
+
+_DOUBT = 1.25
+"""What seems to need that much more memory than there is may fit nevertheless."""
 
 _MARGIN = 0.99
 """Of a limit, so that what is predicted a little too low fits nevertheless."""
@@ -67,7 +73,7 @@ class PipelineSearch:
     stages begin and on the schedule, so the simulator judges: if a pipeline does not fit,
     layouts are solved for again under a limit that is lower by as much as was missing; if
     much is left although the limit made it slower, under a higher one. The fastest of
-    these that fits is taken.
+    these that fits is taken. Each solving ends after 20 s, if the user says nothing else.
 
     - `mesh`: its first axis is the axis over time, the others are those of each stage;
     - `finish`: makes the pipeline (`distribute`'s last part);
@@ -88,6 +94,8 @@ class PipelineSearch:
         self.cluster = cluster
         self.finish = finish
         self.limits = limits
+        if limits.seconds is None:
+            self.limits = replace(limits, seconds=_SECONDS)
         self.profiles = profiles
         devices = finish.p * len(mesh.devices) // mesh.size(TIME_AXIS)
         if devices > cluster.size:
@@ -118,7 +126,8 @@ class PipelineSearch:
             if plans[0].fits:
                 return plans[0]
         limit, failed = self.memory, False
-        while len(plans) < _ROUNDS:
+        failure: DistIRError | None = None
+        for attempt in range(_ROUNDS):
             annotated = module.clone()
             limits = replace(self.limits, memory=limit)
             try:
@@ -126,10 +135,13 @@ class PipelineSearch:
                     annotated, self.mesh, self.cluster, limits, shares=shares
                 )
             except DistIRError as error:
-                if not plans or not isinstance(error.__cause__, InfeasibleError):
+                if not isinstance(error.__cause__, InfeasibleError):
                     raise
-                failed = True
-                break
+                failure = failure or error
+                if attempt:
+                    break
+                limit *= _DOUBT
+                continue
             plan = replace(self._plan(annotated, found.layouts), found=found)
             plans.append(plan)
             if plan.fits and (not plan.layouts.limited or plan.occupied > _CLOSE):
@@ -138,6 +150,8 @@ class PipelineSearch:
                 break
             failed = failed or not plan.fits
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
+        if failure is not None and not plans:
+            raise failure from failure.__cause__
         return min(
             plans,
             key=lambda p: (0, p.simulation.step_time_s) if p.fits else (1, p.occupied),
