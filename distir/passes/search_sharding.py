@@ -145,6 +145,13 @@ class SearchShardingPass(DistIRPass):
                 "search-sharding makes the meshes of a pipeline itself; remove the "
                 "device.mesh of the module, and give `axes`"
             )
+        axes = axes_of(self.axes)
+        known = Mesh.of(meshes[0]).axes if meshes else axes
+        if any(name == TIME_AXIS for name, _ in known):
+            raise DistIRError(
+                f"search-sharding: {TIME_AXIS!r} is the axis over time, which is no axis of "
+                f"devices; say with `k` how many micro-batches there are"
+            )
         if meshes:
             return Mesh.of(meshes[0])
         if not self.axes and not is_pipelined:
@@ -153,4 +160,4 @@ class SearchShardingPass(DistIRPass):
                 'devices there are, for example axes="d=2","t=4"'
             )
         time = [(TIME_AXIS, self.k)] if is_pipelined else []
-        return add_mesh(module, [*time, *axes_of(self.axes)], cluster, self.name)
+        return add_mesh(module, [*time, *axes], cluster, self.name)
