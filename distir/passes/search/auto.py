@@ -206,11 +206,19 @@ class AutoSearch:
 
     def _may_help(self, outcome: Outcome, plan: Configuration) -> bool:
         """
-        Whether a neighbour may be better. Where memory did not decide on searched layouts,
-        what only saves memory is slower: recomputing, and accumulating over micro-batches
-        without a pipeline.
+        Whether a neighbour may be possible and better. A schedule that was possible for none
+        of the plans with as many ranks needs more layers than there are. Where memory did
+        not decide on searched layouts, what only saves memory is slower: recomputing, and
+        accumulating over micro-batches without a pipeline.
         """
         c = outcome.configuration
+        alike = [
+            o.is_legal
+            for o in self.outcomes.values()
+            if (o.configuration.p, o.configuration.schedule) == (plan.p, plan.schedule)
+        ]
+        if plan.schedule and alike and not any(alike):
+            return False
         if outcome.layouts is None or outcome.layouts.limited or not outcome.fits:
             return True
         policies = self.space.checkpoint
