@@ -16,6 +16,8 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
+from distir.passes.search.auto import auto_search
+from distir.passes.search.auto_results import emit
 from distir.passes.search_sharding import SearchShardingPass
 from distir.program import argument_names, entry_function
 
@@ -23,28 +25,65 @@ PROGRAMS = {
     "forward": (
         lambda: build_gpt(layers=2, d_model=16, heads=4, vocab=32, batch=1, seq=8),
         ("t=4",),
+        {},
     ),
-    "training": (training_gpt, ("d=4",)),
-    "two axes": (lambda: training_mlp(batch=16), ("d=2", "t=2")),
+    "training": (training_gpt, ("d=4",), {}),
+    "two axes": (lambda: training_mlp(batch=16), ("d=2", "t=2"), {}),
+    "a pipeline": (training_gpt, ("d=2",), {"p": 2, "k": 2}),
 }
+
+
+def on_processes(
+    module: ModuleOp,
+    distributed: ModuleOp,
+    spawner: Spawner,
+    folder: Path,
+) -> None:
+    """Both programs give the same, the second one as processes."""
+    arguments = random_arguments(module, seed=0)
+    expected = run_program(module, arguments)
+    write_package(distributed, folder)
+    names = argument_names(entry_function(module))
+    inputs = dict(zip(names, arguments, strict=True))
+    results = run_package(folder, inputs=inputs, timeout_s=60, spawner=spawner)
+    for actual, value in zip(results.values(), expected, strict=True):
+        np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", PROGRAMS)
 def test_searched_plans_run(case: str, spawner: Spawner, tmp_path: Path) -> None:
     """Work is dear and communication cheap, so that values are split."""
-    build, axes = PROGRAMS[case]
+    build, axes, options = PROGRAMS[case]
     module: ModuleOp = build()
-    arguments = random_arguments(module, seed=0)
-    expected = run_program(module, arguments)
-    first = module.body.block.first_op
+    found = module.clone()
+    first = found.body.block.first_op
     assert first is not None
     on = cluster(4, levels=((4, 1e9, 1e-9),), peak=1e6, bandwidth=1e6)
-    module.body.block.insert_op_before(on, first)
-    SearchShardingPass(axes).apply(Context(), module)
-    assert any("collective" in op.name for op in module.walk())
-    write_package(module, tmp_path)
-    names = argument_names(entry_function(module))
-    inputs = dict(zip(names, arguments, strict=True))
-    results = run_package(tmp_path, inputs=inputs, timeout_s=60, spawner=spawner)
-    for actual, value in zip(results.values(), expected, strict=True):
-        np.testing.assert_allclose(actual, value, rtol=1e-3, atol=1e-4)
+    found.body.block.insert_op_before(on, first)
+    SearchShardingPass(axes, **options).apply(Context(), found)  # type: ignore[arg-type]
+    assert any("collective" in op.name for op in found.walk())
+    on_processes(module, found, spawner, tmp_path)
+
+
+def test_the_best_pipeline_runs(spawner: Spawner, tmp_path: Path) -> None:
+    """What `auto-parallel` finds for pipelines of two ranks: with searched layouts."""
+    module = training_mlp(batch=16)
+    on = cluster(4, levels=((4, 1e9, 1e-9),), peak=1e6, bandwidth=1e6)
+    search = auto_search(
+        [module],
+        on,
+        degrees=[(2, 1, 2)],
+        micro_batches=(4,),
+        zero=(0,),
+        checkpoint=("none",),
+        schedules=("1f1b",),
+        jobs=1,
+    )
+    search.run()
+    assert search.best is not None
+    plan = search.best.configuration
+    assert plan.axes and plan.p == 2 and plan.k == 4
+    found = search.programs(plan.batch)
+    promised = emit(Context(), found, search).step_time_s
+    assert promised == search.best.step_time_s
+    on_processes(module, found, spawner, tmp_path)
