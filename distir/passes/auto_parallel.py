@@ -21,9 +21,9 @@ class AutoParallelPass(DistIRPass):
     """
     Distributes a program over its cluster in the fastest way that was found: the points of
     `search-grid`'s grid, searched layouts (`search-sharding`) on each mesh of all devices,
-    and from the best of these on ZeRO stages, checkpoint policies, pipeline schedules,
-    stages (`search-stages`), numbers of micro-batches and overlapped communication, one
-    option at a time. Plans that a bound rules out are not distributed; the simulator judges
+    and from the best of these on ZeRO stages, checkpoint policies, pipelines with searched
+    layouts, meshes of more axes, schedules, stages (`search-stages`), numbers of
+    micro-batches and overlapped communication, one option at a time. Plans that a bound rules out are not distributed; the simulator judges
     the others (DESIGN section 8). `dist.notes` says what was chosen, from what, and how far
     from the bound it is.
 
