@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
     non_negative_integer,
@@ -12,6 +12,9 @@ from distir.tools.arguments import (
     positive_integer,
 )
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 DTYPES = ("f32", "f16", "bf16")
 
@@ -35,6 +38,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seed of dropout's random numbers (default 0)",
     )
     _add_common(gpt)
+    moe = models.add_parser(
+        "moe", help="a decoder with GShard's mixtures of experts in every other layer"
+    )
+    for name in ("layers", "d-model", "heads", "experts", "vocab", "batch", "seq"):
+        _add_size(moe, name)
+    moe.add_argument(
+        "--ffn",
+        type=positive_integer,
+        metavar="N",
+        help="width inside an MLP or expert (default 4 times --d-model)",
+    )
+    moe.add_argument(
+        "--capacity-factor",
+        type=non_negative_number,
+        default=1.0,
+        metavar="X",
+        help="places of an expert, in those that evenly dealt tokens need (default 1)",
+    )
+    _add_common(moe)
     mlp = models.add_parser("mlp", help="dense layers of one width")
     for name in ("layers", "d-model", "batch"):
         _add_size(mlp, name)
@@ -54,36 +76,62 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.errors import DistIRError
-    from distir.frontends.builders import build_gpt, build_mlp
     from distir.tools.files import apply_passes, write_program
 
-    is_gpt = arguments.model == "gpt"
-    differentiate = differentiate_pass(arguments, "cross_entropy" if is_gpt else "mse")
-    if is_gpt:
-        if arguments.dropout and differentiate is None:
-            raise DistIRError("--dropout is of use with --training only; add it")
-        if arguments.dropout_seed is not None and not arguments.dropout:
-            raise DistIRError("--dropout-seed is of use with --dropout only; add it")
-        module = build_gpt(
-            layers=arguments.layers,
-            d_model=arguments.d_model,
-            heads=arguments.heads,
-            vocab=arguments.vocab,
-            batch=arguments.batch,
-            seq=arguments.seq,
-            dtype=arguments.dtype,
-            dropout=arguments.dropout or 0.0,
-            seed=arguments.dropout_seed or 0,
-        )
-    else:
-        module = build_mlp(
-            layers=arguments.layers,
-            d_model=arguments.d_model,
-            batch=arguments.batch,
-            dtype=arguments.dtype,
-        )
+    loss = "mse" if arguments.model == "mlp" else "cross_entropy"
+    differentiate = differentiate_pass(arguments, loss)
+    build = {"gpt": _gpt, "moe": _moe, "mlp": _mlp}[arguments.model]
+    module = build(arguments, differentiate is not None)
     if differentiate is not None:
         apply_passes(module, differentiate)
     write_program(module, arguments.output)
     return 0
+
+
+def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+    from distir.errors import DistIRError
+    from distir.frontends.builders import build_gpt
+
+    if arguments.dropout and not trains:
+        raise DistIRError("--dropout is of use with --training only; add it")
+    if arguments.dropout_seed is not None and not arguments.dropout:
+        raise DistIRError("--dropout-seed is of use with --dropout only; add it")
+    return build_gpt(
+        layers=arguments.layers,
+        d_model=arguments.d_model,
+        heads=arguments.heads,
+        vocab=arguments.vocab,
+        batch=arguments.batch,
+        seq=arguments.seq,
+        dtype=arguments.dtype,
+        dropout=arguments.dropout or 0.0,
+        seed=arguments.dropout_seed or 0,
+    )
+
+
+def _moe(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+    from distir.frontends.builders import build_moe
+
+    return build_moe(
+        layers=arguments.layers,
+        d_model=arguments.d_model,
+        heads=arguments.heads,
+        experts=arguments.experts,
+        vocab=arguments.vocab,
+        batch=arguments.batch,
+        seq=arguments.seq,
+        dtype=arguments.dtype,
+        ffn=arguments.ffn,
+        capacity_factor=arguments.capacity_factor,
+    )
+
+
+def _mlp(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+    from distir.frontends.builders import build_mlp
+
+    return build_mlp(
+        layers=arguments.layers,
+        d_model=arguments.d_model,
+        batch=arguments.batch,
+        dtype=arguments.dtype,
+    )
