@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import (
@@ -163,7 +163,11 @@ def made_with(
 
 def unique_name(module: ModuleOp, name: str) -> str:
     """The name, with a number behind it if a function is called so already."""
-    taken = functions(module)
+    return free_name(functions(module), name)
+
+
+def free_name(taken: Container[str], name: str) -> str:
+    """The name, with a number behind it if it is taken."""
     if name not in taken:
         return name
     return next(f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)

@@ -16,7 +16,7 @@ from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.structure import Structure
 from distir.passes.pipelines.values import Values
 from distir.pipelining import Action, Phase, Schedule, global_steps
-from distir.program import return_op, unique_name
+from distir.program import return_op
 from distir.sharding.mesh import Mesh
 
 Groups = Mapping[tuple[int, Phase], Group]
@@ -27,7 +27,7 @@ class Emitter:
     Builds the new entry function.
 
     - `structure`, `fold`: the program, and what becomes of it for one micro-batch;
-    - `groups`: by stage and phase; `stages`: of each op of kind `EACH`;
+    - `groups`: by stage and phase; `homes`: where everything else is;
     - `meshes`: of each stage;
     - `asynchronous`: whether sends leave the devices free to compute meanwhile.
     """
@@ -37,7 +37,7 @@ class Emitter:
         structure: Structure,
         fold: Fold,
         groups: Groups,
-        stages: Mapping[Operation, int],
+        homes: Homes,
         meshes: Sequence[Mesh],
         *,
         asynchronous: bool,
@@ -45,7 +45,7 @@ class Emitter:
         self.structure = structure
         self.fold = fold
         self.groups = groups
-        self.homes = Homes(structure, stages)
+        self.homes = homes
         self.meshes = meshes
         self.values = Values(structure, fold, asynchronous=asynchronous)
         self._functions: dict[tuple[Group, tuple[SSAValue, ...]], StageFunction] = {}
@@ -164,7 +164,7 @@ class Emitter:
         key = (group, added)
         if key not in self._functions:
             name = group.name if not added else f"{group.name}_accumulate"
-            name = unique_name(self.fold.module, name)
+            name = self.fold.free_name(name)
             builder = FunctionBuilder(
                 self.structure, self.fold, group, self._mesh(group.stage), added
             )
