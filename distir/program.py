@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     FunctionType,
     ModuleOp,
     StringAttr,
+    SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -157,6 +158,21 @@ def made_with(
         operands=operands,
         result_types=result_types,
         properties=op.properties.copy(),
+        attributes=op.attributes.copy(),
+    )
+
+
+def called(
+    op: CallOp,
+    name: str,
+    operands: Sequence[SSAValue],
+    result_types: Sequence[Attribute],
+) -> CallOp:
+    """A call of another function in place of a call; a new op."""
+    return CallOp.create(
+        operands=operands,
+        result_types=result_types,
+        properties={"callee": SymbolRefAttr(name)},
         attributes=op.attributes.copy(),
     )
 

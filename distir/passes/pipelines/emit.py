@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FunctionType, SymbolRefAttr
+from xdsl.dialects.builtin import FunctionType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -49,8 +49,8 @@ class Emitter:
         self.meshes = meshes
         self.values = Values(structure, fold, asynchronous=asynchronous)
         self._functions: dict[tuple[Group, tuple[SSAValue, ...]], StageFunction] = {}
-        # By the name of a function its operands that are the same for all micro-batches.
-        self._common: dict[str, list[SSAValue | None]] = {}
+        # Per function its operands that are the same for all micro-batches.
+        self._common: dict[StageFunction, list[SSAValue | None]] = {}
         self._consumers = self._find_consumers()
 
     def run(self, schedule: Schedule) -> FuncOp:
@@ -114,7 +114,7 @@ class Emitter:
         call = CallOp.create(
             operands=operands,
             result_types=types,
-            properties={"callee": SymbolRefAttr(function.name)},
+            properties={"callee": function.symbol},
         )
         values.block.add_op(call)
         for old, new in zip(group.kept, call.results, strict=False):
@@ -136,14 +136,14 @@ class Emitter:
     ) -> list[SSAValue]:
         """What a function's inputs are for a micro-batch."""
         find = self.values.find
-        common = self._common.get(function.name)
+        common = self._common.get(function)
         if common is not None:
             return [
                 find(v, number, mesh) if same is None else same
                 for v, same in zip(function.inputs, common, strict=True)
             ]
         found = [find(v, number, mesh) for v in function.inputs]
-        self._common[function.name] = [
+        self._common[function] = [
             new if self._is_common(v) else None
             for v, new in zip(function.inputs, found, strict=True)
         ]

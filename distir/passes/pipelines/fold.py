@@ -35,6 +35,7 @@ from distir.passes.pipelines.part import part_ops
 from distir.program import (
     describe,
     erase_dead,
+    called,
     free_name,
     made_with,
 )
@@ -104,9 +105,7 @@ class Fold:
             if numbered and number is None:
                 raise NeedsNumber
             extra = [number] if numbered and number is not None else []
-            call = CallOp(name, [*operands, *extra], results)
-            call.attributes.update(op.attributes)
-            return [call]
+            return [called(op, name, [*operands, *extra], results)]
         if isinstance(op, ReshardOp) and self._divides(op):
             if number is None:
                 raise NeedsNumber
