@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import (
@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     FunctionType,
     ModuleOp,
     StringAttr,
+    SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -161,9 +162,28 @@ def made_with(
     )
 
 
+def called(
+    op: CallOp,
+    name: str,
+    operands: Sequence[SSAValue],
+    result_types: Sequence[Attribute],
+) -> CallOp:
+    """A call of another function in place of a call; a new op."""
+    return CallOp.create(
+        operands=operands,
+        result_types=result_types,
+        properties={"callee": SymbolRefAttr(name)},
+        attributes=op.attributes.copy(),
+    )
+
+
 def unique_name(module: ModuleOp, name: str) -> str:
     """The name, with a number behind it if a function is called so already."""
-    taken = functions(module)
+    return free_name(functions(module), name)
+
+
+def free_name(taken: Container[str], name: str) -> str:
+    """The name, with a number behind it if it is taken."""
     if name not in taken:
         return name
     return next(f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)

@@ -297,10 +297,11 @@ class DistributePass(DistIRPass):
         if self._is_pipelined:
             if self._searches_stages:
                 self._stage_search().apply(ctx, op)
-            self._pipeline().apply(ctx, op)
+            self.pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
 
-    def _pipeline(self) -> PipelinePass:
+    def pipeline(self) -> PipelinePass:
+        """The pass that makes the pipeline."""
         return PipelinePass(
             p=self.p,
             schedule=self.schedule,

@@ -9,17 +9,13 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
-from xdsl.pattern_rewriter import (
-    PatternRewriter,
-    PatternRewriteWalker,
-    RewritePattern,
-    op_type_rewrite_pattern,
-)
+from xdsl.rewriter import Rewriter
 
 from distir.dialects import collective, dist
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
+from distir.program import functions
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.reshard import Step, plan_reshard
@@ -85,23 +81,15 @@ def op_of_step(source: SSAValue, step: Step) -> Operation:
     return _COLLECTIVES[step.kind](source, step.axes, result_type)
 
 
-@dataclass
-class LowerReshard(RewritePattern):
+def lower_reshard(op: dist.ReshardOp, known: Mapping[str, Mesh]) -> None:
     """Replaces a `dist.reshard` by the cheapest chain of collectives and sends."""
-
-    known: Mapping[str, Mesh]
-
-    @op_type_rewrite_pattern
-    def match_and_rewrite(
-        self, op: dist.ReshardOp, rewriter: PatternRewriter, /
-    ) -> None:
-        after = layout_of(op.result)
-        assert after is not None
-        ops = expand(op.source, after, self.known)
-        for new_op in ops:
-            if SCOPE in op.attributes:
-                new_op.attributes[SCOPE] = op.attributes[SCOPE]
-        rewriter.replace(op, ops, [ops[-1].results[0] if ops else op.source])
+    after = layout_of(op.result)
+    assert after is not None
+    ops = expand(op.source, after, known)
+    for new_op in ops:
+        if SCOPE in op.attributes:
+            new_op.attributes[SCOPE] = op.attributes[SCOPE]
+    Rewriter.replace_op(op, ops, [ops[-1].results[0] if ops else op.source])
 
 
 @dataclass(frozen=True)
@@ -114,6 +102,13 @@ class LowerReshardPass(DistIRPass):
     name = "lower-reshard"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        PatternRewriteWalker(
-            LowerReshard(meshes(op)), apply_recursively=False
-        ).rewrite_module(op)
+        known = meshes(op)
+        found = [
+            inner
+            for function in functions(op).values()
+            for block in function.body.blocks
+            for inner in block.ops
+            if isinstance(inner, dist.ReshardOp)
+        ]
+        for reshard in found:
+            lower_reshard(reshard, known)

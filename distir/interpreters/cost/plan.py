@@ -5,14 +5,14 @@ to memory, worked out once however often the function is called.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects import collective
 from distir.dialects.dist import (
@@ -20,6 +20,7 @@ from distir.dialects.dist import (
     ReshardOp,
     SendOp,
     layout_of,
+    with_layout,
 )
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
@@ -33,7 +34,10 @@ from distir.interpreters.cost.placement import (
 from distir.interpreters.cost.transfers import Transfer, transfers_of
 from distir.interpreters.cost.work import Work
 from distir.program import describe, functions, return_op, updated_arguments
+from distir.sharding.choice import Signatures
+from distir.sharding.mesh import Mesh
 
+Axes = tuple[tuple[str, int], ...]
 Seconds = float | npt.NDArray[np.float64]
 
 
@@ -114,6 +118,9 @@ class Planner:
         # By the ids of types, which the module keeps.
         self._places: dict[int, tuple[Positions, Bytes]] = {}
         self._sends: dict[tuple[int, int], tuple[Transfer, ...]] = {}
+        # Ops that are alike do the same work on all meshes with the same axes.
+        self._signatures = Signatures(_on_any_mesh)
+        self._works: dict[tuple[int, Axes], Work] = {}
 
     def plan(self, function: FuncOp) -> Plan:
         """The plan of a function and of those that it calls. Raises DistIRError."""
@@ -239,6 +246,12 @@ class Planner:
             self._sends[key] = found
         return self._sends[key]
 
+    def _work(self, op: Operation, mesh: Mesh | None) -> Work:
+        key = self._signatures.of(op, None), mesh.axes if mesh else ()
+        if key not in self._works:
+            self._works[key] = Work.of(op, mesh, self._signatures.rule(op))
+        return self._works[key]
+
     def _compute(
         self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
     ) -> Step:
@@ -254,7 +267,7 @@ class Planner:
         mesh = placement.meshes[name] if name else None
         operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
         result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
-        work = Work.of(op, mesh)
+        work = self._work(op, mesh)
         by_kind: dict[int, Cost] = {}
         at_peak: dict[int, float] = {}
         ids = placement.device_ids(name)
@@ -288,6 +301,13 @@ class Planner:
             view_of=operands[0] if is_view else None,
             is_constant=is_constant,
         )
+
+
+def _on_any_mesh(attribute: Attribute) -> Attribute:
+    layout = layout_of(attribute)
+    if layout is None or not isinstance(attribute, TensorType):
+        return attribute
+    return with_layout(attribute, replace(layout, mesh=""))
 
 
 def _body(function: FuncOp) -> Block:
