@@ -54,15 +54,13 @@ from distir.sharding.choice import (
     add_placement,
     placement_in,
 )
-from distir.sharding.decompose import decompose
+from distir.sharding.decompose import decompose, equal_before, layouts_of_parts
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import (
     Dim,
-    infer,
     layout_for,
     rank_of,
-    rule_for,
     shape_of,
 )
 
@@ -163,29 +161,29 @@ class ShardingPlan:
         return keys
 
     def _decompose(self, op: Operation) -> None:
-        """Replaces an op by one without addend and the addition of it."""
+        """
+        Replaces an op by the ops of its decomposition, but for what ops before it compute
+        already.
+        """
         parts = decompose(op)
         if parts is None:
             raise DistIRError(
-                f"{describe(op)} adds an operand after its reduction and has no "
-                f"decomposition; its reduction cannot be split"
+                f"{describe(op)} has a dimension that it cannot split by itself, and no "
+                f"decomposition; register one (distir.sharding.decompose)"
             )
         base = self.ops.pop(op, None)
         if base is not None:
-            whole = Layout(self.mesh.name)
-            layouts = dict(zip(op.operands, base.operands, strict=True))
-            for part in parts:
-                operands = [layouts.get(v, whole) for v in part.operands]
-                if part is parts[0]:
-                    # By position: one value may be two operands, in different layouts.
-                    operands = base.operands[: len(operands)]
-                self.ops[part] = self._inferred(part, operands)
-                layouts |= zip(part.results, self.ops[part].results, strict=True)
-        Rewriter.replace_op(op, list(parts))
-
-    def _inferred(self, op: Operation, operands: list[Layout]) -> OpLayouts:
-        inference = infer(rule_for(op), operands, self.mesh)
-        return OpLayouts(operands, list(inference.results), dict(inference.assignment))
+            found = layouts_of_parts(op, parts, base.operands, self.mesh)
+            for part, (operands, results, assignment) in zip(parts, found, strict=True):
+                self.ops[part] = OpLayouts(
+                    list(operands), list(results), dict(assignment)
+                )
+        Rewriter.replace_op(op, parts)
+        for part in parts:
+            same = equal_before(part)
+            if same is not None and self.ops.get(same) == self.ops.get(part):
+                self.ops.pop(part, None)
+                Rewriter.replace_op(part, [], same.results)
 
     def add_axis(self, axis: str) -> None:
         """Chooses for one more axis and records the outcome for every op."""

@@ -142,23 +142,37 @@ class GraphBuilder:
             return self.prices.op(op, rule, strategy.operands, strategy.results)
         parts = decompose(op)
         assert parts is not None
-        product, last = strategy.parts[0], strategy.parts[-1]
-        seconds = self.prices.reshard(
-            parts[0].results[0].type, product.results[0], last.operands[0]
-        )
+        seconds = 0.0
+        made: dict[SSAValue, Layout] = {}
         for part, layouts in zip(parts, strategy.parts, strict=True):
+            for value, layout in zip(part.operands, layouts.operands, strict=True):
+                before = made.get(value, layout)
+                if before != layout:
+                    seconds += self.prices.reshard(value.type, before, layout)
+                    made[value] = layout  # for the ops behind it, too
+            made |= zip(part.results, layouts.results, strict=True)
             seconds += self.prices.op(part, rule_for(part), *layouts)
         return seconds
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
         if strategy.parts:
-            type_ = op.results[0].type
-            return self.prices.bytes(type_, strategy.parts[0].results[0])
+            return self._between(op, strategy)
         if isinstance(op, ConstrainOp):
             return 0
         layouts = strategy.operands, strategy.results
         return self.prices.workspace(op, self.rules[op], *layouts)
+
+    def _between(self, op: Operation, strategy: Strategy) -> float:
+        """Bytes of what the ops of a decomposition hand to each other."""
+        parts = decompose(op)
+        assert parts is not None
+        return sum(
+            self.prices.bytes(result.type, layout)
+            for part, layouts in zip(parts[:-1], strategy.parts, strict=False)
+            if part.operands  # constants are counted once
+            for result, layout in zip(part.results, layouts.results, strict=True)
+        )
 
     def constant_bytes(self) -> int:
         """Bytes of the constants, which every device holds all the time."""
