@@ -26,6 +26,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.passes.annotations import requested_layout
+from distir.passes.sharding_parts import Decomposer
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -54,7 +55,6 @@ from distir.sharding.choice import (
     add_placement,
     placement_in,
 )
-from distir.sharding.decompose import decompose, equal_before, layouts_of_parts
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import (
@@ -117,8 +117,8 @@ class ShardingPlan:
         """
         The cheapest choice for one axis given those before. With `free_parameters`,
         parameters without a request may be split as suits; `is_forward` says that this is
-        the forward of a training step. Ops that the choice splits
-        along a reduction although they add something afterwards are decomposed.
+        the forward of a training step. Ops that the choice splits where only their
+        decompositions can be split are decomposed.
         """
         self.mesh.size(axis)
         while True:
@@ -139,13 +139,8 @@ class ShardingPlan:
                 is_forward=is_forward,
             )
             choice = chooser.solve(self.entry.sym_name.data, keys)[0]
-            pending = [
-                c.op for solved in reachable(choice) for c in solved.ops if c.decompose
-            ]
-            if not pending:
+            if Decomposer(self.ops, reachable(choice), self.mesh, axis).run():
                 return chooser, choice
-            for op in dict.fromkeys(pending):
-                self._decompose(op)
 
     def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
         keys: list[ArgumentKey] = []
@@ -159,31 +154,6 @@ class ShardingPlan:
                 placement = FREE
             keys.append((placement, source))
         return keys
-
-    def _decompose(self, op: Operation) -> None:
-        """
-        Replaces an op by the ops of its decomposition, but for what ops before it compute
-        already.
-        """
-        parts = decompose(op)
-        if parts is None:
-            raise DistIRError(
-                f"{describe(op)} has a dimension that it cannot split by itself, and no "
-                f"decomposition; register one (distir.sharding.decompose)"
-            )
-        base = self.ops.pop(op, None)
-        if base is not None:
-            found = layouts_of_parts(op, parts, base.operands, self.mesh)
-            for part, (operands, results, assignment) in zip(parts, found, strict=True):
-                self.ops[part] = OpLayouts(
-                    list(operands), list(results), dict(assignment)
-                )
-        Rewriter.replace_op(op, parts)
-        for part in parts:
-            same = equal_before(part)
-            if same is not None and self.ops.get(same) == self.ops.get(part):
-                self.ops.pop(part, None)
-                Rewriter.replace_op(part, [], same.results)
 
     def add_axis(self, axis: str) -> None:
         """Chooses for one more axis and records the outcome for every op."""
