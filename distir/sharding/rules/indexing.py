@@ -103,12 +103,17 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
 
 
 def locate(
-    builder: LocalBuilder, table: int, indices: SSAValue, *, from_end: bool = True
+    builder: LocalBuilder,
+    table: int,
+    indices: SSAValue,
+    *,
+    from_end: bool = True,
+    elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
     Whether this device holds each index of a split dimension, and the index into its
-    part (0 where it does not). Negative indices count from the end; if not `from_end`, no
-    device holds them.
+    part (`elsewhere` where it does not). Negative indices count from the end; if not
+    `from_end`, no device holds them.
     """
     context = builder.context
     sizes = shape(indices)
@@ -155,8 +160,8 @@ def locate(
             round_ = integer("Div", block, number(parts))
             start = integer("Mul", round_, number(run))
             index = integer("Add", start, integer("Mod", index, number(run)))
-    safe = builder.emit("Where", [held, index, number(0)], index_type)
-    return held, safe
+    local = builder.emit("Where", [held, index, number(elsewhere)], index_type)
+    return held, local
 
 
 @onnx_rule("GatherND")

@@ -76,21 +76,15 @@ def _local_labels(
 ) -> tuple[LocalBuilder, SSAValue]:
     """Labels as indices into this device's classes."""
     builder = LocalBuilder(context)
-    sizes = shape(labels)
-
-    def where(mask: SSAValue, value: int, other: SSAValue) -> SSAValue:
-        number = builder.constant(np.array(value, np.int64))
-        return builder.emit("Where", [mask, number, other], TensorType(i64, sizes))
-
-    held, local = locate(builder, classes, labels, from_end=False)
-    away = builder.emit("Not", [held], TensorType(i1, sizes))
-    found = where(away, ELSEWHERE, local)
+    _, local = locate(builder, classes, labels, from_end=False, elsewhere=ELSEWHERE)
     if ignored is not None:
+        sizes = shape(labels)
         number = np.array(ignored, numpy_dtype(element_type(labels)))
         operands = [labels, builder.constant(number)]
         equal = builder.emit("Equal", operands, TensorType(i1, sizes))
-        found = where(equal, IGNORED, found)
-    return builder, found
+        operands = [equal, builder.constant(np.array(IGNORED, np.int64)), local]
+        local = builder.emit("Where", operands, TensorType(i64, sizes))
+    return builder, local
 
 
 def _split_classes(context: LocalContext, logits: int) -> int | None:
