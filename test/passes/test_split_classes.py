@@ -10,38 +10,16 @@ from cost_programs import cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipelines import assert_equal_results, assert_same, distributed
-from programs import parse
-from training_programs import training_gpt
+from training_programs import training_gpt, training_head
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.collective import CollectiveOp
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
-from distir.passes.differentiate import DifferentiatePass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.program import argument_names, entry_function
 from distir.sharding.rule import shape_of
-
-
-def head(
-    places: tuple[int, ...], classes: int, ignored: int | None, dtype: str = "f32"
-) -> ModuleOp:
-    """A step of a linear layer that learns from the mean of its cross-entropies."""
-    sizes = "x".join(str(n) for n in places)
-    x, w = f"tensor<{sizes}x6x{dtype}>", f"tensor<6x{classes}x{dtype}>"
-    y = f"tensor<{sizes}x{classes}x{dtype}>"
-    module = parse(f"""
-        func.func @main(
-          %x: {x} {{dist.role = "input", dist.name = "x"}},
-          %w: {w} {{dist.role = "parameter", dist.name = "w"}}
-        ) -> {y} {{
-          %y = onnx.MatMul(%x, %w) : ({x}, {w}) -> {y}
-          func.return %y : {y}
-        }}""")
-    step = DifferentiatePass(optimizer="sgd", learning_rate=1.0, ignore_index=ignored)
-    step.apply(Context(), module)
-    return module
 
 
 def names(module: ModuleOp) -> set[str]:
@@ -73,7 +51,7 @@ def programs(draw: st.DrawFn) -> tuple[ModuleOp, list[Any], dict[str, int]]:
         places = (4 * places[0],)
     classes = draw(st.sampled_from([16, 24, 64]))
     ignored = draw(st.sampled_from([None, -100, 0, classes - 1]))
-    module = head(places, classes, ignored)
+    module = training_head(places, classes, ignored)
     values = random_arguments(module, draw(st.integers(0, 1000)))
     labels = draw(
         st.lists(
@@ -104,7 +82,7 @@ def test_the_same_loss_and_gradients(drawn: tuple[ModuleOp, list[Any], dict[str,
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
 def test_of_all_floats(dtype: str):
     """16-bit logits are summed in f32."""
-    module = head((4, 6), 64, None, dtype)
+    module = training_head((4, 6), 64, None, dtype)
     tolerance = 1e-10 if dtype == "f64" else 2e-2
     assert_split(assert_same(module, tolerance, t=2, shard=("w:1=t",)))
 
@@ -128,7 +106,7 @@ def test_of_a_gpt(options: dict[str, Any]):
 
 def test_the_search_finds_it():
     """Where few labels meet a large matrix, nothing is asked for."""
-    module = head((4, 4), 512, -100)
+    module = training_head((4, 4), 512, -100)
     values = random_arguments(module, 3)
     expected = run_program(module, values)
     on = cluster(4, levels=((4, 1e6, 1e-7),), launch=1e-7)
@@ -142,6 +120,6 @@ def test_the_search_finds_it():
 
 def test_whole_classes_stay_one_op():
     """Nothing changes for data parallelism."""
-    found = names(distributed(head((4, 4), 8, None), d=4))
+    found = names(distributed(training_head((4, 4), 8, None), d=4))
     assert {"train.cross_entropy", "train.cross_entropy_grad"} <= found
     assert not any(name.startswith("train.exponential") for name in found)
