@@ -53,8 +53,9 @@ def _divisor(op: LabelLossOp) -> int | None:
 
 def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
     scope = op.attributes.get(SCOPE)
-    for part in parts if scope is not None else ():
-        part.attributes[SCOPE] = scope
+    if scope is not None:
+        for part in parts:
+            part.attributes[SCOPE] = scope
     return parts
 
 

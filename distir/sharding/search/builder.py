@@ -14,11 +14,11 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.errors import DistIRError
 from distir.program import argument_names, describe, updated_arguments
-from distir.sharding.decompose import decompose
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.sharding.search.graph import Body, Graph, Node, Port, Use, value_node
+from distir.sharding.search.parts import bytes_between_parts, seconds_of_parts
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.runs import RunLengths
 from distir.sharding.search.sharing import call_kinds, op_kinds
@@ -140,39 +140,16 @@ class GraphBuilder:
     def _seconds(self, op: Operation, rule: Rule, strategy: Strategy) -> float:
         if not strategy.parts:
             return self.prices.op(op, rule, strategy.operands, strategy.results)
-        parts = decompose(op)
-        assert parts is not None
-        seconds = 0.0
-        made: dict[SSAValue, Layout] = {}
-        for part, layouts in zip(parts, strategy.parts, strict=True):
-            for value, layout in zip(part.operands, layouts.operands, strict=True):
-                before = made.get(value, layout)
-                if before != layout:
-                    seconds += self.prices.reshard(value.type, before, layout)
-                    made[value] = layout  # for the ops behind it, too
-            made |= zip(part.results, layouts.results, strict=True)
-            seconds += self.prices.op(part, rule_for(part), *layouts)
-        return seconds
+        return seconds_of_parts(op, strategy, self.prices)
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
         if strategy.parts:
-            return self._between(op, strategy)
+            return bytes_between_parts(op, strategy, self.prices)
         if isinstance(op, ConstrainOp):
             return 0
         layouts = strategy.operands, strategy.results
         return self.prices.workspace(op, self.rules[op], *layouts)
-
-    def _between(self, op: Operation, strategy: Strategy) -> float:
-        """Bytes of what the ops of a decomposition hand to each other."""
-        parts = decompose(op)
-        assert parts is not None
-        return sum(
-            self.prices.bytes(result.type, layout)
-            for part, layouts in zip(parts[:-1], strategy.parts, strict=False)
-            if part.operands  # constants are counted once
-            for result, layout in zip(part.results, layouts.results, strict=True)
-        )
 
     def constant_bytes(self) -> int:
         """Bytes of the constants, which every device holds all the time."""
