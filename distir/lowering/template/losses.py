@@ -36,8 +36,8 @@ def logit_maximum(logits, dtype):
 
 
 def exponential_sum(logits, maximum):
-    shifted = logits.to(maximum.dtype) - maximum[..., None]
-    return shifted.exp_().sum(-1)
+    # 16-bit logits less a maximum of 32 bits are 32 bits wide.
+    return (logits - maximum[..., None]).exp_().sum(-1)
 
 
 def label_logit(logits, labels, dtype):
@@ -60,8 +60,7 @@ def cross_entropy_sum(maximum, total, chosen, labels, classes, factor, ignore_in
 def cross_entropy_part_grad(
     dloss, logits, labels, maximum, total, factor, ignore_index
 ):
-    out = (logits.to(dloss.dtype) - maximum[..., None]).exp_()
-    out /= total[..., None]
+    out = (logits - maximum[..., None]).exp_().div_(total[..., None])
     held, classes = _among(labels, logits.shape[-1])
     out.scatter_(-1, classes, out.gather(-1, classes) - held[..., None].to(out.dtype))
     scale = dloss * factor
