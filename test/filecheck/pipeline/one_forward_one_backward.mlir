@@ -14,7 +14,8 @@
 // CHECK-NEXT:   %y = onnx.MatMul(%a, %w2)
 // CHECK-NEXT:   %[[DIFFERENCE:.*]] = onnx.Sub(%y, %labels)
 // CHECK:        %[[SUM:.*]] = onnx.ReduceSumSquare(%[[DIFFERENCE]])
-// CHECK-NEXT:   %[[LOSS:.*]] = onnx.Div(%[[SUM]], %{{.*}})
+// CHECK-NEXT:   %[[COUNT:.*]] = onnx.Constant() {value = dense<3.200000e+01> : tensor<f32>
+// CHECK-NEXT:   %[[LOSS:.*]] = onnx.Div(%[[SUM]], %[[COUNT]])
 // CHECK-NEXT:   func.return %[[DIFFERENCE]], %[[LOSS]]
 
 // A backward op is where its gradient and what else it needs are. That is where its forward
