@@ -191,7 +191,9 @@ def no_work(context: CostContext) -> Cost:
     return context.unworked()
 
 
-@cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
+@cost_function(
+    "onnx.Gather", "onnx.GatherElements", "onnx.GatherND", "train.label_logit"
+)
 def lookup(context: CostContext) -> Cost:
     """Reads the indices and the elements that it selects, not the whole table."""
     indices = sum(context.operand_bytes[1:])
@@ -252,6 +254,8 @@ op_class(
     "onnx.Softmax",
     "train.cross_entropy",
     "train.cross_entropy_grad",
+    "train.cross_entropy_part_grad",
+    "train.exponential_sum",
     "train.layer_norm_grad",
     "train.log_softmax_grad",
     "train.rms_norm_grad",
@@ -264,4 +268,5 @@ op_class(
     "onnx.GatherElements",
     "onnx.GatherND",
     "train.gather_grad",
+    "train.label_logit",
 )
