@@ -33,9 +33,9 @@ from distir.passes.pipelines.over_time import (
 )
 from distir.passes.pipelines.part import part_ops
 from distir.program import (
+    called,
     describe,
     erase_dead,
-    called,
     free_name,
     made_with,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -159,6 +160,11 @@ class Evaluator:
             bound_s=bound,
         )
 
+    def prepare(self, configuration: Configuration) -> None:
+        """Makes the program that the configuration distributes, if that can be made."""
+        with suppress(DistIRError, VerifyException):
+            self._program(configuration.batch)
+
     def distributed(self, configuration: Configuration) -> ModuleOp:
         """The distributed program. Raises DistIRError."""
         return self._distributed(configuration)[0]
@@ -246,7 +252,9 @@ class _Chosen:
         module = self._module.clone()
         for op in module.body.block.ops:
             if isinstance(op, MeshOp):
-                axes = [(a, micro_batches if a == TIME_AXIS else n) for a, n in op.axes.data]
+                axes = [
+                    (a, micro_batches if a == TIME_AXIS else n) for a, n in op.axes.data
+                ]
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
