@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,16 +163,11 @@ def test_processes_find_what_one_finds() -> None:
     assert alone == together and len(alone) == len(configurations)
 
 
-def _exits(batch: int) -> ModuleOp:
-    import os
-
-    os._exit(1)
-
-
-def test_a_process_that_dies() -> None:
+def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_: os._exit(1))
     configurations = Space([8, 16], trains=False, devices=2).configurations()
     with pytest.raises(DistIRError, match="a process died"):
-        list(run(_exits, configurations, 2))
+        list(run(small_gpt, configurations, 2))
 
 
 # The best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -158,6 +159,11 @@ class Evaluator:
             memory,
             bound_s=bound,
         )
+
+    def prepare(self, configuration: Configuration) -> None:
+        """Makes the program that the configuration distributes, if that can be made."""
+        with suppress(DistIRError, VerifyException):
+            self._program(configuration.batch)
 
     def distributed(self, configuration: Configuration) -> ModuleOp:
         """The distributed program. Raises DistIRError."""
