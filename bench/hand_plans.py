@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,12 +17,18 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.interpreters.cost import simulate
 from distir.passes.distribute import DistributePass
+from distir.passes.overlap_communication import OverlapCommunicationPass
+from distir.passes.partition import PartitionPass
 from distir.passes.search.bounds import Bounds
+from distir.passes.search.evaluate import set_micro_batches
 from distir.passes.search.grid import Configuration
 
 EXPERTS = "transformer.h.*.moe.experts.*.weight"
 POLICIES = ("none", "selective", "full")
 SCHEDULES = ("", "interleaved-1f1b", "zb-h1", "interleaved-zero-bubble", "zbv")
+NODE = 8
+"""Devices that share a node: no further apart are those of tensor parallelism."""
+
 _CLIMBED = 6
 """Plans whose neighbours are tried at a time."""
 
@@ -72,7 +79,8 @@ class HandPlans:
     First, for all d x t x p and a quarter of the numbers of micro-batches, with sequence
     parallelism, the fastest policy that fits: with checkpointing as little as will do, with
     the lowest ZeRO stage that fits (stage 1 takes no longer than none). Then from the
-    fastest ones on whatever differs in one option, until nothing is faster.
+    fastest ones on whatever differs in one option, until nothing is faster. Plans that cannot
+    be faster than one that fits are not simulated.
     """
 
     def __init__(self, module: ModuleOp, batch: int, experts: int, journal: Path):
@@ -84,6 +92,7 @@ class HandPlans:
         self.devices = cluster.size
         self.bounds = Bounds.of(module, cluster, self.devices)
         self.judged: dict[HandPlan, Judged] = {}
+        self._annotated: tuple[HandPlan, ModuleOp] | None = None
         if journal.exists():
             for line in journal.read_text("utf-8").splitlines():
                 data: dict[str, Any] = json.loads(line)
@@ -92,14 +101,12 @@ class HandPlans:
 
     def best(self) -> Judged:
         """The fastest plan that fits. Raises DistIRError if none does."""
-        for first in self._first():
-            for policy in POLICIES:
-                zeros = (1, 2, 3) if first.d > 1 else (0,)
-                plans = [replace(first, checkpoint=policy, zero=z) for z in zeros]
-                if any(self._judge(plan).fits for plan in plans[:1]) or any(
-                    self._judge(plan).fits for plan in plans[1:]
-                ):
-                    break
+        # As in `distir.passes.search.runner`: a program is dead when it has been simulated.
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        for first in sorted(self._first(), key=self._least_seconds):
+            any(self._fits_with(first, policy) for policy in POLICIES)
         climbed: set[HandPlan] = set()
         while True:
             top = [j.plan for j in self._fitting()[:_CLIMBED]]
@@ -114,6 +121,23 @@ class HandPlans:
             raise DistIRError("no plan of the hand-written ones fits")
         return self._fitting()[0]
 
+    def _fits_with(self, first: HandPlan, policy: str) -> bool:
+        """Judges a plan with the lowest ZeRO stage with which it fits, if any."""
+        plan = replace(first, checkpoint=policy, zero=int(first.d > 1))
+        lowest = self._judge(plan)
+        if lowest.fits or plan.d == 1 or not lowest.seconds:
+            return lowest.fits
+        # Stages 2 and 3 save gradients and parameters.
+        saved = self.bounds.parameters / (plan.t * plan.p) * (1 - 1 / plan.d)
+        for stage in (2, 3):
+            least = lowest.peak_gb * 1e9 - (stage - 1) * saved
+            if (
+                least <= self.bounds.memory
+                and self._judge(replace(plan, zero=stage)).fits
+            ):
+                return True
+        return False
+
     def _fitting(self) -> list[Judged]:
         return sorted(
             (j for j in self.judged.values() if j.fits), key=lambda j: j.seconds
@@ -123,7 +147,7 @@ class HandPlans:
         for d, t, p in _degrees(self.devices):
             for experts in self._expert_axes(d, t):
                 for k in (1, 4, 16, 64):
-                    if self._has_samples(d, p, k):
+                    if t <= NODE and self._has_samples(d, p, k):
                         yield HandPlan(
                             d, t, p, k, sequence_parallel=t > 1, experts=experts
                         )
@@ -153,11 +177,21 @@ class HandPlans:
             yield replace(plan, experts=experts)
         yield replace(plan, overlap=not plan.overlap)
 
+    def _least_seconds(self, plan: HandPlan) -> float:
+        """A plan takes no less: its operations at the peak, and the bubble of 1F1B."""
+        bubble = (plan.p - 1) / plan.k if not plan.schedule else 0.0
+        again = 0.25 if plan.checkpoint == "full" else 0.0
+        return self.bounds.seconds * (1 + bubble) * (1 + again)
+
     def _judge(self, plan: HandPlan) -> Judged:
         if plan in self.judged:
             return self.judged[plan]
+        fitting = self._fitting()
+        if fitting and self._least_seconds(plan) > fitting[0].seconds:
+            return Judged(plan)
         judged = self._simulated(plan)
         self.judged[plan] = judged
+        gc.collect()
         with self.journal.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(judged)) + "\n")
         return judged
@@ -167,18 +201,35 @@ class HandPlans:
         kept = Configuration(self.batch, p.d, p.t, p.p, p.zero)
         if not self.experts and not self.bounds.may_fit(kept):
             return Judged(plan)
-        module = self.module.clone()
-        options = asdict(plan)
-        axis = options.pop("experts")
-        if axis:
-            options["shard"] = (f"{EXPERTS}:0={axis}",)
         try:
-            DistributePass(**options).apply(Context(), module)
-            found = simulate(module)
+            found = simulate(self._distributed(plan))
         except (DistIRError, VerifyException):
             return Judged(plan)
         peak = max(found.peak_memory_bytes) / 1e9
         return Judged(plan, found.step_time_s, peak, found.fits)
+
+    def _distributed(self, plan: HandPlan) -> ModuleOp:
+        options = asdict(plan)
+        axis = options.pop("experts")
+        if axis:
+            options["shard"] = (f"{EXPERTS}:0={axis}",)
+        distribute = DistributePass(**options)
+        # Layouts do not depend on the number of micro-batches, once there are several.
+        k = min(plan.k, 2)
+        shared = replace(plan, k=k, schedule="", overlap=False)
+        if self._annotated is None or self._annotated[0] != shared:
+            module = self.module.clone()
+            DistributePass(
+                **(options | {"k": k, "schedule": "", "overlap": False})
+            ).annotate(Context(), module)
+            self._annotated = shared, module
+        module = self._annotated[1].clone()
+        set_micro_batches(module, plan.k)
+        PartitionPass(lower=False).apply(Context(), module)
+        distribute.complete(Context(), module)
+        if plan.overlap:
+            OverlapCommunicationPass().apply(Context(), module)
+        return module
 
 
 def _degrees(devices: int) -> Iterator[tuple[int, int, int]]:
