@@ -7,7 +7,8 @@ judges plans and writes outcomes to FOLDER, files of JSON lines; what is there a
 not computed again. Names are those of models; with none the section is printed.
 
 DistIR's rows are those of the paper's Tables 2 and 3 (`bench/paper.py`): the best point of the grid
-of D/T/P/K, and the best plan of `auto-parallel` for the same batch on the same 16 V100. Rhino's
+of D/T/P/K, and the best plan of `auto-parallel` for the same batch on the same 16 V100, after two
+of its rounds: the same grid, searched layouts, and the plans next to the best of these. Rhino's
 are the configurations of its Tables 1 and 2 for 8 and 16 GPUs: f32, AdamW, nodes of 8 V100
 with NVLink and 100 Gb/s between (`v100-roce`), a global batch of 64 (GPT) and 256 (MoE). The
 paper gives neither its sequences, here 1,024 tokens as in Alpa's evaluation of the same
@@ -41,6 +42,9 @@ from distir.passes.search import Configuration, Outcome
 from distir.passes.search.auto import AutoSearch, auto_search
 from distir.passes.search.evaluate import Evaluator
 from distir.passes.search.programs import replace_cluster
+
+ROUNDS = 2
+"""Of the search for DistIR's rows: the grid and searched layouts, and what is next to the best."""
 
 SEQUENCE = 1024
 VOCABULARY = 51200
@@ -137,13 +141,19 @@ def _compare(
     batch: int,
     other: tuple[str, float],
     known: Iterable[Outcome] = (),
+    rounds: int | None = None,
 ) -> Compared:
-    """`known` outcomes are not judged again."""
+    """
+    `known` outcomes are not judged again; the search is ended after so many rounds, if it
+    has not come to an end before.
+    """
     start = time.process_time()
 
     def heard(search: AutoSearch) -> None:
         best = search.best.configuration if search.best else "nothing fits"
         print(f"  round {search.rounds}: {best}", flush=True)
+        if search.rounds == rounds:
+            raise KeyboardInterrupt
 
     search = auto_search([module], cluster, jobs=1, heard=heard)
     search.outcomes.update({o.configuration: o for o in known})
@@ -182,7 +192,9 @@ def distir_rows(
             other = (text, best.step_time_s)
             cluster = load_cluster("dgx2", paper.WORLD_SIZE)
             module = source(chosen.batch)
-            return _compare(model.name, module, cluster, chosen.batch, other, known)
+            return _compare(
+                model.name, module, cluster, chosen.batch, other, known, ROUNDS
+            )
 
         found.append(journal.row(model.name, chosen.batch, compute))
     return found

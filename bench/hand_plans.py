@@ -77,8 +77,8 @@ class HandPlans:
     judged, a JSON line each.
 
     First, for all d x t x p and a quarter of the numbers of micro-batches, with sequence
-    parallelism, the fastest policy that fits: with checkpointing as little as will do, with
-    the lowest ZeRO stage that fits (stage 1 takes no longer than none). Then from the
+    parallelism, the fastest policy that fits: with as little checkpointing as will do, and
+    the lowest ZeRO stage from 1 on. Then from the
     fastest ones on whatever differs in one option, until nothing is faster. Plans that cannot
     be faster than one that fits are not simulated.
     """
