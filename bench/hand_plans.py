@@ -215,9 +215,8 @@ class HandPlans:
         shared = replace(plan, k=k, schedule="", overlap=False)
         if self._annotated is None or self._annotated[0] != shared:
             module = self.module.clone()
-            DistributePass(
-                **(options | {"k": k, "schedule": "", "overlap": False})
-            ).annotate(Context(), module)
+            first = replace(distribute, k=k, schedule="", overlap=False)
+            first.annotate(Context(), module)
             self._annotated = shared, module
         module = self._annotated[1].clone()
         set_micro_batches(module, plan.k)
