@@ -13,15 +13,15 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.device import ClusterOp
+from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.cost import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.bounds import Bounds
-from distir.passes.search.evaluate import set_micro_batches
 from distir.passes.search.grid import Configuration
+from distir.sharding.mesh import TIME_AXIS
 
 EXPERTS = "transformer.h.*.moe.experts.*.weight"
 POLICIES = ("none", "selective", "full")
@@ -219,7 +219,7 @@ class HandPlans:
             first.annotate(Context(), module)
             self._annotated = shared, module
         module = self._annotated[1].clone()
-        set_micro_batches(module, plan.k)
+        _set_micro_batches(module, plan.k)
         PartitionPass(lower=False).apply(Context(), module)
         distribute.complete(Context(), module)
         if plan.overlap:
@@ -232,3 +232,10 @@ def _degrees(devices: int) -> Iterator[tuple[int, int, int]]:
         for t in range(1, devices // d + 1):
             if devices % (d * t) == 0:
                 yield d, t, devices // (d * t)
+
+
+def _set_micro_batches(module: ModuleOp, count: int) -> None:
+    for op in module.body.block.ops:
+        if isinstance(op, MeshOp):
+            axes = [(a, count if a == TIME_AXIS else n) for a, n in op.axes.data]
+            op.properties["axes"] = AxesAttr(tuple(axes))
