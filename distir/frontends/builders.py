@@ -129,7 +129,12 @@ def build_moe(
     """
     check_sizes(layers=layers, experts=experts)
     decoder = Decoder(
-        d_model, heads, ffn or 4 * d_model, batch, seq, element_type(dtype)
+        d_model,
+        heads,
+        4 * d_model if ffn is None else ffn,
+        batch,
+        seq,
+        element_type(dtype),
     )
     kinds = [
         dense_layer(decoder, LAYER),

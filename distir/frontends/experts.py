@@ -104,7 +104,8 @@ def _gates(
     )
     placed = b.op("OneHot", [place, depth, ends], (*by_choice, places), axis=-1)
 
-    mask = b.op("CastLike", [mask, gates], one_of)
+    number = b.constant(np.array(1, b.dtype))
+    mask = b.op("CastLike", [mask, number], one_of)
     middle = b.constant(np.array([1], np.int64))
     gates = b.op("Unsqueeze", [gates, middle], (groups, 1, seq, experts))
     weights = b.op("Mul", [gates, mask], one_of)

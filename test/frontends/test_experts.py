@@ -23,7 +23,9 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.program import argument_names, entry_function
 
 HEADS = 2
-SIZES = dict(layers=2, d_model=8, heads=HEADS, experts=4, vocab=16, batch=2, seq=8)
+SIZES: dict[str, Any] = dict(
+    layers=2, d_model=8, heads=HEADS, experts=4, vocab=16, batch=2, seq=8
+)
 
 Weights = dict[str, torch.Tensor]
 
@@ -155,10 +157,15 @@ def test_experts_on_their_own_devices_compute_the_same(axis: str) -> None:
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_sizes_of_moe() -> None:
-    with pytest.raises(DistIRError, match="1 experts: each token goes to 2"):
-        build_moe(**(SIZES | {"experts": 1}))
-    with pytest.raises(DistIRError, match="capacity is 0 times"):
-        build_moe(**SIZES, capacity_factor=0)
-    with pytest.raises(DistIRError, match="experts is 0; a model needs"):
-        build_moe(**(SIZES | {"experts": 0}))
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"experts": 1}, "1 experts: each token goes to 2"),
+        ({"experts": 0}, "experts is 0; a model needs"),
+        ({"capacity_factor": 0.0}, "capacity is 0.0 times"),
+        ({"ffn": 0}, "ffn is 0; a model needs"),
+    ],
+)
+def test_sizes_of_moe(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DistIRError, match=message):
+        build_moe(**(SIZES | change))

@@ -98,7 +98,8 @@ class AutoSearch:
     least memory. A plan is not distributed at all if a bound says that it cannot be faster
     than the best one known or cannot fit.
 
-    - `outcomes`: what was judged; `pruned`: how many plans were not;
+    - `outcomes`: what was judged; what it holds before the search is not judged again;
+      `pruned`: how many plans were not;
     - `finished`: whether it ended by itself; `interrupted`: whether the user ended it.
 
     The time limit ends the search once a plan fits: there is an answer if there can be one.
@@ -177,7 +178,8 @@ class AutoSearch:
         some_fit = any(o.fits for o in self.outcomes.values())
         if self.is_late and some_fit:
             return False
-        judged = run(self.programs, plans, self.jobs, longest=4)
+        new = [plan for plan in plans if plan not in self.outcomes]
+        judged = run(self.programs, new, self.jobs, longest=4)
         for outcomes in judged:
             for outcome in outcomes:
                 self.outcomes[outcome.configuration] = outcome

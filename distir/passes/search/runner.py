@@ -42,6 +42,8 @@ def run(
     """
     jobs = jobs or available_cores()
     groups = _groups(configurations, longest)
+    if not groups:
+        return
     if jobs == 1 or len(groups) == 1:
         evaluator = Evaluator(source)
         for configuration in configurations:
