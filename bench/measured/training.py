@@ -95,7 +95,7 @@ def distributed(
         p=p.p,
         k=p.k,
         zero=p.zero,
-        checkpoint="full" if p.recompute else "none",
+        checkpoint="whole" if p.recompute else "none",
         schedule=p.schedule,
         chunks=p.chunks,
         stages=("uniform",) if p.p > 1 else (),
