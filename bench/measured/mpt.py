@@ -37,6 +37,7 @@ def _row(r: dict[str, Any], fixed: dict[str, Any]) -> Row:
         k=r["grad_accum"],
         zero=STAGES[r["sharding"]],
         recompute=recompute,
+        overlap=True,
     )
     tokens = r["global_batch"] * r["seq"]
     flops = model.flops(r["global_batch"], recompute)

@@ -52,6 +52,7 @@ class Parallelism:
     k: int = 1
     zero: int = 0
     recompute: bool = False
+    overlap: bool = False
     schedule: str = ""
     chunks: int | None = None
 
@@ -99,6 +100,7 @@ def distributed(
         schedule=p.schedule,
         chunks=p.chunks,
         stages=("uniform",) if p.p > 1 else (),
+        overlap=p.overlap,
     ).apply(Context(), module)
     return module
 
