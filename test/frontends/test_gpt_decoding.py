@@ -6,7 +6,8 @@ from programs import inferred_types, ops_of, round_trip
 from xdsl.context import Context
 
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, cache_names
+from distir.frontends.builders import build_gpt
+from distir.frontends.decoder import cache_names
 from distir.frontends.gpt_decoding import build_gpt_decoding
 from distir.hardware import load_cluster
 from distir.interpreters.cost import simulate
