@@ -174,9 +174,7 @@ class PipelinePass(DistIRPass):
             )
 
 
-def _groups(
-    division: Division, schedule: Schedule
-) -> dict[tuple[int, Phase], Group]:
+def _groups(division: Division, schedule: Schedule) -> dict[tuple[int, Phase], Group]:
     """The ops of every stage and phase that the schedule has."""
     structure = division.structure
     groups: dict[tuple[int, Phase], Group] = {}

@@ -22,7 +22,6 @@ from distir.interpreters.cost.plan import Plan, Step
 from distir.interpreters.cost.timeline import Timeline
 
 
-
 class Pattern(NamedTuple):
     """
     Per argument the number of its memory among those of the arguments; per such memory

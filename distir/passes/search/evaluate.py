@@ -246,7 +246,9 @@ class _Chosen:
         module = self._module.clone()
         for op in module.body.block.ops:
             if isinstance(op, MeshOp):
-                axes = [(a, micro_batches if a == TIME_AXIS else n) for a, n in op.axes.data]
+                axes = [
+                    (a, micro_batches if a == TIME_AXIS else n) for a, n in op.axes.data
+                ]
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
