@@ -26,6 +26,9 @@ ENTRY = "main"
 MAX_CALL_DEPTH = 100
 """How deep calls may nest; passes and interpreters follow them by recursion."""
 
+KEPT = "dist.kept"
+"""Marks an op that is to run although nothing uses what it computes."""
+
 
 def functions(module: ModuleOp) -> dict[str, FuncOp]:
     """The functions of a module by name."""
@@ -103,11 +106,15 @@ def erase_unreachable(module: ModuleOp) -> None:
 
 
 def erase_dead(block: Block) -> None:
-    """Erases calls and pure ops without uses, last one first."""
+    """Erases calls and pure ops without uses, last one first; not those that are kept."""
     for op in reversed(list(block.ops)):
         # Functions of a program have no effects: they are made of tensor ops.
         removable = isinstance(op, CallOp) or is_side_effect_free(op)
-        if removable and not any(list(r.uses) for r in op.results):
+        if (
+            removable
+            and KEPT not in op.attributes
+            and not any(list(r.uses) for r in op.results)
+        ):
             block.erase_op(op)
 
 

@@ -68,6 +68,7 @@ def build_gpt(
     dropout: float = 0.0,
     seed: int = 0,
     fused_attention: bool = False,
+    cache: bool = False,
 ) -> ModuleOp:
     """
     The forward pass of GPT-2 from token ids [batch, seq] to logits [batch, seq, vocab]:
@@ -76,8 +77,10 @@ def build_gpt(
     `dropout` is the ratio of elements set to zero, with random numbers of that seed, in
     the embeddings, the attention probabilities and both residual branches of a layer;
     the program then takes the number of steps done before as its last argument.
-    `fused_attention` has the attention of a layer as one op, without dropout. The names
-    of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
+    `fused_attention` has the attention of a layer as one op, without dropout. With `cache`
+    each layer's keys and values, [batch, heads, seq, width of a head], are results too,
+    `transformer.h.<i>.attn.key` and `.value`: what `build_gpt_decoding` goes on from. The
+    names of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
     """
     check_sizes(layers=layers)
     if not 0 <= dropout < 1 or not 0 <= seed < 2**32:
@@ -98,6 +101,7 @@ def build_gpt(
         element_type(dtype),
         (dropout, seed),
         fused_attention,
+        cache,
     )
     return build_decoder(decoder, [dense_layer(decoder, LAYER)] * layers, vocab, tied)
 

@@ -38,8 +38,9 @@ SCOPE = "transformer.h"
 class Decoder:
     """
     What all layers of a decoder have in common. `ffn` is the width between the two
-    matrices of an MLP, `dropout` a ratio and a seed; `fused` attention is one op. Raises
-    DistIRError for sizes that do not go together.
+    matrices of an MLP, `dropout` a ratio and a seed; `fused` attention is one op. With a
+    `cache` each layer gives its keys and values too, [batch, heads, seq, width of a head].
+    Raises DistIRError for sizes that do not go together.
     """
 
     d_model: int
@@ -50,6 +51,7 @@ class Decoder:
     element: TypeAttribute
     dropout: tuple[float, int] = (0.0, 0)
     fused: bool = False
+    cache: bool = False
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -82,12 +84,13 @@ class Layer:
 class LayerBuilder:
     """
     Builds a layer: (hidden, mask unless attention is fused, counter of calls if there is
-    dropout, parameters...) -> hidden.
+    dropout, parameters...) -> hidden, and what it has `kept` if there is a cache.
     """
 
     def __init__(self, decoder: Decoder, parameters: Sequence[tuple[str, Shape]]):
         self.decoder = decoder
         self.parameters = parameters
+        self.kept: list[SSAValue] = []
         self.b = b = FunctionBuilder(decoder.element, decoder.dropout)
         square = (decoder.seq, decoder.seq)
         self.x = b.argument("hidden", decoder.hidden, role=None)
@@ -119,8 +122,15 @@ class LayerBuilder:
         """x + attention(norm(x))"""
         d = self.decoder
         qkv = self.linear("attn.c_attn", self.norm("ln_1", x), 3 * d.d_model)
-        sizes = (d.batch, d.seq, d.heads, d.d_model // d.heads)
-        h = _attention(self.at("attn"), qkv, self.mask, self.counter, sizes)
+        sizes, b = (d.batch, d.seq, d.heads, d.d_model // d.heads), self.at("attn")
+        h, *kept = _attention(b, qkv, self.mask, self.counter, sizes)
+        if d.cache:
+            self.kept = [split_heads(b, value, sizes) for value in kept]
+        return self.behind_attention(x, h)
+
+    def behind_attention(self, x: SSAValue, h: SSAValue) -> SSAValue:
+        """x + projection(h)"""
+        d = self.decoder
         h = self.linear("attn.c_proj", h, d.d_model)
         b = self.at("attn.resid_dropout")
         h = b.dropout(h, self.counter, ATTENTION_OUTPUT_STREAM)
@@ -138,7 +148,7 @@ class LayerBuilder:
 
     def finish(self, name: str, result: SSAValue) -> Layer:
         """The layer, its function with that symbol."""
-        return Layer(self.b.finish(name, [result]), self.parameters)
+        return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
 
 
 def attention_parameters(d_model: int) -> list[tuple[str, Shape]]:
@@ -156,17 +166,21 @@ def attention_parameters(d_model: int) -> list[tuple[str, Shape]]:
     ]
 
 
-def dense_layer(decoder: Decoder, name: str) -> Layer:
-    """Attention and an MLP."""
+def dense_parameters(decoder: Decoder) -> list[tuple[str, Shape]]:
+    """Of a layer's attention and MLP."""
     d, vector = decoder, (decoder.d_model,)
-    parameters = [
+    return [
         *attention_parameters(d.d_model),
         ("mlp.c_fc.weight", (d.d_model, d.ffn)),
         ("mlp.c_fc.bias", (d.ffn,)),
         ("mlp.c_proj.weight", (d.ffn, d.d_model)),
         ("mlp.c_proj.bias", vector),
     ]
-    layer = LayerBuilder(decoder, parameters)
+
+
+def dense_layer(decoder: Decoder, name: str) -> Layer:
+    """Attention and an MLP."""
+    layer = LayerBuilder(decoder, dense_parameters(decoder))
     return layer.finish(name, layer.mlp(layer.attention(layer.x)))
 
 
@@ -201,20 +215,39 @@ def build_decoder(
     h = main.op("Add", [h, wpe], hidden)
     main.scope = "transformer.drop"
     h = main.dropout(h, step, EMBEDDING_STREAM)
+    kept: list[SSAValue] = []
     for index, layer in enumerate(layers):
         main.scope = scope = f"{SCOPE}.{index}"
         counter = []
         if step is not None:
             counter = [main.call_counter(step, len(layers), index)]
         given = [h, *mask, *counter, *arguments[index]]
-        h = main.call(layer.function, scope, given)
+        h, *own = main.calls(layer.function, scope, given)
+        kept += own
     main.scope = "transformer.ln_f"
     h = main.layer_norm(h, norm, hidden)
     main.scope = "lm_head"
     head = main.op("Transpose", [head], (d_model, vocab), perm=[1, 0])
     logits = main.op("MatMul", [h, head], (*ids, vocab))
     functions = dict.fromkeys(layer.function for layer in layers)
-    return ModuleOp([main.finish(ENTRY, [logits], ["logits"]), *functions])
+    names = ["logits", *(cache_names(len(layers)) if decoder.cache else [])]
+    return ModuleOp([main.finish(ENTRY, [logits, *kept], names), *functions])
+
+
+def cache_names(layers: int) -> list[str]:
+    """The keys and the values of each layer, by name."""
+    kinds = ("key", "value")
+    return [f"{SCOPE}.{i}.attn.{kind}" for i in range(layers) for kind in kinds]
+
+
+def split_heads(
+    b: FunctionBuilder, value: SSAValue, sizes: tuple[int, int, int, int]
+) -> SSAValue:
+    """[batch, heads, seq, width] of a [batch, seq, heads x width]."""
+    batch, seq, heads, width = sizes
+    by_head = b.constant(np.array([0, 0, -1, width]))
+    value = b.op("Reshape", [value, by_head], sizes)
+    return b.op("Transpose", [value], (batch, heads, seq, width), perm=[0, 2, 1, 3])
 
 
 def _attention(
@@ -223,17 +256,17 @@ def _attention(
     mask: SSAValue | None,
     counter: SSAValue | None,
     sizes: tuple[int, int, int, int],
-) -> SSAValue:
+) -> list[SSAValue]:
     """
     Causal self-attention of (batch, seq, heads, width of a head) on [b, s, 3hw]; one op
-    without a mask.
+    without a mask. Gives its result, the keys and the values, each [b, s, hw].
     """
     batch, seq, heads, width = sizes
     merged = (batch, seq, heads * width)
     split = b.constant(np.full(3, heads * width, np.int64))
     parts = b.ops("Split", [qkv, split], [merged] * 3, axis=2)
     if mask is None:
-        return b.op(
+        attended = b.op(
             "Attention",
             parts,
             merged,
@@ -241,6 +274,7 @@ def _attention(
             kv_num_heads=heads,
             is_causal=1,
         )
+        return [attended, *parts[1:]]
     by_head = b.constant(np.array([0, 0, -1, width]))
     q, k, v = (b.op("Reshape", [part, by_head], sizes) for part in parts)
     q = b.op("Transpose", [q], (batch, heads, seq, width), perm=[0, 2, 1, 3])
@@ -254,7 +288,8 @@ def _attention(
     weights = b.dropout(weights, counter, ATTENTION_STREAM)
     h = b.op("MatMul", [weights, v], (batch, heads, seq, width))
     h = b.op("Transpose", [h], sizes, perm=[0, 2, 1, 3])
-    return b.op("Reshape", [h, b.constant(np.array([0, 0, -1]))], merged)
+    attended = b.op("Reshape", [h, b.constant(np.array([0, 0, -1]))], merged)
+    return [attended, *parts[1:]]
 
 
 def _causal_mask(b: FunctionBuilder, seq: int) -> SSAValue:

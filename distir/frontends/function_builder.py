@@ -151,12 +151,18 @@ class FunctionBuilder:
     def call(
         self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
     ) -> SSAValue:
-        """A call of a function with one result."""
+        """A call of a function, and its first result."""
+        return self.calls(callee, scope, arguments)[0]
+
+    def calls(
+        self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
+    ) -> Sequence[SSAValue]:
+        """A call of a function, and its results."""
         results = callee.function_type.outputs.data
         call = CallOp(callee.sym_name.data, arguments, results)
         call.attributes[SCOPE] = StringAttr(scope)
         self.block.add_op(call)
-        return call.results[0]
+        return call.results
 
     def finish(
         self, name: str, results: Sequence[SSAValue], names: Sequence[str] = ()

@@ -73,6 +73,7 @@ def search(
     """Searches, showing how far it is; and whether the user ended it. Raises DistIRError."""
     from distir.hardware import load_cluster
     from distir.passes.search.auto import auto_search
+    from distir.passes.search.grid import overlaps
     from distir.passes.search.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
@@ -96,6 +97,7 @@ def search(
         zero=arguments.zero or (),
         checkpoint=arguments.checkpoint or (),
         schedules=arguments.schedules,
+        overlap=overlaps(arguments.overlap or ()),
         time_limit=arguments.time_limit,
         jobs=arguments.jobs,
         heard=heard,

@@ -221,12 +221,14 @@ def test_an_interrupt_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_options_restrict_the_space() -> None:
     space = AutoSpace(
-        [8], True, 4, zero=(0,), checkpoint=("full",), schedules=("gpipe",)
-    )
+        [8], True, 4, zero=(0,), checkpoint=("full",), schedules=("gpipe",),
+        overlap=(False,),
+    )  # fmt: skip
     plans = space.first()
     reached = {n for plan in plans for n in space.neighbours(plan)} | set(plans)
     assert {c.checkpoint for c in reached} == {"full"}
     assert {c.zero for c in reached} == {0}
+    assert {c.overlap for c in reached} == {False}
     assert {c.schedule for c in reached if c.p > 1} == {"gpipe"}
     assert {c.axes for c in plans} == {"", "d=4", "d=2,t=2"}
     with pytest.raises(DistIRError, match="for training steps"):

@@ -139,6 +139,8 @@ class CostContext:
             peak = self.device.peak(self.element_type)
             product = self.work.product if op_class == "contraction" else None
             seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+        if not profile.dispatch.ahead:
+            return Cost(max(seconds, profile.dispatch.op))
         return Cost(seconds, issue=profile.dispatch.op)
 
 
@@ -252,14 +254,17 @@ op_class(
     "onnx.LogSoftmax",
     "onnx.RMSNormalization",
     "onnx.Softmax",
-    "train.cross_entropy",
-    "train.cross_entropy_grad",
-    "train.cross_entropy_part_grad",
-    "train.exponential_sum",
     "train.layer_norm_grad",
     "train.log_softmax_grad",
     "train.rms_norm_grad",
     "train.softmax_grad",
+)
+op_class(
+    "loss",
+    "train.cross_entropy",
+    "train.cross_entropy_grad",
+    "train.cross_entropy_part_grad",
+    "train.exponential_sum",
 )
 op_class("optimizer", "train.adam", "train.adamw", "train.sgd")
 op_class(

@@ -56,6 +56,8 @@ class Emitter:
     def run(self, schedule: Schedule) -> FuncOp:
         """The entry function that follows the schedule."""
         self._add_arguments()
+        if self.values.asynchronous:
+            self._send_shared()
         waiting: list[Action] = []
         for step in global_steps(schedule):
             # A send that blocks goes between the steps, where both of its devices are
@@ -96,6 +98,21 @@ class Emitter:
         block = self.values.block = Block(arg_types=types)
         for old, new, mesh in zip(args, block.args, homes, strict=True):
             self.values.store(old, None, mesh, new)
+
+    def _send_shared(self) -> None:
+        """
+        Sends arguments that other stages need too, such as tied weights, before their own
+        stage is busy: it runs ahead of the others, which would wait for a later send.
+        """
+        for value, meshes in self._consumers.items():
+            pending = [value] if self._is_common(value) else []
+            while pending:
+                current = pending.pop()
+                if isinstance(current.owner, Operation):
+                    pending += current.owner.operands
+                    continue
+                for mesh in meshes:
+                    self.values.find(current, None, mesh)
 
     def _action(self, action: Action) -> None:
         """Calls the function of a stage and phase for one micro-batch."""

@@ -42,6 +42,7 @@ def auto_search(
     zero: Sequence[int] = (),
     checkpoint: Sequence[str] = (),
     schedules: Sequence[str] = (),
+    overlap: Sequence[bool] = (),
     time_limit: float | None = None,
     jobs: int = 0,
     heard: Heard | None = None,
@@ -80,6 +81,7 @@ def auto_search(
         zero=zero or (0, 1, 2, 3),
         checkpoint=checkpoint or POLICIES_BY_COST,
         schedules=schedules,
+        overlap=overlap or (False, True),
     )
     bounds = {
         batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches

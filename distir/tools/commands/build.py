@@ -37,6 +37,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of dropout's random numbers (default 0)",
     )
+    gpt.add_argument(
+        "--cache",
+        action="store_true",
+        help="each layer's keys and values are results too, for --decode to go on from",
+    )
+    gpt.add_argument(
+        "--decode",
+        type=positive_integer,
+        metavar="N",
+        help="the step that generates the next token from a cache of the keys and values of "
+        "N tokens; with --seq 1",
+    )
     _add_common(gpt)
     moe = models.add_parser(
         "moe", help="a decoder with GShard's mixtures of experts in every other layer"
@@ -91,11 +103,32 @@ def run(arguments: argparse.Namespace) -> int:
 def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
     from distir.errors import DistIRError
     from distir.frontends.builders import build_gpt
+    from distir.frontends.gpt_decoding import build_gpt_decoding
 
     if arguments.dropout and not trains:
         raise DistIRError("--dropout is of use with --training only; add it")
     if arguments.dropout_seed is not None and not arguments.dropout:
         raise DistIRError("--dropout-seed is of use with --dropout only; add it")
+    if trains and (arguments.decode or arguments.cache):
+        raise DistIRError(
+            "a cache of keys and values is for inference; leave out --training, or "
+            "--decode and --cache"
+        )
+    if arguments.decode:
+        if arguments.seq != 1 or arguments.cache:
+            raise DistIRError(
+                "--decode generates one token from a cache; add --seq 1 and leave out "
+                "--cache"
+            )
+        return build_gpt_decoding(
+            layers=arguments.layers,
+            d_model=arguments.d_model,
+            heads=arguments.heads,
+            vocab=arguments.vocab,
+            batch=arguments.batch,
+            cached=arguments.decode,
+            dtype=arguments.dtype,
+        )
     return build_gpt(
         layers=arguments.layers,
         d_model=arguments.d_model,
@@ -106,6 +139,7 @@ def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
         dtype=arguments.dtype,
         dropout=arguments.dropout or 0.0,
         seed=arguments.dropout_seed or 0,
+        cache=arguments.cache,
     )
 
 
