@@ -22,10 +22,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from measured import collectives, gpt, kernels, megatron, mlp, mpt
+from measured import collectives, gpt, inference, kernels, megatron, mlp, mpt
 from measured.rows import Row
 
 LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
+    "gpt_inference*": inference.load,
     "gpt_single_node*": gpt.load,
     "kernel_efficiency*": kernels.load,
     "megatron_weak_scaling*": megatron.load,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import (
@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import (
     FunctionType,
     ModuleOp,
     StringAttr,
+    SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -24,6 +25,9 @@ ENTRY = "main"
 
 MAX_CALL_DEPTH = 100
 """How deep calls may nest; passes and interpreters follow them by recursion."""
+
+KEPT = "dist.kept"
+"""Marks an op that is to run although nothing uses what it computes."""
 
 
 def functions(module: ModuleOp) -> dict[str, FuncOp]:
@@ -102,11 +106,15 @@ def erase_unreachable(module: ModuleOp) -> None:
 
 
 def erase_dead(block: Block) -> None:
-    """Erases calls and pure ops without uses, last one first."""
+    """Erases calls and pure ops without uses, last one first; not those that are kept."""
     for op in reversed(list(block.ops)):
         # Functions of a program have no effects: they are made of tensor ops.
         removable = isinstance(op, CallOp) or is_side_effect_free(op)
-        if removable and not any(list(r.uses) for r in op.results):
+        if (
+            removable
+            and KEPT not in op.attributes
+            and not any(list(r.uses) for r in op.results)
+        ):
             block.erase_op(op)
 
 
@@ -161,9 +169,28 @@ def made_with(
     )
 
 
+def called(
+    op: CallOp,
+    name: str,
+    operands: Sequence[SSAValue],
+    result_types: Sequence[Attribute],
+) -> CallOp:
+    """A call of another function in place of a call; a new op."""
+    return CallOp.create(
+        operands=operands,
+        result_types=result_types,
+        properties={"callee": SymbolRefAttr(name)},
+        attributes=op.attributes.copy(),
+    )
+
+
 def unique_name(module: ModuleOp, name: str) -> str:
     """The name, with a number behind it if a function is called so already."""
-    taken = functions(module)
+    return free_name(functions(module), name)
+
+
+def free_name(taken: Container[str], name: str) -> str:
+    """The name, with a number behind it if it is taken."""
     if name not in taken:
         return name
     return next(f"{name}_{n}" for n in count(1) if f"{name}_{n}" not in taken)

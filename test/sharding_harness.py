@@ -172,8 +172,7 @@ def shards_of(size: int, axis: str, parts: int) -> Iterator[Shard]:
 
 
 def can_split(rule: Rule, factor: int) -> bool:
-    kind = rule.factors[factor].kind
-    return kind == "parallel" or (kind == "reduction" and not rule.addends)
+    return rule.factors[factor].kind != "replicate" and factor not in rule.decomposed
 
 
 def assignments(rule: Rule, on: Mesh) -> Iterator[Assignment]:

@@ -25,6 +25,13 @@ from distir.dialects.train_ops.convolution import (
 )
 from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
 from distir.dialects.train_ops.indexing import GatherGradOp
+from distir.dialects.train_ops.loss_steps import (
+    CrossEntropyPartGradOp,
+    CrossEntropySumOp,
+    ExponentialSumOp,
+    LabelLogitOp,
+    LogitMaximumOp,
+)
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
 from distir.dialects.train_ops.optimizers import (
@@ -93,6 +100,27 @@ case(
     real(12, 6, dtype=np.float16),
     integers(0, 6, 12, dtype=np.int32),
 )
+
+# The steps of a cross-entropy whose classes are split. Labels may be none of the classes.
+_rng = np.random.default_rng(16)
+_spread = integers(-3, 9, 4, 12)
+for _logits, _places in (
+    (real(4, 12, 6), _spread),
+    (real(4, 12, 6, dtype=np.float16), _spread.astype(np.int32)),
+):
+    _numbers = [positive(4, 12), positive(4, 12)]
+    case(LogitMaximumOp, _logits)
+    case(ExponentialSumOp, _logits, real(4, 12))
+    case(LabelLogitOp, _logits, _places)
+    case(CrossEntropyPartGradOp, scalar(0.5), _logits, _places, *_numbers, divisor=6)
+    case(
+        *(CrossEntropyPartGradOp, scalar(2), _logits, _places, *_numbers),
+        ignore_index=4,
+    )
+_numbers = [real(4, 12), positive(4, 12), real(4, 12)]
+for _options in ({"divisor": 48}, {"ignore_index": -100}, {"ignore_index": 2}):
+    _some = _padded if -100 in _options.values() else _labels
+    case(CrossEntropySumOp, *_numbers, _some, classes=6, **_options)
 
 # Attention
 _rng = np.random.default_rng(13)

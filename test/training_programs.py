@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+from programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -33,6 +34,29 @@ def training_gpt(dropout: float = 0.0, layers: int = 2, **options: object) -> Mo
     )
     differentiate = DifferentiatePass(**options)  # type: ignore[arg-type]
     differentiate.apply(Context(), module)
+    return module
+
+
+def training_head(
+    places: tuple[int, ...],
+    classes: int,
+    ignored: int | None = None,
+    dtype: str = "f32",
+) -> ModuleOp:
+    """A step of a linear layer that learns from the mean of its cross-entropies."""
+    sizes = "x".join(str(n) for n in places)
+    x, w = f"tensor<{sizes}x6x{dtype}>", f"tensor<6x{classes}x{dtype}>"
+    y = f"tensor<{sizes}x{classes}x{dtype}>"
+    module = parse(f"""
+        func.func @main(
+          %x: {x} {{dist.role = "input", dist.name = "x"}},
+          %w: {w} {{dist.role = "parameter", dist.name = "w"}}
+        ) -> {y} {{
+          %y = onnx.MatMul(%x, %w) : ({x}, {w}) -> {y}
+          func.return %y : {y}
+        }}""")
+    step = DifferentiatePass(optimizer="sgd", learning_rate=1.0, ignore_index=ignored)
+    step.apply(Context(), module)
     return module
 
 

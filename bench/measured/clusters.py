@@ -1,7 +1,7 @@
 """
 Clusters of the devices that the measurements name.
 
-Dense peaks, memory and links per direction: NVIDIA's data sheets and DGX user guides.
+Dense peaks, bandwidths of memory and links per direction: NVIDIA's data sheets and DGX user guides.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from distir.dialects.device import ClusterOp, KindOp, LinkOp
 
 @dataclass(frozen=True)
 class Gpu:
-    """Kind of device, bytes of memory, bytes/s, FLOP/s in 16 and 32 bits, NVLink's bytes/s."""
+    """Kind of device, its memory's bytes/s, FLOP/s in 16 and 32 bits, NVLink's bytes/s."""
 
     kind: str
-    memory: float
     bandwidth: float
     peak: float
     peak_f32: float
@@ -24,16 +23,16 @@ class Gpu:
 
 
 _GPUS = {
-    "v100_sxm2_16gb": Gpu("V100", 16e9, 0.9e12, 125e12, 15.7e12, 150e9),
-    "v100_sxm2_32gb": Gpu("V100", 32e9, 0.9e12, 125e12, 15.7e12, 150e9),
-    "v100_sxm3_32gb": Gpu("V100", 32e9, 0.9e12, 125e12, 15.7e12, 150e9),
-    "v100_pcie_32gb": Gpu("V100", 32e9, 0.9e12, 112e12, 14e12, 15.75e9),
-    "a100_sxm_40gb": Gpu("A100", 40e9, 1.555e12, 312e12, 19.5e12, 300e9),
-    "a100_sxm_80gb": Gpu("A100", 80e9, 2.039e12, 312e12, 19.5e12, 300e9),
-    "a100_pcie_80gb": Gpu("A100", 80e9, 1.935e12, 312e12, 19.5e12, 31e9),
-    "h100_sxm_80gb": Gpu("H100", 80e9, 3.35e12, 989e12, 67e12, 450e9),
-    "h100_pcie_80gb": Gpu("H100", 80e9, 2.0e12, 756e12, 51e12, 63e9),
-    "h200_sxm_141gb": Gpu("H200", 141e9, 4.8e12, 989e12, 67e12, 450e9),
+    "v100_sxm2_16gb": Gpu("V100", 0.9e12, 125e12, 15.7e12, 150e9),
+    "v100_sxm2_32gb": Gpu("V100", 0.9e12, 125e12, 15.7e12, 150e9),
+    "v100_sxm3_32gb": Gpu("V100", 0.9e12, 125e12, 15.7e12, 150e9),
+    "v100_pcie_32gb": Gpu("V100", 0.9e12, 112e12, 14e12, 15.75e9),
+    "a100_sxm_40gb": Gpu("A100", 1.555e12, 312e12, 19.5e12, 300e9),
+    "a100_sxm_80gb": Gpu("A100", 2.039e12, 312e12, 19.5e12, 300e9),
+    "a100_pcie_80gb": Gpu("A100", 1.935e12, 312e12, 19.5e12, 31e9),
+    "h100_sxm_80gb": Gpu("H100", 3.35e12, 989e12, 67e12, 450e9),
+    "h100_pcie_80gb": Gpu("H100", 2.0e12, 756e12, 51e12, 63e9),
+    "h200_sxm_141gb": Gpu("H200", 4.8e12, 989e12, 67e12, 450e9),
 }
 GPUS = {
     **_GPUS,
@@ -56,7 +55,8 @@ def cluster(
             KindOp(
                 kind.kind,
                 range(devices),
-                memory=int(kind.memory),
+                # All of it ran: memory is no reason to choose another program.
+                memory=int(1e15),
                 memory_bandwidth=kind.bandwidth,
                 peak_flops=peaks,
                 launch_latency=5e-6,

@@ -51,7 +51,8 @@ class Parallelism:
     p: int = 1
     k: int = 1
     zero: int = 0
-    recompute: bool = False
+    checkpoint: str = "none"
+    overlap: bool = False
     schedule: str = ""
     chunks: int | None = None
 
@@ -95,10 +96,11 @@ def distributed(
         p=p.p,
         k=p.k,
         zero=p.zero,
-        checkpoint="full" if p.recompute else "none",
+        checkpoint=p.checkpoint,
         schedule=p.schedule,
         chunks=p.chunks,
         stages=("uniform",) if p.p > 1 else (),
+        overlap=p.overlap,
     ).apply(Context(), module)
     return module
 

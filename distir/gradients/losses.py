@@ -66,9 +66,10 @@ def add_loss(
         wide = accumulation_type(prediction)
         target = step.argument(TensorType(wide, sizes), "label", "labels", position)
         error = build.onnx("Sub", build.cast(prediction, target), target)
-        square = build.onnx("Mul", error, error)
-        axes = build.integers(range(len(sizes)))
-        return build.onnx("ReduceMean", square, axes, keepdims=0)
+        # Not as a ReduceMean, whose gradient is one number for each element: that of the
+        # sum of squares is a multiple of the error, part by part.
+        total = build.onnx("ReduceSumSquare", error, keepdims=0)
+        return build.onnx("Div", total, build.scalar(prod(sizes), total))
     if len(sizes) < 2:
         raise DistIRError(
             f"differentiate: cross_entropy needs logits [..., classes], but "

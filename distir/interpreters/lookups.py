@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp
 from distir.errors import DistIRError
 from distir.program import describe, functions
@@ -162,6 +163,8 @@ class Uses:
 def _lookup(op: Operation, index: int) -> Lookup | None:
     if isinstance(op, CrossEntropyOp) and index == 1:
         return Lookup(op, shape_of(op.logits)[-1], 0, op.ignored)
+    if isinstance(op, CrossEntropySumOp) and index == 3:
+        return Lookup(op, op.count, 0, op.ignored)
     if not isinstance(op, OnnxOp):
         return None
     position = op.operand_position(index)

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
+    UnitAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
@@ -21,6 +22,7 @@ from distir.errors import DistIRError
 from distir.gradients.reverse import FORWARD, SAVED
 from distir.passes.options import DistIRPass
 from distir.program import (
+    KEPT,
     argument_attributes,
     argument_roles,
     drop_unused_results,
@@ -33,7 +35,7 @@ from distir.program import (
 )
 from distir.sharding.rule import rule_for
 
-POLICIES = ("none", "full", "selective")
+POLICIES = ("none", "full", "whole", "selective")
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class _Variants:
     def __init__(self, module: ModuleOp):
         self.module = module
         self.known = functions(module)
-        self.made: dict[tuple[str, frozenset[int]], tuple[FuncOp, FuncOp]] = {}
+        self.made: dict[tuple[str, frozenset[int], str], tuple[FuncOp, FuncOp]] = {}
 
     def dropped(self, pair: _CallPair, policy: str) -> frozenset[int]:
         """The saved results of the forward that the policy does not keep."""
@@ -164,15 +166,15 @@ class _Variants:
             results = {i for i in results if values[i] in core}
         return frozenset(results)
 
-    def apply(self, pair: _CallPair, drop: frozenset[int]) -> None:
-        """Makes one pair of calls recompute these results."""
+    def apply(self, pair: _CallPair, drop: frozenset[int], policy: str) -> None:
+        """Makes one pair of calls recompute these results; all of them, if `whole`."""
         name = pair.backward.callee.string_value()
         backward = self.known[name]
         forward = self.known[pair.forward.callee.string_value()]
         saved = saved_values(backward)
-        key = (name, drop)
+        key = (name, drop, policy)
         if key not in self.made:
-            self.made[key] = self._make(forward, backward, saved, drop)
+            self.made[key] = self._make(forward, backward, saved, drop, policy)
         new = self.made[key][1]
         operands: list[SSAValue] = [
             (pair.forward.operands if kind == "argument" else pair.forward.results)[i]
@@ -191,6 +193,7 @@ class _Variants:
         backward: FuncOp,
         saved: Sequence[tuple[str, int]],
         drop: frozenset[int],
+        policy: str,
     ) -> tuple[FuncOp, FuncOp]:
         new = backward.clone()
         body = new.body.block
@@ -208,7 +211,10 @@ class _Variants:
         entries = [
             entry for entry in saved if entry[0] != "result" or entry[1] not in drop
         ]
-        ops = _needed_ops(gone, known)
+        needed = _needed_ops(gone, known)
+        ops = needed
+        if policy == "whole":
+            ops = [op for op in forward.body.block.ops if not isinstance(op, ReturnOp)]
         position = sum(kind == "argument" for kind, _ in entries)
         for arg in forward.body.block.args:
             if arg in known or not any(arg in op.operands for op in ops):
@@ -222,6 +228,8 @@ class _Variants:
         copies: dict[object, Operation] = {}
         for op in ops:
             copy = op.clone({v: known[v] for v in op.operands})
+            if op not in needed:
+                copy.attributes[KEPT] = UnitAttr()
             assert first is not None
             body.insert_op_before(copy, first)
             copies[_identity(copy)] = copy
@@ -281,9 +289,11 @@ class ActivationCheckpointPass(DistIRPass):
     Trades residuals for recomputation, per call of a differentiated function (a layer).
 
     - `policy`: `none`; `full`: the backward gets the arguments of the layer only and
-      runs its forward again (Chen et al. 2016); `selective`: it recomputes what
-      attention computes between its two products of activations (Korthikanti et al.
-      2022).
+      runs its forward again, as far as gradients need it (Chen et al. 2016); `whole`: it
+      runs all of it again, as `torch.utils.checkpoint` does, also the last product of a
+      GPT's layer, which no gradient needs: slower, and here to predict software that does
+      so; `selective`: it recomputes what attention computes between its two products of
+      activations (Korthikanti et al. 2022).
     - `every`: apply the policy to every n-th layer only; `layers`: to these only
       (indices in program order). All layers by default.
     """
@@ -321,7 +331,7 @@ class ActivationCheckpointPass(DistIRPass):
                 continue
             drop = variants.dropped(pair, self.policy)
             if drop:
-                variants.apply(pair, drop)
+                variants.apply(pair, drop, self.policy)
         erase_unreachable(op)
         for name, kept in drop_unused_results(op).items():
             _renumber_saved(op, name, kept)

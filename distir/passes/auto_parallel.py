@@ -13,6 +13,7 @@ from distir.passes.distribute import check_sequential
 from distir.passes.options import DistIRPass
 from distir.passes.search.auto import AutoSearch, auto_search
 from distir.passes.search.auto_results import emit, nothing_found
+from distir.passes.search.grid import overlaps
 from distir.passes.search.requests import Requests
 
 
@@ -32,8 +33,8 @@ class AutoParallelPass(DistIRPass):
 
     - `profile`: what devices reach in practice, as in `simulate`;
     - `world_size`: devices to use; all of the cluster by default;
-    - `micro_batches`, `zero`, `checkpoint`, `schedules`: the only values of these options
-      that may be chosen; by default all;
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
+      values of these options that may be chosen; by default all;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split;
     - `time_limit`: seconds; when they are over, the best plan found is taken, and if none fits
@@ -49,6 +50,7 @@ class AutoParallelPass(DistIRPass):
     zero: tuple[int, ...] = ()
     checkpoint: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
+    overlap: tuple[str, ...] = ()
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     time_limit: float | None = None
@@ -79,6 +81,7 @@ class AutoParallelPass(DistIRPass):
             zero=self.zero,
             checkpoint=self.checkpoint,
             schedules=self.schedules,
+            overlap=overlaps(self.overlap),
             time_limit=self.time_limit,
             jobs=self.jobs,
         )

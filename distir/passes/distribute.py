@@ -303,14 +303,15 @@ class DistributePass(DistIRPass):
         if self.is_pipelined:
             if self._searches_stages:
                 self._stage_search().apply(ctx, op)
-            self._pipeline().apply(ctx, op)
+            self.pipeline().apply(ctx, op)
         LowerReshardPass().apply(ctx, op)
 
     def schedule_of(self, trains: bool) -> Schedule:
         """The schedule of the pipeline, of a training step or not. Raises DistIRError."""
-        return self._pipeline().schedule_of(self.k, trains)
+        return self.pipeline().schedule_of(self.k, trains)
 
-    def _pipeline(self) -> PipelinePass:
+    def pipeline(self) -> PipelinePass:
+        """The pass that makes the pipeline."""
         return PipelinePass(
             p=self.p,
             schedule=self.schedule,

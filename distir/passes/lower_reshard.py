@@ -9,17 +9,13 @@ from math import prod
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Operation, SSAValue
-from xdsl.pattern_rewriter import (
-    PatternRewriter,
-    PatternRewriteWalker,
-    RewritePattern,
-    op_type_rewrite_pattern,
-)
+from xdsl.rewriter import Rewriter
 
 from distir.dialects import collective, dist
 from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
+from distir.program import functions
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.reshard import Step, plan_reshard
@@ -62,20 +58,6 @@ def plan_between_meshes(
     return [Step("send", (), here), *plan_reshard(here, after, shape, target)]
 
 
-def expand(
-    source: SSAValue, after: Layout, known: Mapping[str, Mesh]
-) -> list[Operation]:
-    """The ops that bring a distributed value to a layout; none if it has it."""
-    type_, before = source.type, layout_of(source)
-    if not isinstance(type_, TensorType) or before is None:
-        raise DistIRError(f"dist.reshard: {source.type} has no layout to start from")
-    ops: list[Operation] = []
-    for step in plan_between_meshes(before, after, type_.get_shape(), known):
-        ops.append(op_of_step(source, step))
-        source = ops[-1].results[0]
-    return ops
-
-
 def op_of_step(source: SSAValue, step: Step) -> Operation:
     """The collective or send that takes a distributed value one step further."""
     assert isinstance(source.type, TensorType)
@@ -85,23 +67,36 @@ def op_of_step(source: SSAValue, step: Step) -> Operation:
     return _COLLECTIVES[step.kind](source, step.axes, result_type)
 
 
-@dataclass
-class LowerReshard(RewritePattern):
-    """Replaces a `dist.reshard` by the cheapest chain of collectives and sends."""
+class ReshardLowering:
+    """Replaces each `dist.reshard` by the cheapest chain of collectives and sends."""
 
-    known: Mapping[str, Mesh]
+    def __init__(self, module: ModuleOp):
+        self.known = meshes(module)
+        # By the types before and after, which the module keeps: they come again and again.
+        self._steps: dict[tuple[int, int], list[Step]] = {}
 
-    @op_type_rewrite_pattern
-    def match_and_rewrite(
-        self, op: dist.ReshardOp, rewriter: PatternRewriter, /
-    ) -> None:
-        after = layout_of(op.result)
-        assert after is not None
-        ops = expand(op.source, after, self.known)
-        for new_op in ops:
+    def lower(self, op: dist.ReshardOp) -> None:
+        """Replaces one of them. Raises DistIRError."""
+        ops: list[Operation] = []
+        value: SSAValue = op.source
+        for step in self._plan(op):
+            ops.append(op_of_step(value, step))
+            value = ops[-1].results[0]
             if SCOPE in op.attributes:
-                new_op.attributes[SCOPE] = op.attributes[SCOPE]
-        rewriter.replace(op, ops, [ops[-1].results[0] if ops else op.source])
+                ops[-1].attributes[SCOPE] = op.attributes[SCOPE]
+        Rewriter.replace_op(op, ops, [value])
+
+    def _plan(self, op: dist.ReshardOp) -> list[Step]:
+        type_ = op.source.type
+        key = id(type_), id(op.result.type)
+        if key not in self._steps:
+            before, after = layout_of(type_), layout_of(op.result)
+            if not isinstance(type_, TensorType) or before is None or after is None:
+                raise DistIRError(f"dist.reshard: {type_} has no layout to start from")
+            self._steps[key] = plan_between_meshes(
+                before, after, type_.get_shape(), self.known
+            )
+        return self._steps[key]
 
 
 @dataclass(frozen=True)
@@ -114,6 +109,13 @@ class LowerReshardPass(DistIRPass):
     name = "lower-reshard"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        PatternRewriteWalker(
-            LowerReshard(meshes(op)), apply_recursively=False
-        ).rewrite_module(op)
+        lowering = ReshardLowering(op)
+        found = [
+            inner
+            for function in functions(op).values()
+            for block in function.body.blocks
+            for inner in block.ops
+            if isinstance(inner, dist.ReshardOp)
+        ]
+        for reshard in found:
+            lowering.lower(reshard)

@@ -140,7 +140,9 @@ class _Partitioner:
         versions = self.versions[value]
         if layout in versions or not isinstance(value.type, TensorType):
             return versions.get(layout) or next(iter(versions.values()))
-        source = min(versions.values(), key=lambda v: self._price(v, layout))
+        source = next(iter(versions.values()))
+        if len(versions) > 1:
+            source = min(versions.values(), key=lambda v: self._price(v, layout))
         reshard = ReshardOp(source, with_layout(value.type, layout))
         if SCOPE in user.attributes:
             reshard.attributes[SCOPE] = user.attributes[SCOPE]

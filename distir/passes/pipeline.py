@@ -10,18 +10,16 @@ from pathlib import Path
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
+from distir.passes.pipelines.division import Division
 from distir.passes.pipelines.emit import Emitter
 from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.functions import Group
-from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.split_calls import CallSplitter
-from distir.passes.pipelines.stages import Placer, forward_stages
 from distir.passes.pipelines.structure import Structure
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
 from distir.sharding.mesh import Mesh
@@ -34,21 +32,22 @@ NAMES = {
 }
 
 
-def _stage_meshes(
-    module: ModuleOp, mesh: Mesh, ranks: int
-) -> tuple[list[Mesh], MeshOp]:
+def _stage_meshes(division: Division, ranks: int) -> list[MeshOp]:
     """A mesh for each pipeline rank over the devices that are its, in place of the old."""
-    (old,) = (op for op in module.body.block.ops if isinstance(op, MeshOp))
+    mesh = division.structure.mesh
+    (old,) = (op for op in division.module.body.block.ops if isinstance(op, MeshOp))
     axes = [(axis, size) for axis, size in mesh.axes[1:] if size > 1]
     size = prod(n for _, n in axes)
-    made: list[Mesh] = []
-    for rank in range(ranks):
-        name = mesh.name if ranks == 1 else f"stage{rank}"
-        devices = range(rank * size, (rank + 1) * size)
-        new = MeshOp(name, old.cluster.string_value(), axes, devices)
-        Rewriter.insert_op(new, InsertPoint.before(old))
-        made.append(Mesh.of(new))
-    return made, old
+    cluster = old.cluster.string_value()
+    return [
+        MeshOp(
+            mesh.name if ranks == 1 else f"stage{rank}",
+            cluster,
+            axes,
+            range(rank * size, (rank + 1) * size),
+        )
+        for rank in range(ranks)
+    ]
 
 
 @dataclass(frozen=True)
@@ -117,30 +116,41 @@ class PipelinePass(DistIRPass):
         return build_schedule(name, self.p, micro_batches, self.chunks)
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        structure = Structure(op)
+        ops = self.emit(self.divide(op))
+        block = op.body.block
+        for old in list(block.ops):
+            old.detach()
+        block.add_ops(ops)
+
+    def divide(self, module: ModuleOp) -> Division:
+        """The first part: takes the program apart, in place. Raises DistIRError."""
+        structure = Structure(module)
         schedule = self.schedule_for(structure)
         splits = any(
             a.phase is Phase.BACKWARD_INPUT for row in schedule.actions for a in row
         )
-        if splits and CallSplitter(op).split(structure.backward):
-            structure = Structure(op)
-        forward = forward_stages(structure, schedule.stages, self.stages)
-        placer = Placer(structure, forward)
-        _postpone(structure, placer)
-        meshes, old = _stage_meshes(op, structure.mesh, schedule.ranks)
-        fold = Fold(op, structure.mesh, meshes)
+        if splits and CallSplitter(module).split(structure.backward):
+            structure = Structure(module)
+        return Division.of(module, structure, schedule.stages, self.stages)
+
+    def emit(self, division: Division) -> list[Operation]:
+        """The second part: the ops of a module that holds the pipeline."""
+        structure = division.structure
+        schedule = self.schedule_for(structure)
+        ops = _stage_meshes(division, schedule.ranks)
+        meshes = [Mesh.of(op) for op in ops]
+        entry = structure.function.sym_name.data
+        fold = Fold(structure.functions, entry, structure.mesh, meshes)
         emitter = Emitter(
             structure,
             fold,
-            _groups(structure, placer, schedule),
-            placer.stages,
+            _groups(division, schedule),
+            division.homes,
             [meshes[schedule.stage_rank(s)] for s in range(schedule.stages)],
             asynchronous=not self.blocking_sends,
         )
         function = emitter.run(schedule)
-        Rewriter.insert_op(function, InsertPoint.before(structure.function))
-        structure.function.detach()
-        old.detach()
+        return division.program(ops, [*fold.made.values(), function])
 
     def _check(self, schedule: Schedule, structure: Structure) -> None:
         check_schedule(schedule)
@@ -165,45 +175,14 @@ class PipelinePass(DistIRPass):
             )
 
 
-def _postpone(structure: Structure, placer: Placer) -> None:
-    """
-    Ops on gradients alone that are linear may as well come after the micro-batches, on
-    their sum: once instead of for each. So do those of one operand, and those that would
-    send gradients between stages for each micro-batch (tied weights). A cast stays: the sum
-    is to have its element type.
-    """
-    kinds = structure.kinds
-    for op in reversed(structure.backward):
-        users = {u.operation for r in op.results for u in r.uses}
-        if any(kinds.get(u, Kind.AFTER) is not Kind.AFTER for u in users):
-            continue
-        if op.name == "onnx.Cast":
-            continue
-        times = [over_time(v).kind for v in op.operands]
-        if "split" in times or "partial" not in times:
-            continue
-        if any(over_time(r).kind != "partial" for r in op.results):
-            continue
-        stages = {
-            placer.stages[v.owner]
-            for v, time in zip(op.operands, times, strict=True)
-            if time == "partial" and isinstance(v.owner, Operation)
-        }
-        if times.count("partial") == 1 or len(stages) > 1:
-            kinds[op] = Kind.AFTER
-            del placer.stages[op]
-    structure.backward = [op for op in structure.backward if kinds[op] is Kind.EACH]
-
-
-def _groups(
-    structure: Structure, placer: Placer, schedule: Schedule
-) -> dict[tuple[int, Phase], Group]:
+def _groups(division: Division, schedule: Schedule) -> dict[tuple[int, Phase], Group]:
     """The ops of every stage and phase that the schedule has."""
+    structure = division.structure
     groups: dict[tuple[int, Phase], Group] = {}
     phases = {(a.stage, a.phase) for row in schedule.actions for a in row}
     for stage, phase in sorted(phases, key=lambda p: (p[0], p[1].value)):
         source = structure.forward if phase is Phase.FORWARD else structure.backward
-        ops = [op for op in source if placer.stages[op] == stage]
+        ops = [op for op in source if division.stages[op] == stage]
         if phase in (Phase.BACKWARD_INPUT, Phase.BACKWARD_WEIGHT):
             first = _needed_by_others(ops, structure)
             wanted = phase is Phase.BACKWARD_INPUT

@@ -19,6 +19,7 @@ from distir.passes.search import (
     chosen,
     distribute_pass,
     nothing_fits,
+    overlaps,
     ranked,
     run,
     trains,
@@ -30,8 +31,8 @@ from distir.passes.search.programs import replace_cluster
 class SearchGridPass(DistIRPass):
     """
     Distributes a program as the best point of a grid says: all degrees d x t x p that use
-    up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies and pipeline
-    schedules are distributed and simulated; of those that fit into memory, the one with
+    up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline
+    schedules and overlap are distributed and simulated; of those that fit into memory, the one with
     the highest throughput is it (DistIR section 5). `dist.notes` says which that was.
 
     - `cluster`: a built-in cluster or a file; by default the module's own;
@@ -42,6 +43,7 @@ class SearchGridPass(DistIRPass):
       training step also of a single rank;
     - `zero`, `checkpoint`: stages and policies to try in a training step;
     - `schedules`: to try in pipelines, by default that of `pipeline`;
+    - `overlap`: `off`, `on` or both: whether communication overlaps computation;
     - `jobs`: processes; 0 for one on each core.
     """
 
@@ -55,6 +57,7 @@ class SearchGridPass(DistIRPass):
     zero: tuple[int, ...] = (0,)
     checkpoint: tuple[str, ...] = ("none",)
     schedules: tuple[str, ...] = ()
+    overlap: tuple[str, ...] = ("off",)
     jobs: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -67,6 +70,7 @@ class SearchGridPass(DistIRPass):
             zero=self.zero,
             checkpoint=self.checkpoint,
             schedules=self.schedules,
+            overlap=overlaps(self.overlap),
         )
         programs = Programs.of([op], cluster, self.profile)
         found = run(programs, space.configurations(), self.jobs)

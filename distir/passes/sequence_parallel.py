@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import (
     PatternRewriter,
@@ -22,10 +22,19 @@ from distir.gradients.reverse import FORWARD
 from distir.passes.activation_checkpoint import saved_values
 from distir.passes.annotations import axis_mesh
 from distir.passes.options import DistIRPass
-from distir.program import describe, functions, return_op
+from distir.program import (
+    describe,
+    entry_function,
+    functions,
+    result_names,
+    return_op,
+)
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import rule_for, shape_of
 from distir.sharding.rules.builder import constant_operand
+
+LOSS = "loss"
+"""The result of a training step behind which its backward is."""
 
 RESIDUALS = ("parts", "whole")
 NORMALIZATIONS: dict[str, tuple[int, ...]] = {
@@ -169,6 +178,33 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
                 constrain = _split_sequence(value, value.owner, mesh, axis)
                 Rewriter.insert_op(constrain, InsertPoint.before(returned))
                 returned.operands[i] = constrain.result
+    _keep_parts_behind_loss(entry_function(module), mesh, axis)
+
+
+def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
+    """The same for what the entry itself computes: the last norm, in front of the logits."""
+    names = result_names(entry)
+    if LOSS not in names:
+        return
+    loss = return_op(entry).operands[names.index(LOSS)].owner
+    if not isinstance(loss, Operation):
+        return
+    for value in _computed_in_parts(entry, axis):
+        owner = value.owner
+        if not isinstance(owner, Operation) or not owner.is_before_in_block(loss):
+            continue
+        later = [
+            use
+            for use in value.uses
+            if loss.is_before_in_block(use.operation)
+            and not isinstance(use.operation, ReturnOp)
+        ]
+        if not later:
+            continue
+        constrain = _split_sequence(value, owner, mesh, axis)
+        Rewriter.insert_op(constrain, InsertPoint.after(loss))
+        for use in later:
+            use.operation.operands[use.index] = constrain.result
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.passes.annotations import requested_layout
+from distir.passes.sharding_parts import Decomposer
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -54,15 +55,12 @@ from distir.sharding.choice import (
     add_placement,
     placement_in,
 )
-from distir.sharding.decompose import decompose
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import (
     Dim,
-    infer,
     layout_for,
     rank_of,
-    rule_for,
     shape_of,
 )
 
@@ -119,8 +117,8 @@ class ShardingPlan:
         """
         The cheapest choice for one axis given those before. With `free_parameters`,
         parameters without a request may be split as suits; `is_forward` says that this is
-        the forward of a training step. Ops that the choice splits
-        along a reduction although they add something afterwards are decomposed.
+        the forward of a training step. Ops that the choice splits where only their
+        decompositions can be split are decomposed.
         """
         self.mesh.size(axis)
         while True:
@@ -141,13 +139,8 @@ class ShardingPlan:
                 is_forward=is_forward,
             )
             choice = chooser.solve(self.entry.sym_name.data, keys)[0]
-            pending = [
-                c.op for solved in reachable(choice) for c in solved.ops if c.decompose
-            ]
-            if not pending:
+            if Decomposer(self.ops, reachable(choice), self.mesh, axis).run():
                 return chooser, choice
-            for op in dict.fromkeys(pending):
-                self._decompose(op)
 
     def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
         keys: list[ArgumentKey] = []
@@ -161,31 +154,6 @@ class ShardingPlan:
                 placement = FREE
             keys.append((placement, source))
         return keys
-
-    def _decompose(self, op: Operation) -> None:
-        """Replaces an op by one without addend and the addition of it."""
-        parts = decompose(op)
-        if parts is None:
-            raise DistIRError(
-                f"{describe(op)} adds an operand after its reduction and has no "
-                f"decomposition; its reduction cannot be split"
-            )
-        base = self.ops.pop(op, None)
-        if base is not None:
-            whole = Layout(self.mesh.name)
-            layouts = dict(zip(op.operands, base.operands, strict=True))
-            for part in parts:
-                operands = [layouts.get(v, whole) for v in part.operands]
-                if part is parts[0]:
-                    # By position: one value may be two operands, in different layouts.
-                    operands = base.operands[: len(operands)]
-                self.ops[part] = self._inferred(part, operands)
-                layouts |= zip(part.results, self.ops[part].results, strict=True)
-        Rewriter.replace_op(op, list(parts))
-
-    def _inferred(self, op: Operation, operands: list[Layout]) -> OpLayouts:
-        inference = infer(rule_for(op), operands, self.mesh)
-        return OpLayouts(operands, list(inference.results), dict(inference.assignment))
 
     def add_axis(self, axis: str) -> None:
         """Chooses for one more axis and records the outcome for every op."""

@@ -29,18 +29,43 @@ def _shown(type_: Attribute) -> str:
     return f"layout {layout}" if layout is not None else f"type {type_}"
 
 
-class _Verifier:
+class DistributionVerifier:
+    """
+    The check of one program. What it found right, it can check once more for other sizes of
+    the mesh's axes (`verify_on`), without going through the program.
+    """
+
     def __init__(self, module: ModuleOp):
         self.meshes: Mapping[str, Mesh] = meshes(module)
         self.functions = functions(module)
         self.entry = entry_function(module)
         # Types, and pairs of types of sends, that were found right, by their ids: the
         # same few types come again and again.
-        self._right: set[int] = set()
+        self._right: dict[int, Attribute] = {}
         self._sends: set[tuple[int, int]] = set()
         self._signatures = Signatures()
-        self._checked: set[int] = set()
+        self._checked: dict[int, Operation] = {}
         """Signatures of ops that were found right, so that all alike are."""
+
+    def verify(self) -> None:
+        """Raises DistIRError, naming op and expected layout, at the first type error."""
+        for function in self.functions.values():
+            if not function.is_declaration:
+                self.function(function)
+
+    def verify_on(self, known: Mapping[str, Mesh]) -> None:
+        """
+        Checks a program that was found right once more, with other sizes of the axes of
+        its meshes: all that depends on these. Raises DistIRError.
+        """
+        self.meshes = known
+        for type_ in self._right.values():
+            self.type(type_, "the program")
+        for op in self._checked.values():
+            try:
+                self._infer(op)
+            except (DistIRError, VerifyException) as error:
+                raise DistIRError(f"{describe(op)}: {error}") from error
 
     def function(self, function: FuncOp) -> None:
         name = function.sym_name.data
@@ -76,7 +101,7 @@ class _Verifier:
         if layout.mesh not in self.meshes:
             raise DistIRError(f"{what}: there is no device.mesh @{layout.mesh}")
         check_layout(type_.get_shape(), layout, self.meshes[layout.mesh], what)
-        self._right.add(id(type_))
+        self._right[id(type_)] = type_
 
     def op(self, op: Operation, function: FuncOp) -> None:
         if isinstance(op, CallOp):
@@ -173,8 +198,12 @@ class _Verifier:
 
     def compute(self, op: Operation) -> None:
         signature = self._signatures.of(op, None)
-        if signature in self._checked:
-            return
+        if signature not in self._checked:
+            self._infer(op)
+            self._checked[signature] = op
+
+    def _infer(self, op: Operation) -> None:
+        """The results have the layouts that the op's rule gives for its operands'."""
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
             return
@@ -196,15 +225,11 @@ class _Verifier:
                     f"result {i} has layout {actual}, expected layout {expected} from "
                     f"the layouts of its operands"
                 )
-        self._checked.add(signature)
 
 
 def verify_distribution(module: ModuleOp) -> None:
     """Raises DistIRError, naming op and expected layout, at the first type error."""
-    verifier = _Verifier(module)
-    for function in verifier.functions.values():
-        if not function.is_declaration:
-            verifier.function(function)
+    DistributionVerifier(module).verify()
 
 
 @dataclass(frozen=True)

@@ -1,98 +1,118 @@
 """
-Ops with addends as ops without: what lets a reduction factor be split.
+Ops as other ops that can be split where they cannot.
 
-A Gemm with a bias that is partial over an axis would add the bias once per device.
-Without it the partial results are reduced first, then the bias is added once.
+A Gemm with a bias that is partial over an axis would add the bias once per device: without
+it the partial results are reduced first, then the bias is added once. A cross-entropy
+needs all classes: in steps, each of which leaves partial numbers per label, it does not.
+Rules name such factors (`Rule.decomposed`); decompositions are registered by op name:
+
+```python
+@decomposition("onnx.Gemm")
+def gemm(op: Operation) -> list[Operation] | None: ...
+```
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-import numpy as np
-from xdsl.dialects.builtin import TensorType, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OMITTED, OnnxOp, operator
-from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
+from distir.dialects.dist import SCOPE, Layout, Shard
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import infer, rule_for
+
+Decomposition = Callable[[Operation], list[Operation] | None]
+_DECOMPOSITIONS: dict[str, Decomposition] = {}
+
+
+def decomposition(*names: str) -> Callable[[Decomposition], Decomposition]:
+    """
+    Registers a function as the decomposition of the ops with these names, whose rules it
+    is beside. It gives None for an op whose rule has no factors to decompose for.
+    """
+
+    def register(function: Decomposition) -> Decomposition:
+        for name in names:
+            _DECOMPOSITIONS[name] = function
+        return function
+
+    return register
 
 
 def decompose(op: Operation) -> list[Operation] | None:
     """
-    New, detached ops that compute the same as an op of the sequential form whose rule has
-    addends: first the op without them, on its other operands in their order, then an
-    addition. The results of the last one replace the op's. None for ops without addends.
+    New, detached ops that compute the same as an op of the sequential form. They split
+    what its rule calls `decomposed`; the results of the last one replace the op's. None
+    for an op that nothing is gained for.
     """
-    function = _DECOMPOSITIONS.get(op.name)
-    if function is None or not isinstance(op, OnnxOp) or op.input(2) is None:
+    if not rule_for(op).decomposed:
         return None
-    return function(op)
+    function = _DECOMPOSITIONS.get(op.name)
+    return None if function is None else function(op)
 
 
-def _scope(op: OnnxOp) -> dict[str, Attribute]:
-    return {SCOPE: op.attributes[SCOPE]} if SCOPE in op.attributes else {}
+def discard(parts: Sequence[Operation]) -> None:
+    """Erases the detached ops of a decomposition that was only looked at."""
+    for part in reversed(parts):
+        part.erase()
 
 
-def _new(
-    op: OnnxOp,
-    name: str,
-    inputs: list[SSAValue | Operation | None],
-    result_type: Attribute,
-    attributes: dict[str, Any] | None = None,
-) -> OnnxOp:
-    return operator(name).build_op(inputs, [result_type], attributes, _scope(op))
+class PartLayouts(NamedTuple):
+    """The layouts of one op of a decomposition, and how its factors are split."""
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    assignment: Mapping[int, tuple[Shard, ...]]
 
 
-def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
-    """The op on its first two inputs."""
-    attributes = {k: v for k, v in op.properties.items() if k not in (OMITTED, *drop)}
-    return type(op).build_op(
-        [op.input(0), op.input(1)], [op.results[0].type], attributes, _scope(op)
-    )
+def layouts_of_parts(
+    op: Operation, parts: Sequence[Operation], operands: Sequence[Layout], mesh: Mesh
+) -> list[PartLayouts]:
+    """
+    The layouts in a decomposition when the op's operands come in these. What one part
+    leaves partial is brought together before the next ones use it. Raises ShardingError
+    where a part cannot work on that.
+    """
+    known: dict[SSAValue, Layout] = dict(zip(op.operands, operands, strict=True))
+    whole = Layout(mesh.name)
+    found: list[PartLayouts] = []
+    for part in parts:
+        given = [known.get(value, whole) for value in part.operands]
+        for i, (mine, value) in enumerate(
+            zip(op.operands, part.operands, strict=False)
+        ):
+            # By position: one value may be two operands, in different layouts.
+            given[i] = operands[i] if mine is value else given[i]
+        inferred = infer(rule_for(part), given, mesh)
+        found.append(PartLayouts(tuple(given), inferred.results, inferred.assignment))
+        for result, layout in zip(part.results, inferred.results, strict=True):
+            known[result] = layout.without_partial(layout.partial_axes)
+    return found
 
 
-def _gemm(op: OnnxOp) -> list[Operation]:
-    """`alpha A B + beta C`."""
-    product = _product(op, ("beta",))
-    bias = op.input(2)
-    assert bias is not None and isinstance(bias.type, TensorType)
-    ops: list[Operation] = [product]
-    beta = op.attribute("beta")
-    if beta != 1:
-        value = np.array(beta, dtype=numpy_dtype(bias.type.element_type))
-        type_ = tensor_type((), bias.type.element_type)
-        scale = _new(op, "Constant", [], type_, {"value": constant_attr(value)})
-        scaled = _new(op, "Mul", [bias, scale], bias.type)
-        ops += [scale, scaled]
-        bias = scaled.results[0]
-    return [*ops, _new(op, "Add", [product, bias], op.results[0].type)]
+def equal_before(part: Operation) -> Operation | None:
+    """
+    An op before this one in its block that computes the same of the same operands: the
+    gradient of a loss needs what the loss has computed.
+    """
+    if not part.operands:
+        return None
+    for use in part.operands[0].uses:
+        other = use.operation
+        if (
+            other is not part
+            and other.name == part.name
+            and other.parent is part.parent
+            and list(other.operands) == list(part.operands)
+            and other.properties == part.properties
+            and _own_attributes(other) == _own_attributes(part)
+            and other.is_before_in_block(part)
+        ):
+            return other
+    return None
 
 
-def _convolution(op: OnnxOp) -> list[Operation]:
-    """The bias, one number per output channel, gets dimensions of size 1 for space."""
-    product = _product(op)
-    bias, result = op.input(2), op.results[0].type
-    assert bias is not None
-    assert isinstance(bias.type, TensorType) and isinstance(result, TensorType)
-    space = result.get_num_dims() - 2
-    axes = np.arange(1, 1 + space, dtype=np.int64)
-    constant = _new(
-        op,
-        "Constant",
-        [],
-        tensor_type((space,), i64),
-        {"value": constant_attr(axes)},
-    )
-    shape = (*bias.type.get_shape(), *[1] * space)
-    type_ = tensor_type(shape, bias.type.element_type)
-    aligned = _new(op, "Unsqueeze", [bias, constant], type_)
-    return [product, constant, aligned, _new(op, "Add", [product, aligned], result)]
-
-
-_DECOMPOSITIONS: dict[str, Callable[[OnnxOp], list[Operation]]] = {
-    "onnx.Gemm": _gemm,
-    "onnx.Conv": _convolution,
-    "onnx.ConvTranspose": _convolution,
-}
+def _own_attributes(op: Operation) -> dict[str, object]:
+    return {name: attr for name, attr in op.attributes.items() if name != SCOPE}

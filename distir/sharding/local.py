@@ -23,6 +23,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
+from distir.program import made_with
 from distir.sharding.layout import local_type
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Assignment, Rule, infer, rule_for
@@ -127,6 +128,9 @@ def local_ops_along(
     axis, results of these types. A `collective.coordinate` among them stands for the
     place along the axis.
     """
+    form = _LOCAL_FORMS.get(op.name)
+    if form is None:
+        return [made_with(op, operands, result_types)]
     rule = rule_for(op)
     whole = Layout(mesh.name)
     inference = infer(rule, [layout_of(v) or whole for v in op.operands], mesh)
@@ -139,5 +143,4 @@ def local_ops_along(
     context = LocalContext(
         op, operands, result_types, line, {axis: 0}, rule, assignment
     )
-    form = _LOCAL_FORMS.get(op.name)
-    return [context.same_op()] if form is None else form(context)
+    return form(context)

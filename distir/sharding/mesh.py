@@ -46,6 +46,11 @@ class Mesh:
             raise DistIRError(f"mesh @{self.name} has no axis {axis!r} (axes: {known})")
         return self.sizes[axis]
 
+    def with_size(self, axis: str, size: int) -> Mesh:
+        """The mesh with another size of that axis, over as many devices as before."""
+        axes = tuple((a, size if a == axis else n) for a, n in self.axes)
+        return Mesh(self.name, axes, self.devices)
+
     def position_of_axis(self, axis: str) -> int:
         """The index into `axes` of an axis."""
         return list(self.sizes).index(axis)

@@ -71,8 +71,8 @@ class Rule:
     - `operands`, `results`: per operand (in `op.operands` order) and result, per
       dimension its factors. A dimension of size 1 that broadcasts has none.
     - `linear`: how partial values may pass through.
-    - `addends`: operands that the op adds after its reduction (Gemm's bias); while
-      there are any, a reduction factor cannot be split (decompose the op first).
+    - `decomposed`: factors that the op cannot split itself, only its decomposition can
+      (`decompose`): the reduction of a Gemm with a bias, the classes of a cross-entropy.
     - `partial_results`: for a parallel factor the results that it does not appear in
       because they are reduced over it (a kernel that gives both the gradient of its
       input, per row, and that of a weight, summed over the rows). Splitting the factor
@@ -84,7 +84,7 @@ class Rule:
     operands: tuple[tuple[Dim, ...], ...] = ()
     results: tuple[tuple[Dim, ...], ...] = ()
     linear: tuple[Linear, ...] = ()
-    addends: frozenset[int] = field(default_factory=frozenset)
+    decomposed: frozenset[int] = field(default_factory=frozenset)
     partial_results: Mapping[int, frozenset[int]] = field(
         default_factory=dict[int, frozenset[int]]
     )
@@ -265,10 +265,10 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
     for f, shards in assignment.items():
         kind = rule.factors[f].kind
         for shard in shards:
-            if kind == "replicate" or (kind == "reduction" and rule.addends):
+            if kind == "replicate" or f in rule.decomposed:
                 why = (
-                    "adds an operand after its reduction; decompose it first"
-                    if rule.addends and kind == "reduction"
+                    "cannot do that by itself; decompose it first"
+                    if f in rule.decomposed
                     else "needs that dimension whole"
                 )
                 index, d = _where(rule, f)

@@ -61,7 +61,7 @@ def add_cluster_arguments(parser: ArgumentParser) -> None:
         "--cluster",
         required=True,
         metavar="NAME|FILE",
-        help="dgx2, dgx-a100, dgx-h100, dgx-h200, cpu, or an .mlir file with a "
+        help="dgx2, dgx-a100, dgx-h100, dgx-h200, v100-roce, cpu, or an .mlir file with a "
         "device.cluster",
     )
     parser.add_argument(

@@ -73,6 +73,7 @@ def search(
     """Searches, showing how far it is; and whether the user ended it. Raises DistIRError."""
     from distir.hardware import load_cluster
     from distir.passes.search.auto import auto_search
+    from distir.passes.search.grid import overlaps
     from distir.passes.search.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
@@ -96,6 +97,7 @@ def search(
         zero=arguments.zero or (),
         checkpoint=arguments.checkpoint or (),
         schedules=arguments.schedules,
+        overlap=overlaps(arguments.overlap or ()),
         time_limit=arguments.time_limit,
         jobs=arguments.jobs,
         heard=heard,
@@ -137,7 +139,10 @@ def explain(search: AutoSearch) -> None:
     assert best is not None
     evaluator, profiles = Evaluator(search.programs), search.programs.profiles
     plans = [best, *([other] if other else [])]
-    costs = [by_scope(evaluator.distributed(plan), profiles) for plan in plans]
+    costs = [
+        by_scope(evaluator.distributed(plan.configuration, plan.layouts), profiles)
+        for plan in plans
+    ]
     print(f"\nchosen: {best.configuration}, {seconds_text(best.step_time_s)} a step")
     if other is not None:
         slower = 100 * (other.step_time_s / best.step_time_s - 1)

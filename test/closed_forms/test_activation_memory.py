@@ -1,6 +1,6 @@
 """
-Bytes of activations that a training step keeps, by simulation, against closed forms: M1
-and M2 (Korthikanti et al. 2022, section 4.1 and Table 2) and M4 (Chen et al. 2016).
+Bytes of activations that a training step keeps, by simulation, against closed forms: M1,
+M2 and M3 (Korthikanti et al. 2022, sections 4.1 to 4.3) and M4 (Chen et al. 2016).
 
 Layers share their weights here, so that the peak grows from layer to layer by what a
 layer keeps for its backward and by nothing else. Masks of dropout are stored
@@ -16,20 +16,30 @@ import pytest
 from closed_forms.towers import (
     Sizes,
     attention_alone,
+    distributed,
     mlp_alone,
     peak_memory,
     per_layer,
+    tower,
+    training_step,
     without_norms,
 )
 from programs import parse
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, f32
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation
 
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import onnx_element_type
 from distir.hardware import load_cluster
 from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.cost.memory_report import MemoryReport
+from distir.interpreters.cost.value_kinds import ACTIVATIONS, RECEIVED
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.differentiate import DifferentiatePass
+from distir.program import entry_function, return_op, scope_of
+from distir.sharding.rule import shape_of
 
 MODELS = {
     "22B": Sizes(h=6144, a=64, b=4, s=2048),
@@ -97,6 +107,59 @@ def test_m2_activation_bytes_of_the_blocks(
     x = MODELS[model]
     expected = each * x.s * x.b * x.h + squares * x.a * x.s * x.s * x.b
     assert per_layer(peak_memory, x, dropout=0.1, change=change) == expected
+
+
+def logits_in_f32(module: ModuleOp) -> ModuleOp:
+    """Megatron's logits are converted before the loss."""
+    main = entry_function(module)
+    returned = return_op(main)
+    (logits,) = returned.operands
+    type_ = TensorType(f32, shape_of(logits.type))
+    to = {"to": onnx_element_type(f32)}
+    cast = operator("Cast").build_op([logits], [type_], to, {})
+    main.body.block.insert_op_before(cast, returned)
+    returned.operands[0] = cast.results[0]
+    inputs = main.function_type.inputs.data
+    main.properties["function_type"] = FunctionType.from_lists(inputs, [type_])
+    return module
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_m3_activation_bytes_around_the_layers(layers: int) -> None:
+    """
+    Beside its layers (M1), a step under tensor and sequence parallelism keeps the mask of
+    the input's dropout, sbh / t, and what the last norm, the matrix behind it and the loss
+    start from, 4sbh / t (1 + V / h): the logits in f32, of this device's part of the
+    vocabulary.
+    """
+    x, t = Sizes(h=6144, a=64, b=4, s=2048, v=51200), 8
+    module = distributed(
+        training_step(logits_in_f32(tower(layers, x, dropout=0.1))),
+        t=t,
+        sequence_parallel=True,
+    )
+    memory = MemoryReport.of(simulate(module)).largest
+    # The loss is known, and its gradient is there in the same moment.
+    assert memory.peak_op == "train.cross_entropy_part_grad loss"
+    logits = 4 * x.s * x.b * x.v // t
+    kept: list[int] = []
+    for held in memory.held:
+        if held.kind not in (ACTIVATIONS, RECEIVED) or held.value is None:
+            continue
+        owner = held.value.owner
+        assert isinstance(owner, Operation)
+        if owner.name == "train.cross_entropy_part_grad":
+            assert held.size == logits
+        elif shape_of(held.value.type) in ((), (x.b, x.s)):
+            # The loss, and the maximum and the sum of each label's logits.
+            assert held.size in (4, 4 * x.b * x.s)
+        elif owner.name != "onnx.Transpose" or scope_of(owner) != "lm_head":
+            kept.append(held.size)  # (that one is the weight, seen from the other side)
+    sbh = x.s * x.b * x.h
+    layer = BYTES["tp_sp"][0]
+    around = sbh // t + 4 * sbh // t + logits
+    assert around == 241172480
+    assert sum(kept) == layers * layer + around
 
 
 WIDTH, BATCH = 64, 4096

@@ -64,7 +64,7 @@ def test_f4_full_recomputation() -> None:
     Recomputing a layer computes its forward twice: 4 / 3 of the operations. That is so
     where its last op needs the products before it, as a norm behind them does. In GPT the
     last op adds the MLP's product to its input; no gradient needs that product, and it is
-    not computed again: 8 B s h^2 less.
+    not computed again: 8 B s h^2 less. `whole` computes it nevertheless.
     """
     x = GPT3
     model = per_layer(flops, x, change=post_norm)
@@ -73,6 +73,7 @@ def test_f4_full_recomputation() -> None:
     last = 8 * x.b * x.s * x.h**2
     found = per_layer(flops, x, checkpoint="full")
     assert found == 4 * forward_of_layer(x) - last
+    assert per_layer(flops, x, checkpoint="whole") == 4 * forward_of_layer(x)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_gathered_parameters_live_no_longer_than_their_use(
     d, activation, whole = 4, 2 * 128 * 8 // 4, 2 * 128 * 128
     module = distributed(chain([128] * (matrices + 1), 8), d=d, zero=3)
     state = matrices * (2 + 12) * 128 * 128 // d + 8
-    constants = 3 * (2 * 8) + 2 * 4 + 8
+    constants = 2 * 8 + 3 * 4 + 8
     loss = 4
     # The input, and labels in f32: the loss of 16-bit values is computed in 32 bits.
     lasting = state + activation + 2 * activation + constants + loss

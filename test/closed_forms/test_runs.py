@@ -10,6 +10,7 @@ What whole models and runs take, by simulation, against closed forms:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -28,7 +29,7 @@ from cost_programs import cluster, parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.cost import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
@@ -131,12 +132,19 @@ def on_cluster(module: ModuleOp, on: object, **options: int) -> ModuleOp:
     return module
 
 
-def test_o3_data_parallelism_scales_linearly() -> None:
+MODELS: dict[str, Callable[[int], ModuleOp]] = {
+    "cross_entropy": lambda d: build_gpt(2, 64, 4, 128, 4 * d, 16),
+    "mse": lambda d: build_mlp(3, 32, 8 * d),
+}
+
+
+@pytest.mark.parametrize("loss", MODELS)
+def test_o3_data_parallelism_scales_linearly(loss: str) -> None:
     """With free links and no launch cost, d devices do d times the samples."""
 
     def throughput(d: int) -> float:
-        module = build_gpt(2, 64, 4, 128, 4 * d, 16)
-        DifferentiatePass(optimizer="adam").apply(Context(), module)
+        module = MODELS[loss](d)
+        DifferentiatePass(loss=loss, optimizer="adam").apply(Context(), module)
         on = cluster(d, levels=((d, 1e300, 0.0),), peak=1e12, bandwidth=1e11)
         return simulate(on_cluster(module, on, d=d)).throughput_samples_per_s
 

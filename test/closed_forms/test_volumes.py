@@ -116,7 +116,8 @@ def test_v1_all_reduces_of_tensor_parallelism() -> None:
     """
     Two all-reduces in the forward and two in the backward: 8 b s h (t - 1) / t elements.
     Full recomputation adds the two of the forward, if both are needed again: that of the
-    MLP is if a norm follows it, and is not in GPT, where it is only added (as F4).
+    MLP is if a norm follows it, and is not in GPT, where it is only added (as F4), unless
+    whole layers run again.
     """
     assert 4 * ELEMENTS == 176_160_768
     forward = [
@@ -127,6 +128,7 @@ def test_v1_all_reduces_of_tensor_parallelism() -> None:
     again = per_layer(bytes_sent, GPT3, t=8, checkpoint="full", change=post_norm)
     assert again == 2 * (6 * ELEMENTS)
     assert per_layer(bytes_sent, GPT3, t=8, checkpoint="full") == 2 * (5 * ELEMENTS)
+    assert per_layer(bytes_sent, GPT3, t=8, checkpoint="whole") == 2 * (6 * ELEMENTS)
 
 
 def with_sequence_parallelism(module: ModuleOp, residuals: str) -> ModuleOp:

@@ -30,6 +30,8 @@ def test_the_built_in_clusters():
     ("name", "devices", "memory", "f16", "node_bandwidth", "network_bandwidth"),
     [
         ("dgx2", 16, 32e9, 125e12, 150e9, 6.25e9),
+        ("v100-roce", 8, 32e9, 125e12, 150e9, 12.5e9 / 8),
+        ("v100-pcie-roce", 1, 32e9, 130e12, 15.75e9, 12.5e9),
         ("dgx-a100", 8, 80e9, 312e12, 300e9, 25e9),
         ("dgx-h100", 8, 80e9, 989e12, 450e9, 50e9),
         ("dgx-h200", 8, 141e9, 989e12, 450e9, 50e9),

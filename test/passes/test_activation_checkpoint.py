@@ -13,12 +13,15 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
 from distir.gradients.reverse import FORWARD
+from distir.hardware import load_cluster
+from distir.interpreters.cost import simulate
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.passes.activation_checkpoint import (
     ActivationCheckpointPass,
     saved_values,
 )
+from distir.passes.distribute import DistributePass
 from distir.program import entry_function, functions
 
 Array = np.ndarray[Any, Any]
@@ -84,6 +87,32 @@ def test_what_recomputes_everything_in_the_end_is_full(step: Any, runs: Any):
     assert all(ops in backward_ops(alone) for ops in backward_ops(found))
     for a, b in zip(run_program(found, arguments), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [{"d": 2, "t": 2}, {"p": 2, "k": 2}, {"p": 2, "k": 2, "schedule": "zb-h1"}],
+    ids=str,
+)
+def test_whole_layers_run_again(distribution: dict[str, Any]):
+    """
+    `whole` computes what no gradient needs too, the MLP's last product, and keeps it in
+    distributed programs; the results are the same.
+    """
+    module = training_gpt(optimizer="sgd", learning_rate=1.0)
+    arguments = random_arguments(module, 3)
+    expected = run_program(module, arguments)
+    full, whole = after(module, FULL), after(module, {"policy": "whole"})
+    for fewer, more in zip(backward_ops(full), backward_ops(whole), strict=True):
+        assert more - fewer == Counter({"onnx.MatMul": 1, "onnx.Add": 2})
+    flops = []
+    for policy in ("full", "whole"):
+        found = module.clone()
+        DistributePass(checkpoint=policy, **distribution).apply(Context(), found)
+        flops.append(simulate(found, load_cluster("cpu", 4)).flops)
+        for a, b in zip(run_program(found, arguments), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert flops[1] > flops[0]
 
 
 def test_layers_are_counted_alike_in_every_run(step: Any):

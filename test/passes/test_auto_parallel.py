@@ -223,12 +223,14 @@ def test_an_interrupt_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_options_restrict_the_space() -> None:
     space = AutoSpace(
-        [8], True, 4, zero=(0,), checkpoint=("full",), schedules=("gpipe",)
-    )
+        [8], True, 4, zero=(0,), checkpoint=("full",), schedules=("gpipe",),
+        overlap=(False,),
+    )  # fmt: skip
     plans = space.first()
     reached = {n for plan in plans for n in space.neighbours(plan)} | set(plans)
     assert {c.checkpoint for c in reached} == {"full"}
     assert {c.zero for c in reached} == {0}
+    assert {c.overlap for c in reached} == {False}
     assert {c.schedule for c in reached if c.p > 1} == {"gpipe"}
     assert {c.axes for c in plans} == {"", "d=4", "d=2,t=2"}
     with pytest.raises(DistIRError, match="for training steps"):
@@ -243,7 +245,9 @@ def test_modules_add_up_to_the_step() -> None:
     other = runner_up(found)
     assert found.best is not None and other is not None
     assert other.step_time_s >= found.best.step_time_s
-    program = Evaluator(found.programs).distributed(found.best)
+    program = Evaluator(found.programs).distributed(
+        found.best.configuration, found.best.layouts
+    )
     costs = by_scope(program, ())
     assert sum(c.seconds for c in costs.values()) <= found.best.step_time_s * (1 + 1e-9)
     assert costs["transformer.h.*.mlp.c_fc"].layouts[0].startswith("weight[")

@@ -356,6 +356,12 @@ def test_tied_weights_are_summed_once() -> None:
     meshes = [mesh for op, mesh in sends(result) if shape_of(op.result) == shape]
     # The weights go to the last stage, and the sum of its gradients comes back.
     assert sorted(meshes) == ["stage0", "stage1"]
+    # They leave before their stage is busy: the first stage runs ahead of the others.
+    ops = list(entry_function(result).body.block.ops)
+    early = next(i for i, op in enumerate(ops) if isinstance(op, CallOp))
+    assert any(
+        shape_of(op.result) == shape for op in ops[:early] if isinstance(op, SendOp)
+    )
 
 
 def test_stages_of_equal_work_have_equal_layers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from distir.passes.search import (
     Space,
     distribute_pass,
     nothing_fits,
+    overlaps,
     pareto_front,
     ranked,
     run,
@@ -104,6 +106,37 @@ def test_what_only_some_configurations_have() -> None:
     assert {c.k for c in forward.configurations() if c.p == 1} == {1}
 
 
+def test_overlap_is_an_axis_of_the_grid() -> None:
+    """Each configuration with and without it, but where nothing communicates."""
+    space = Space([64], trains=True, degrees=[(2, 1, 1), (1, 1, 2), (1, 1, 1)])
+    plain = replace(space, micro_batches=[2]).configurations()
+    both = replace(space, micro_batches=[2], overlap=overlaps(("off", "on")))
+    found = both.configurations()
+    alone = [c for c in plain if c.d * c.t * c.p == 1]
+    assert len(alone) == 2
+    overlapped = [replace(c, overlap=True) for c in plain if c not in alone]
+    assert set(found) == {*plain, *overlapped} and len(found) == len(set(found))
+    assert all(
+        c.overlap
+        for c in replace(both, degrees=[(2, 1, 1)], overlap=(True,)).configurations()
+    )
+    with pytest.raises(
+        DistIRError, match="overlap cannot be 'yes'; choose from off, on"
+    ):
+        overlaps(("yes",))
+
+
+def test_overlap_is_worth_what_distribute_makes_of_it() -> None:
+    """The same program with the gradients' reduction under the backward, or as it was."""
+    space = Space([16], trains=True, degrees=[(2, 1, 1)], overlap=(False, True))
+    plain, overlapped = all_of(small_training, space.configurations(), 1)
+    assert not plain.configuration.overlap and overlapped.configuration.overlap
+    assert overlapped.step_time_s < plain.step_time_s
+    module = small_training()
+    distribute_pass(overlapped.configuration).apply(Context(), module)
+    assert simulate(module).step_time_s == overlapped.step_time_s
+
+
 def test_grids_without_configurations() -> None:
     with pytest.raises(DistIRError, match="the grid is empty"):
         Space([2], trains=False, degrees=[(4, 1, 1)]).configurations()
@@ -162,16 +195,11 @@ def test_processes_find_what_one_finds() -> None:
     assert alone == together and len(alone) == len(configurations)
 
 
-def _exits(batch: int) -> ModuleOp:
-    import os
-
-    os._exit(1)
-
-
-def test_a_process_that_dies() -> None:
+def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_: os._exit(1))
     configurations = Space([8, 16], trains=False, devices=2).configurations()
     with pytest.raises(DistIRError, match="a process died"):
-        list(run(_exits, configurations, 2))
+        list(run(small_gpt, configurations, 2))
 
 
 # The best

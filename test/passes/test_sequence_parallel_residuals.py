@@ -48,6 +48,6 @@ def test_residuals_in_parts_and_whole(policy: str):
         for a, b in zip(run_program(other, arguments), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
         found[residuals] = gathers(other)
-    # The inputs of the layer's two column-split matrices are gathered again, unless
-    # the backward computes them again anyway.
-    assert found["parts"] - found["whole"] == (0 if policy == "full" else 2)
+    # The input of the matrix behind the last norm is gathered again; so are those of the
+    # layer's two column-split matrices, unless the backward computes them again anyway.
+    assert found["parts"] - found["whole"] == 1 + (0 if policy == "full" else 2)

@@ -1,4 +1,4 @@
-"""Ops with addends as ops without."""
+"""Ops as others that can be split where they cannot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sharding_cases import CASES
 from sharding_harness import Case, compare, run_block, sequential
+from train_cases import CASES as TRAIN_CASES
 from xdsl.dialects.builtin import StringAttr
 
 from distir.sharding.decompose import decompose
@@ -19,10 +20,10 @@ def test_decomposed_ops_compute_the_same(case: Case):
     plain = sequential(case)
     plain.op.attributes["scope"] = StringAttr("h.0.mlp")
     ops = decompose(plain.op)
-    assert (ops is None) == (not plain.rule.addends)
+    assert (ops is None) == (not plain.rule.decomposed)
     if ops is None:
         return
-    assert not any(rule_for(op).addends for op in ops)
+    assert not any(rule_for(op).decomposed for op in ops)
     assert {op.attributes["scope"] for op in ops} == {StringAttr("h.0.mlp")}
     assert ops[-1].results[0].type == plain.op.results[0].type
     env = dict(zip(plain.op.operands, plain.operands, strict=True))
@@ -30,7 +31,31 @@ def test_decomposed_ops_compute_the_same(case: Case):
         compare(got, expected)
 
 
-def test_other_ops_have_no_addends():
+LOSSES = ("train.cross_entropy", "train.cross_entropy_grad")
+
+
+@pytest.mark.parametrize("case", [c for c in TRAIN_CASES if c.name in LOSSES], ids=str)
+def test_losses_in_steps_compute_the_same(case: Case):
+    plain = sequential(case)
+    classes = plain.op.operands[
+        plain.rule.operands.index(max(plain.rule.operands, key=len))
+    ]
+    ops = decompose(plain.op)
+    assert ops is not None
+    for op in ops:
+        rule = rule_for(op)
+        assert not rule.decomposed
+        # Each step may be split over the classes.
+        for operand, dims in zip(op.operands, rule.operands, strict=True):
+            if operand is classes:
+                (factor,) = dims[-1]
+                assert rule.factors[factor].kind != "replicate"
+    env = dict(zip(plain.op.operands, plain.operands, strict=True))
+    for got, expected in zip(run_block(ops, env), plain.results, strict=True):
+        compare(got, expected)
+
+
+def test_other_ops_have_no_decomposition():
     x = np.zeros((2, 2), np.float32)
     assert decompose(sequential(Case("Add", [x, x])).op) is None
     assert decompose(sequential(Case("MatMul", [x, x])).op) is None

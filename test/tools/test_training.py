@@ -112,6 +112,23 @@ def test_unusable_dropout(
     assert all(word in message for word in words), message
 
 
+def test_decoding(tmp_path: Path):
+    """A step that generates, and the prompt that its cache comes from."""
+    path = tmp_path / "gpt.mlir"
+    index = GPT.index("--seq")
+    one = (*GPT[:index], "--seq", "1", *GPT[index + 2 :])
+    succeed(*GPT, "--cache", "-o", path)
+    assert '"transformer.h.0.attn.key"' in path.read_text()
+    succeed(*one, "--decode", "6", "-o", path)
+    assert roles(path)["transformer.h.0.attn.value"] == "input"
+    for options, words in (
+        ((*GPT, "--decode", "6"), "add --seq 1"),
+        ((*one, "--decode", "6", "--cache"), "leave out --cache"),
+        ((*one, "--decode", "6", "--training"), "leave out --training"),
+    ):
+        assert words in failure(*options, "-o", path)
+
+
 def test_an_imported_training_step(onnx_model: Path, tmp_path: Path):
     path = tmp_path / "linear.mlir"
     succeed("import", onnx_model, "--training", "--loss", "mse", "-o", path)

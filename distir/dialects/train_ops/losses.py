@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
@@ -30,8 +32,15 @@ from distir.dialects.train_ops.checks import (
 I64 = IntegerAttr.constr(i64)
 
 
+def check_logits(op: Operation, logits: SSAValue) -> None:
+    """Raises VerifyException unless a tensor holds floats and has a last dimension."""
+    if not shape_of(logits):
+        raise VerifyException(f"{op.name}: logits need a dimension of classes")
+    check_float(op, "logits", logits)
+
+
 class LabelLossOp(IRDLOperation):
-    """What the loss and its gradient share; both have operands `logits`, `labels`."""
+    """What losses of labels and their gradients share; all have an operand `labels`."""
 
     divisor = opt_prop_def(I64)
     ignore_index = opt_prop_def(I64)
@@ -56,12 +65,12 @@ class LabelLossOp(IRDLOperation):
         return None if self.ignore_index is None else self.ignore_index.value.data
 
     def _verify(self, logits: SSAValue, labels: SSAValue) -> None:
-        sizes = shape_of(logits)
-        if not sizes:
-            raise VerifyException(f"{self.name}: logits need a dimension of classes")
-        check_float(self, "logits", logits)
+        check_logits(self, logits)
+        self._verify_labels(labels, shape_of(logits)[:-1])
+
+    def _verify_labels(self, labels: SSAValue, expected: Sequence[int]) -> None:
         check_integers(self, "labels", labels)
-        check_shape(self, "labels", labels, sizes[:-1])
+        check_shape(self, "labels", labels, expected)
         if self.divisor is not None and self.divisor.value.data < 1:
             raise VerifyException(f"{self.name}: divisor must be positive")
 

@@ -139,6 +139,8 @@ class CostContext:
             peak = self.device.peak(self.element_type)
             product = self.work.product if op_class == "contraction" else None
             seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+        if not profile.dispatch.ahead:
+            return Cost(max(seconds, profile.dispatch.op))
         return Cost(seconds, issue=profile.dispatch.op)
 
 
@@ -191,7 +193,9 @@ def no_work(context: CostContext) -> Cost:
     return context.unworked()
 
 
-@cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
+@cost_function(
+    "onnx.Gather", "onnx.GatherElements", "onnx.GatherND", "train.label_logit"
+)
 def lookup(context: CostContext) -> Cost:
     """Reads the indices and the elements that it selects, not the whole table."""
     indices = sum(context.operand_bytes[1:])
@@ -250,12 +254,17 @@ op_class(
     "onnx.LogSoftmax",
     "onnx.RMSNormalization",
     "onnx.Softmax",
-    "train.cross_entropy",
-    "train.cross_entropy_grad",
     "train.layer_norm_grad",
     "train.log_softmax_grad",
     "train.rms_norm_grad",
     "train.softmax_grad",
+)
+op_class(
+    "loss",
+    "train.cross_entropy",
+    "train.cross_entropy_grad",
+    "train.cross_entropy_part_grad",
+    "train.exponential_sum",
 )
 op_class("optimizer", "train.adam", "train.adamw", "train.sgd")
 op_class(
@@ -264,4 +273,5 @@ op_class(
     "onnx.GatherElements",
     "onnx.GatherND",
     "train.gather_grad",
+    "train.label_logit",
 )

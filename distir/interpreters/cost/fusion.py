@@ -49,6 +49,8 @@ _ELEMENTWISE = frozenset(
     ]
 )
 _OPTIMIZERS = frozenset({"train.adam", "train.adamw", "train.sgd"})
+_REACH = 16
+"""How many ops may be between two that run as one kernel."""
 _BEFORE = _ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = _ELEMENTWISE | {"onnx.Softmax"}
 
@@ -77,9 +79,26 @@ def joins(op: Operation, fusions: frozenset[str]) -> SSAValue | None:
             and _biased(before, fusions) is None
             and len(_users(value)) == 1
             and shape_of(value.type) == shape_of(op.results[0].type)
+            and _can_follow(op, before)
         ):
             return value
     return None
+
+
+def _can_follow(op: Operation, before: Operation) -> bool:
+    """
+    Whether everything else that an op uses is there when the one before it runs, which is
+    not far away.
+    """
+    others = {v.owner for v in op.operands} - {before}
+    between = op.prev_op
+    for _ in range(_REACH):
+        if between is before:
+            return True
+        if between is None or between in others:
+            return False
+        between = between.prev_op
+    return False
 
 
 def stays(op: Operation, fusions: frozenset[str]) -> OpResult | None:

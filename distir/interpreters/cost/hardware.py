@@ -158,6 +158,11 @@ class Hardware:
             tuple(Route.of(op) for op in cluster.routes),
         )
 
+    @property
+    def has_profiles(self) -> bool:
+        """Whether profiles say what the kinds of devices reach in practice."""
+        return self.kinds[0].profile is not None
+
     @cached_property
     def is_uniform(self) -> bool:
         """Whether all devices are of one kind."""

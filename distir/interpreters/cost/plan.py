@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -22,7 +20,7 @@ from distir.dialects.dist import (
     layout_of,
 )
 from distir.errors import DistIRError
-from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
+from distir.interpreters.cost.computations import Computations, Seconds
 from distir.interpreters.cost.pacing import pace
 from distir.interpreters.cost.placement import (
     Bytes,
@@ -31,10 +29,7 @@ from distir.interpreters.cost.placement import (
     UniformPlacement,
 )
 from distir.interpreters.cost.transfers import Transfer, transfers_of
-from distir.interpreters.cost.work import Work
 from distir.program import describe, functions, return_op, updated_arguments
-
-Seconds = float | npt.NDArray[np.float64]
 
 
 class Allocation(NamedTuple):
@@ -113,7 +108,8 @@ class Planner:
         self._open: list[str] = []
         # By the ids of types, which the module keeps.
         self._places: dict[int, tuple[Positions, Bytes]] = {}
-        self._sends: dict[tuple[int, int], tuple[Transfer, ...]] = {}
+        self._known_transfers: dict[object, tuple[Transfer, ...] | None] = {}
+        self._computations = Computations(placement)
 
     def plan(self, function: FuncOp) -> Plan:
         """The plan of a function and of those that it calls. Raises DistIRError."""
@@ -229,64 +225,37 @@ class Planner:
         return self._compute(op, operands, results)
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
-        """`transfers_of`, which is the same for all sends between the same types."""
-        if not isinstance(op, SendOp):
+        """
+        `transfers_of`, the same for all ops that bring values of one type to another alike;
+        a profile looks at what is around a collective too.
+        """
+        axes: tuple[str, ...] = ()
+        if isinstance(op, collective.CollectiveOp):
+            axes = op.axis_names
+        if not (axes or isinstance(op, SendOp)) or self.placement.hardware.has_profiles:
             return transfers_of(op, self.placement)
-        key = id(op.source.type), id(op.result.type)
-        if key not in self._sends:
-            found = transfers_of(op, self.placement)
-            assert found is not None
-            self._sends[key] = found
-        return self._sends[key]
+        types = id(op.operands[0].type), id(op.results[0].type)
+        key = (type(op), axes, *types)
+        if key not in self._known_transfers:
+            self._known_transfers[key] = transfers_of(op, self.placement)
+        return self._known_transfers[key]
 
     def _compute(
         self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
     ) -> Step:
-        placement = self.placement
-        names = placement.mesh_names((*op.operands, *op.results))
-        if len(names) > 1:
-            where = " and ".join(f"@{name}" for name in names)
-            raise DistIRError(
-                f"{describe(op)} uses values on meshes {where}; a dist.send must bring "
-                f"them together"
-            )
-        name = names[0] if names else None
-        mesh = placement.meshes[name] if name else None
-        operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
-        result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
-        work = Work.of(op, mesh)
-        by_kind: dict[int, Cost] = {}
-        at_peak: dict[int, float] = {}
-        ids = placement.device_ids(name)
-        for kind in placement.hardware.distinct_kinds(ids):
-            context = CostContext(op, kind, work, operand_bytes, result_bytes)
-            by_kind[id(kind)] = cost_of(context)
-            at_peak[id(kind)] = context.seconds_at_peak
-        kinds = placement.hardware.kinds
-        seconds: Seconds
-        seconds_at_peak: Seconds
-        if len(by_kind) == 1:
-            (cost,) = by_kind.values()
-            seconds, (seconds_at_peak,) = cost.seconds, at_peak.values()
-        else:
-            seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
-            seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
-        is_view = (
-            op.name in VIEWS and len(results) == 1 and operand_bytes[:1] == result_bytes
-        )
-        is_constant = not op.operands and op.name == "onnx.Constant"
+        found = self._computations.of(op)
         return Step(
             op,
             operands,
-            placement.positions(name),
-            seconds,
-            work.flops,
-            seconds_at_peak,
-            max(c.issue for c in by_kind.values()),
-            placement.allocated(max(c.workspace for c in by_kind.values()), name),
+            found.positions,
+            found.seconds,
+            found.flops,
+            found.seconds_at_peak,
+            found.issue,
+            found.workspace,
             results=results,
-            view_of=operands[0] if is_view else None,
-            is_constant=is_constant,
+            view_of=operands[0] if found.is_view else None,
+            is_constant=not op.operands and op.name == "onnx.Constant",
         )
 
 

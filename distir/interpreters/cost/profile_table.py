@@ -75,6 +75,13 @@ class Table:
             raise self._error(key, value, "a number, or some by number of devices")
         return sizes
 
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            raise self._error(key, value, "true or false")
+        return value
+
     def size(self, key: str, default: int) -> int:
         """A whole number above 0."""
         value = self._value(key, default)

@@ -28,6 +28,7 @@ OP_CLASSES: Mapping[str, str | None] = {
     "attention_gradient": "attention",
     "elementwise": None,
     "normalization": "elementwise",
+    "loss": "normalization",
     "optimizer": "elementwise",
     "gather": "elementwise",
 }
@@ -35,6 +36,9 @@ OP_CLASSES: Mapping[str, str | None] = {
 
 SMALLEST_TILE = 16
 """Rows and columns of the smallest tiles, those of a tensor core's instructions."""
+
+ALIGNMENT = 8
+"""Elements that kernels of products load at once: 16 bytes of 16-bit floats."""
 
 SPLITS = (1, 2, 3, 4, 6, 8)
 """Into how many parts the sums of a product may be split."""
@@ -64,7 +68,9 @@ class Curve:
     elements, on `units` parts of the device at the same time, at `efficiency` (a share of
     the peak); a tile takes as long as `k + depth` products for each of its elements. What
     does not fill tiles, or the last round of `units` tiles, is lost, unless it pays to
-    split the sums and to add their parts up in memory.
+    split the sums and to add their parts up in memory. Where `k` or `n` is no multiple of
+    `ALIGNMENT` elements, kernels load them one by one and reach the share `misaligned` of
+    the efficiency.
     """
 
     bandwidth: float
@@ -73,6 +79,7 @@ class Curve:
     tile: tuple[int, int] = (1, 1)
     units: int = 1
     depth: float = 0.0
+    misaligned: float = 1.0
 
     def moving_seconds(self, moved: float, bandwidth: float) -> float:
         """Seconds of an op that only moves bytes through a memory of that bandwidth."""
@@ -98,6 +105,8 @@ class Curve:
             for tile, size in zip(self.tile, (m, n), strict=True)
         )
         tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
+        if n % ALIGNMENT or k % ALIGNMENT:
+            compute /= self.misaligned
         each = rows * columns * self.units / (batch * m * n * k) * compute
         parts = 8 * batch * m * n / (bandwidth * self.bandwidth)
         best = math.inf
@@ -122,6 +131,7 @@ class Curve:
                 table.sizes("tile", (1, 1)),
                 table.size("units", 1),
                 table.at_least_0("depth", 0.0),
+                table.positive("misaligned", 1.0),
             )
         table.finish()
         return curve
@@ -131,16 +141,23 @@ class Curve:
 class Dispatch:
     """
     Seconds in which the host issues an op or a collective, while the device works on
-    earlier ones (see `distir.interpreters.cost.pacing`).
+    earlier ones (see `distir.interpreters.cost.pacing`). A host that does not run `ahead`
+    issues an op when the one before it is done: no op takes less than that. A collective
+    then takes that much more, as its devices wait for the last of their hosts.
     """
 
     op: float = 0.0
     collective: float = 0.0
+    ahead: bool = True
 
     @staticmethod
     def read(table: Table) -> Dispatch:
         """The host's part of a profile."""
-        dispatch = Dispatch(table.at_least_0("op"), table.at_least_0("collective"))
+        dispatch = Dispatch(
+            table.at_least_0("op"),
+            table.at_least_0("collective"),
+            table.flag("ahead", True),
+        )
         table.finish()
         return dispatch
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,11 +21,16 @@ from distir.interpreters.cost.placement import Bytes
 from distir.interpreters.cost.plan import Plan, Step
 from distir.interpreters.cost.timeline import Timeline
 
-Pattern = tuple[tuple[int, bool, Bytes], ...]
-"""
-Per argument: the number of its memory among those of the arguments, whether nobody but the
-call holds it, and its bytes.
-"""
+
+class Pattern(NamedTuple):
+    """
+    Per argument the number of its memory among those of the arguments; per such memory
+    whether nobody but the call holds it, and its bytes.
+    """
+
+    numbers: tuple[int, ...]
+    own: tuple[bool, ...]
+    sizes: tuple[Bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -72,17 +78,18 @@ class Summaries:
         """`Machine.run` for a function on one mesh: takes the arguments, gives results."""
         mesh = plan.mesh
         assert mesh is not None
-        distinct: dict[int, int] = {}
-        held: list[int] = []
-        buffers: list[Buffer] = []
+        buffers = list(dict.fromkeys(arguments))
         for buffer in arguments:
-            number = distinct.setdefault(id(buffer), len(buffers))
-            if number == len(buffers):
-                buffers.append(buffer)
-                held.append(0)
-            held[number] += 1
-        own = [b.holders == count for b, count in zip(buffers, held, strict=True)]
-        pattern = tuple((n := distinct[id(b)], own[n], b.size) for b in arguments)
+            buffer.holders -= 1
+        numbers = range(len(buffers))
+        if len(buffers) < len(arguments):
+            place = dict(zip(buffers, numbers, strict=True))
+            numbers = [place[buffer] for buffer in arguments]
+        pattern = Pattern(
+            tuple(numbers),
+            tuple([not buffer.holders for buffer in buffers]),
+            tuple([buffer.size for buffer in buffers]),
+        )
         key = (plan, pattern)
         if key not in self._known:
             self._known[key] = self._run(machine, plan, pattern)
@@ -92,8 +99,6 @@ class Summaries:
         for called, count in summary.runs.items():
             machine.runs[called] = machine.runs.get(called, 0) + count
         arrivals = machine.play(summary.timeline, mesh)
-        for buffer, count in zip(buffers, held, strict=True):
-            buffer.holders -= count
         made: dict[int, Buffer] = {}
 
         def hold(what: Held) -> Buffer:
@@ -122,17 +127,15 @@ class Summaries:
         machine = _Recorder(self.meshes, self)
         machine.constants = outer.constants
         where = slice(mesh, mesh + 1)
-        buffers: dict[int, Buffer] = {}
-        arguments: list[Buffer] = []
-        for number, is_own, size in pattern:
-            if number not in buffers:
-                buffers[number] = Buffer(where, size)
-                # Somebody else's hold keeps the memory from being freed here.
-                buffers[number].holders = 0 if is_own else 1
-            buffers[number].holders += 1
-            arguments.append(buffers[number])
+        buffers = [Buffer(where, size) for size in pattern.sizes]
+        for buffer, is_own in zip(buffers, pattern.own, strict=True):
+            # Somebody else's hold keeps the memory from being freed here.
+            buffer.holders = 0 if is_own else 1
+        arguments = [buffers[number] for number in pattern.numbers]
+        for buffer in arguments:
+            buffer.holders += 1
         returned = machine.run(plan, arguments)
-        numbers = {id(buffer): number for number, buffer in buffers.items()}
+        numbers = {id(buffer): number for number, buffer in enumerate(buffers)}
         constants = {id(buffer) for buffer in machine.constants.values()}
         made: dict[int, int] = {}
 

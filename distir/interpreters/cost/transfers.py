@@ -94,10 +94,12 @@ def _transfer(
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
     if profile is not None:
-        if is_bucketed(op, profile.fusion) and size < BUCKET:
-            seconds = _in_bucket(seconds)
-        else:
+        if is_bucketed(op, profile.fusion):
+            seconds = _in_bucket(seconds) if size < BUCKET else seconds
+        elif profile.dispatch.ahead:
             issue = profile.dispatch.collective
+        else:
+            seconds = _later(seconds, profile.dispatch.collective)
     kind = op.name.removeprefix("collective.")
     by_topology = {
         stages: seconds(size, communication.of_kind(kind, stages))
@@ -110,6 +112,11 @@ def _transfer(
         return Transfer(groups.positions, only, per_device, issue)
     each = np.array([by_topology[stages] for stages in groups.topologies])
     return Transfer(groups.positions, each, per_device, issue)
+
+
+def _later(seconds: Seconds, by: float) -> Seconds:
+    """The same after so many seconds."""
+    return lambda size, stages: by + seconds(size, stages)
 
 
 def _in_bucket(seconds: Seconds) -> Seconds:

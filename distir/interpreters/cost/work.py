@@ -37,9 +37,12 @@ class Work:
     parts: Mapping[int, int]
 
     @staticmethod
-    def of(op: Operation, mesh: Mesh | None) -> Work:
-        """The work of an op on one device of a mesh (None: sequential)."""
-        rule = rule_for(op)
+    def of(op: Operation, mesh: Mesh | None, rule: Rule | None = None) -> Work:
+        """
+        The work of an op on one device of a mesh (None: sequential); `rule` is its rule, if
+        that is known.
+        """
+        rule = rule_for(op) if rule is None else rule
         if mesh is None or not rule.flops:
             return Work(rule, {})
         whole = Layout(mesh.name)

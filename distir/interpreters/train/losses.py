@@ -20,15 +20,20 @@ from distir.interpreters.train.arithmetic import Array
 from distir.program import describe
 
 
-def _kept(op: LabelLossOp, logits: Array, labels: Array) -> tuple[Array, Array]:
-    """Which labels count, and the labels with 0 for the others."""
+def labels_that_count(
+    op: LabelLossOp, count: int, labels: Array
+) -> tuple[Array, Array]:
+    """
+    Which labels count, and the labels with 0 for the others. Raises DistIRError for one
+    that is none of `count` classes.
+    """
     kept = np.ones(labels.shape, bool) if op.ignored is None else labels != op.ignored
     classes = np.where(kept, labels, 0)
-    wrong = (classes < 0) | (classes >= logits.shape[-1])
+    wrong = (classes < 0) | (classes >= count)
     if wrong.any():
         raise DistIRError(
             f"{describe(op)}: label {labels[wrong].flat[0]} is none of the "
-            f"{logits.shape[-1]} classes; set ignore_index if it marks padding"
+            f"{count} classes; set ignore_index if it marks padding"
         )
     return kept, classes[..., None]
 
@@ -50,7 +55,7 @@ class Losses(InterpreterFunctions):
     ) -> tuple[Array, ...]:
         dtype = numpy_dtype(accumulation_type(op.logits))
         logits, labels = args[0].astype(dtype), args[1]
-        kept, classes = _kept(op, logits, labels)
+        kept, classes = labels_that_count(op, logits.shape[-1], labels)
         shifted, exponentials = _exponentials(logits)
         chosen = np.take_along_axis(shifted, classes, -1)[..., 0]
         each = np.where(kept, np.log(exponentials.sum(-1)) - chosen, 0)
@@ -62,7 +67,7 @@ class Losses(InterpreterFunctions):
     ) -> tuple[Array, ...]:
         dloss, labels = args[0], args[2]
         logits = args[1].astype(dloss.dtype)
-        kept, classes = _kept(op, logits, labels)
+        kept, classes = labels_that_count(op, logits.shape[-1], labels)
         _, exponentials = _exponentials(logits)
         dlogits = exponentials / exponentials.sum(-1, keepdims=True)
         chosen = np.take_along_axis(dlogits, classes, -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FunctionType, SymbolRefAttr
+from xdsl.dialects.builtin import FunctionType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -16,7 +16,7 @@ from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.structure import Structure
 from distir.passes.pipelines.values import Values
 from distir.pipelining import Action, Phase, Schedule, global_steps
-from distir.program import return_op, unique_name
+from distir.program import return_op
 from distir.sharding.mesh import Mesh
 
 Groups = Mapping[tuple[int, Phase], Group]
@@ -27,7 +27,7 @@ class Emitter:
     Builds the new entry function.
 
     - `structure`, `fold`: the program, and what becomes of it for one micro-batch;
-    - `groups`: by stage and phase; `stages`: of each op of kind `EACH`;
+    - `groups`: by stage and phase; `homes`: where everything else is;
     - `meshes`: of each stage;
     - `asynchronous`: whether sends leave the devices free to compute meanwhile.
     """
@@ -37,7 +37,7 @@ class Emitter:
         structure: Structure,
         fold: Fold,
         groups: Groups,
-        stages: Mapping[Operation, int],
+        homes: Homes,
         meshes: Sequence[Mesh],
         *,
         asynchronous: bool,
@@ -45,17 +45,19 @@ class Emitter:
         self.structure = structure
         self.fold = fold
         self.groups = groups
-        self.homes = Homes(structure, stages)
+        self.homes = homes
         self.meshes = meshes
         self.values = Values(structure, fold, asynchronous=asynchronous)
         self._functions: dict[tuple[Group, tuple[SSAValue, ...]], StageFunction] = {}
-        # By the name of a function its operands that are the same for all micro-batches.
-        self._common: dict[str, list[SSAValue | None]] = {}
+        # Per function its operands that are the same for all micro-batches.
+        self._common: dict[StageFunction, list[SSAValue | None]] = {}
         self._consumers = self._find_consumers()
 
     def run(self, schedule: Schedule) -> FuncOp:
         """The entry function that follows the schedule."""
         self._add_arguments()
+        if self.values.asynchronous:
+            self._send_shared()
         waiting: list[Action] = []
         for step in global_steps(schedule):
             # A send that blocks goes between the steps, where both of its devices are
@@ -97,6 +99,21 @@ class Emitter:
         for old, new, mesh in zip(args, block.args, homes, strict=True):
             self.values.store(old, None, mesh, new)
 
+    def _send_shared(self) -> None:
+        """
+        Sends arguments that other stages need too, such as tied weights, before their own
+        stage is busy: it runs ahead of the others, which would wait for a later send.
+        """
+        for value, meshes in self._consumers.items():
+            pending = [value] if self._is_common(value) else []
+            while pending:
+                current = pending.pop()
+                if isinstance(current.owner, Operation):
+                    pending += current.owner.operands
+                    continue
+                for mesh in meshes:
+                    self.values.find(current, None, mesh)
+
     def _action(self, action: Action) -> None:
         """Calls the function of a stage and phase for one micro-batch."""
         group = self.groups[action.stage, action.phase]
@@ -114,7 +131,7 @@ class Emitter:
         call = CallOp.create(
             operands=operands,
             result_types=types,
-            properties={"callee": SymbolRefAttr(function.name)},
+            properties={"callee": function.symbol},
         )
         values.block.add_op(call)
         for old, new in zip(group.kept, call.results, strict=False):
@@ -136,14 +153,14 @@ class Emitter:
     ) -> list[SSAValue]:
         """What a function's inputs are for a micro-batch."""
         find = self.values.find
-        common = self._common.get(function.name)
+        common = self._common.get(function)
         if common is not None:
             return [
                 find(v, number, mesh) if same is None else same
                 for v, same in zip(function.inputs, common, strict=True)
             ]
         found = [find(v, number, mesh) for v in function.inputs]
-        self._common[function.name] = [
+        self._common[function] = [
             new if self._is_common(v) else None
             for v, new in zip(function.inputs, found, strict=True)
         ]
@@ -164,7 +181,7 @@ class Emitter:
         key = (group, added)
         if key not in self._functions:
             name = group.name if not added else f"{group.name}_accumulate"
-            name = unique_name(self.fold.module, name)
+            name = self.fold.free_name(name)
             builder = FunctionBuilder(
                 self.structure, self.fold, group, self._mesh(group.stage), added
             )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import (
     FunctionType,
-    ModuleOp,
     StringAttr,
     SymbolRefAttr,
     TensorType,
@@ -15,7 +14,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
-from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective import CoordinateOp
 from distir.dialects.dist import (
@@ -35,12 +33,11 @@ from distir.passes.pipelines.over_time import (
 )
 from distir.passes.pipelines.part import part_ops
 from distir.program import (
+    called,
     describe,
-    entry_function,
     erase_dead,
-    functions,
+    free_name,
     made_with,
-    unique_name,
 )
 from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -52,18 +49,21 @@ class Fold:
     """
     Folds the axis over time of a mesh away.
 
+    - `functions`: those of the program by name; `entry`: the name of the one that is entered;
     - `mesh`: the program's mesh, its first axis over time;
     - `stages`: the meshes without that axis that stages run on.
 
-    Functions of the module make place for folded ones, one per mesh that they are called
-    on; those that nothing calls are gone. In a folded function, an
+    `made` has the functions that take the place of the program's, one per mesh that they
+    are called on. In a folded function, an
     op that asks for its place along the axis over time asks an argument, the number of
     the micro-batch, which comes last.
     """
 
-    module: ModuleOp
+    functions: Mapping[str, FuncOp]
+    entry: str
     mesh: Mesh
     stages: Sequence[Mesh]
+    made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
     )
@@ -73,14 +73,8 @@ class Fold:
         default_factory=dict[str, tuple[FuncOp, bool]]
     )
     _origin: dict[str, str] = field(default_factory=dict[str, str])
-    _original: Mapping[str, FuncOp] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._entry = entry_function(self.module)
-        self._original = functions(self.module)
-        for function in self._original.values():
-            if function is not self._entry:
-                function.detach()
         self._spaces = {mesh.name: mesh for mesh in self.stages}
         self.type = TypeCache(lambda t, name: micro_batch_type(t, self.mesh, name))
         """The type of one micro-batch of a value, on a stage's mesh."""
@@ -111,9 +105,7 @@ class Fold:
             if numbered and number is None:
                 raise NeedsNumber
             extra = [number] if numbered and number is not None else []
-            call = CallOp(name, [*operands, *extra], results)
-            call.attributes.update(op.attributes)
-            return [call]
+            return [called(op, name, [*operands, *extra], results)]
         if isinstance(op, ReshardOp) and self._divides(op):
             if number is None:
                 raise NeedsNumber
@@ -215,7 +207,7 @@ class Fold:
         return function.sym_name.data
 
     def _function(self, name: str, mesh: str, *, numbered: bool) -> FuncOp:
-        source = self._original[name]
+        source = self.functions[name]
         block = Block()
         values: dict[SSAValue, SSAValue] = {}
         for arg in source.body.block.args:
@@ -259,12 +251,12 @@ class Fold:
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
-        """Adds a function with that body to the module."""
+        """Makes a function with that body."""
         last = block.last_op
         assert last is not None
         plain = f"{name}_{mesh}" if len(self.stages) > 1 else name
         function = FuncOp(
-            unique_name(self.module, plain),
+            self.free_name(plain),
             FunctionType.from_lists(
                 [a.type for a in block.args], [v.type for v in last.operands]
             ),
@@ -276,10 +268,14 @@ class Fold:
         return function
 
     def add(self, function: FuncOp) -> None:
-        """Adds a function to the module, before the entry function."""
+        """Adds a function to those that are made."""
         # Local forms leave the constants of the global ones behind.
         erase_dead(function.body.block)
-        Rewriter.insert_op(function, InsertPoint.before(self._entry))
+        self.made[function.sym_name.data] = function
+
+    def free_name(self, name: str) -> str:
+        """A name like that for one more function."""
+        return free_name({self.entry, *self.made}, name)
 
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
         """Adds the number of the micro-batch to the arguments of a block."""

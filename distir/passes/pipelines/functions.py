@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import FunctionType, StringAttr
+from xdsl.dialects.builtin import FunctionType, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
@@ -62,15 +62,15 @@ class Group:
         return group
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StageFunction:
     """
-    A function for a group. It takes `inputs`, what it adds to (`added`) and, if it is
+    A function for a group, called by its `symbol`. It takes `inputs`, what it adds to (`added`) and, if it is
     `numbered`, the number of the micro-batch; it returns what the group keeps for each
     micro-batch, then what it accumulates.
     """
 
-    name: str
+    symbol: SymbolRefAttr
     inputs: tuple[SSAValue, ...]
     added: tuple[SSAValue, ...]
     numbered: bool
@@ -102,7 +102,7 @@ class FunctionBuilder:
             self.numbered = True
             function = self._build(name)
         return function, StageFunction(
-            name, tuple(self.inputs), self.added, self.numbered
+            SymbolRefAttr(name), tuple(self.inputs), self.added, self.numbered
         )
 
     def _build(self, name: str) -> FuncOp:

@@ -19,12 +19,12 @@ from distir.sharding.mesh import Mesh
 LEARNED = ("parameter", "state")
 
 
-def hoist_inputs(function: FuncOp, mesh: Mesh) -> None:
+def hoist_inputs(function: FuncOp, mesh: Mesh) -> bool:
     """
     Some losses divide by a number that the whole batch has, such as that of the labels
     that count. Where inputs and labels alone, and no parameters, give a value that is
     brought together from all micro-batches and that micro-batches need, it is computed
-    from whole inputs instead, before any of them.
+    from whole inputs instead, before any of them. Gives whether there are any.
     """
     ops = list(function.body.block.ops)
     given = _given(function)
@@ -45,6 +45,7 @@ def hoist_inputs(function: FuncOp, mesh: Mesh) -> None:
             if source.type == op.results[0].type:
                 op.results[0].replace_all_uses_with(source)
                 Rewriter.erase_op(op)
+    return bool(whole)
 
 
 def _given(function: FuncOp) -> set[SSAValue]:

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.passes.pipelines.over_time import ancestors, over_time
-from distir.program import functions, return_op, unique_name
+from distir.program import KEPT, functions, return_op, unique_name
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ class CallSplitter:
         block = function.body.block
         self.split(list(block.ops))
         returned = list(dict.fromkeys(return_op(function).operands))
-        early = ancestors([v for v in returned if over_time(v).kind != "partial"])
+        kept = [r for op in block.ops if KEPT in op.attributes for r in op.results]
+        passed_on = [v for v in returned if over_time(v).kind != "partial"]
+        early = ancestors([*passed_on, *kept])
         late = ancestors(returned) - early
         first = [op for op in block.ops if op in early]
         second = [op for op in block.ops if op in late]

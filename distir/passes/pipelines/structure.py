@@ -63,6 +63,8 @@ class Structure:
       parameters. A function does that for itself, so that the whole lives no longer than
       its use (ZeRO stage 3).
     - `functions`: those of the program by name.
+    - `is_for_one_count`: whether something in it depends on the number of micro-batches.
+      Otherwise only whether there are several does.
     """
 
     def __init__(self, module: ModuleOp):
@@ -72,8 +74,8 @@ class Structure:
         self.ops = self.function.body.block.ops
         self._check_layouts()
         _separate_time(self.ops)
-        if self.micro_batches > 1:
-            hoist_inputs(self.function, self.mesh)
+        hoisted = self.micro_batches > 1 and hoist_inputs(self.function, self.mesh)
+        self.is_for_one_count = self.micro_batches == 1 or hoisted
         erase_dead(self.function.body.block)
         self.kinds = classified(self.function, self.micro_batches)
         self.gathered = _gathered(self.ops, self.kinds)

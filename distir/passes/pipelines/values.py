@@ -26,7 +26,7 @@ from distir.passes.pipelines.fold import Fold
 from distir.passes.pipelines.kinds import Kind
 from distir.passes.pipelines.over_time import over_time
 from distir.passes.pipelines.structure import Structure
-from distir.program import describe, made_with
+from distir.program import called, describe, made_with
 
 
 class Values:
@@ -129,8 +129,7 @@ class Values:
             return
         if isinstance(op, CallOp):
             name, _ = self.fold.function(op.callee.string_value(), mesh)
-            made: Operation = CallOp(name, operands, types)
-            made.attributes.update(op.attributes)
+            made: Operation = called(op, name, operands, types)
         else:
             made = made_with(op, operands, types)
         self.block.add_op(made)

@@ -6,7 +6,7 @@ simulator's prices (`simulated_prices`); `sharding_choice` writes down what it c
 """
 
 from distir.passes.search.evaluate import Evaluator, Outcome, distribute_pass
-from distir.passes.search.grid import Configuration, Space
+from distir.passes.search.grid import Configuration, Space, overlaps
 from distir.passes.search.journal import Journal
 from distir.passes.search.programs import Programs, batch_of, trains
 from distir.passes.search.results import chosen, nothing_fits, pareto_front, ranked
@@ -24,6 +24,7 @@ __all__ = [
     "chosen",
     "distribute_pass",
     "nothing_fits",
+    "overlaps",
     "pareto_front",
     "ranked",
     "run",

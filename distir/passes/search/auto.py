@@ -42,6 +42,7 @@ def auto_search(
     zero: Sequence[int] = (),
     checkpoint: Sequence[str] = (),
     schedules: Sequence[str] = (),
+    overlap: Sequence[bool] = (),
     time_limit: float | None = None,
     jobs: int = 0,
     heard: Heard | None = None,
@@ -80,6 +81,7 @@ def auto_search(
         zero=zero or (0, 1, 2, 3),
         checkpoint=checkpoint or POLICIES_BY_COST,
         schedules=schedules,
+        overlap=overlap or (False, True),
     )
     bounds = {
         batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches
@@ -98,7 +100,8 @@ class AutoSearch:
     least memory. A plan is not distributed at all if a bound says that it cannot be faster
     than the best one known or cannot fit.
 
-    - `outcomes`: what was judged; `pruned`: how many plans were not;
+    - `outcomes`: what was judged; what it holds before the search is not judged again;
+      `pruned`: how many plans were not;
     - `finished`: whether it ended by itself; `interrupted`: whether the user ended it.
 
     The time limit ends the search once a plan fits: there is an answer if there can be one.
@@ -177,14 +180,15 @@ class AutoSearch:
         some_fit = any(o.fits for o in self.outcomes.values())
         if self.is_late and some_fit:
             return False
+        new = [plan for plan in plans if plan not in self.outcomes]
         known = {
             plan: outcome
-            for plan in plans
+            for plan in new
             if plan.axes
             for outcome in self.outcomes.values()
             if reusable(outcome, plan)
         }
-        judged = run(self.programs, plans, self.jobs, longest=4, known=known)
+        judged = run(self.programs, new, self.jobs, longest=4, known=known)
         for outcomes in judged:
             for outcome in outcomes:
                 self.outcomes[outcome.configuration] = outcome

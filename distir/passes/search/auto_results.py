@@ -114,7 +114,7 @@ def nothing_found(search: AutoSearch) -> str:
 
 def _largest(programs: Programs, outcome: Outcome) -> str:
     """The largest contributors to the peak of a plan."""
-    module = Evaluator(programs).distributed(outcome)
+    module = Evaluator(programs).distributed(outcome.configuration, outcome.layouts)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])
     scopes = [(scope or "the rest", size) for scope, size in memory.by_scope]

@@ -52,8 +52,8 @@ class AutoSpace:
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
     - `own_axes`: those of the mesh that the program has ("d=2,t=4"), on which layouts are then
       searched, and nothing else; `asked_axes`: those that the user's requests name;
-    - `micro_batches`, `zero`, `checkpoint`, `schedules`: the only values of these options;
-      by default all.
+    - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of these
+      options; by default all.
     """
 
     batches: Sequence[int]
@@ -66,6 +66,7 @@ class AutoSpace:
     zero: Sequence[int] = (0, 1, 2, 3)
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
+    overlap: Sequence[bool] = (False, True)
 
     def first(self) -> list[Configuration]:
         """
@@ -76,7 +77,9 @@ class AutoSpace:
         checkpoint = self.checkpoint[0] if self.trains else "none"
         meshes = [self.own_axes] if self.own_axes else list(self._meshes())
         found = [
-            Configuration(batch, checkpoint=checkpoint, axes=axes)
+            Configuration(
+                batch, checkpoint=checkpoint, overlap=self.overlap[0], axes=axes
+            )
             for batch in self.batches
             for axes in meshes
         ]
@@ -91,6 +94,7 @@ class AutoSpace:
             zero=self.zero[:1] if self.trains else (0,),
             checkpoint=(checkpoint,),
             schedules=self.schedules[:1],
+            overlap=self.overlap[:1],
         )
         try:
             return [*grid.configurations(), *found]
@@ -122,7 +126,8 @@ class AutoSpace:
             for checkpoint in self.checkpoint:
                 yield replace(c, checkpoint=checkpoint)
         if c.axes:
-            yield replace(c, overlap=True)
+            for overlap in self.overlap:
+                yield replace(c, overlap=overlap)
             if not self.own_axes:
                 yield from self._next_to_searched(c)
             return
@@ -131,7 +136,8 @@ class AutoSpace:
                 yield replace(c, zero=zero)
         yield from self._pipelines(c, c.batch // c.d)
         if c.d * c.t * c.p > 1:
-            yield replace(c, overlap=True)
+            for overlap in self.overlap:
+                yield replace(c, overlap=overlap)
         if c.p > 1 and c.d * c.t > 1:
             # The same pipeline with searched layouts.
             yield replace(c, d=1, t=1, zero=0, axes=self._axes_of(c.d, c.t))

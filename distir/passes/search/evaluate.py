@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,15 +14,21 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.cost import simulate
-from distir.passes.distribute import DistributePass
+from distir.passes.distribute import MESH, DistributePass
+from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
+from distir.passes.pipeline import PipelinePass
+from distir.passes.pipelines.division import Division
 from distir.passes.search.grid import Configuration
 from distir.passes.search.layout_graph import ChosenLayouts
 from distir.passes.search.programs import Programs
 from distir.passes.search.requests import Requests, check_whole
 from distir.passes.search.searched import SearchedLayouts, SearchedPlan
-from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.passes.verify_distribution import (
+    DistributionVerifier,
+    VerifyDistributionPass,
+)
 from distir.sharding.mesh import TIME_AXIS
 
 
@@ -146,7 +153,8 @@ class Evaluator:
     and what the first one's divisions do not allow theirs do not either. Conversely
     `verify-distribution` says whether theirs allow what was chosen; if not, the
     configuration is distributed on its own. What is simulated is what `distribute` makes,
-    but not verified once more: that is for the program that is chosen in the end.
+    but not verified once more: that is for the program that is chosen in the end. The
+    division into stages is shared like the layouts.
     """
 
     def __init__(self, source: Callable[[int], ModuleOp]):
@@ -156,8 +164,8 @@ class Evaluator:
         self._requests = source.requests if known else Requests()
         self._context = Context()
         self._programs: dict[int, ModuleOp] = {}
-        # The last configuration that layouts were chosen for, and its annotated program.
-        self._annotated: tuple[Configuration, ModuleOp] | None = None
+        self._chosen: _Chosen | None = None
+        """What layouts were chosen for last."""
         self._searched = SearchedLayouts(self._context, self._requests)
 
     def evaluate(
@@ -188,16 +196,23 @@ class Evaluator:
             layouts=plan.layouts,
         )
 
-    def distributed(self, outcome: Outcome) -> ModuleOp:
+    def prepare(self, configuration: Configuration) -> None:
+        """Makes the program that the configuration distributes, if that can be made."""
+        with suppress(DistIRError, VerifyException):
+            self._program(configuration.batch)
+
+    def distributed(
+        self, configuration: Configuration, layouts: ChosenLayouts | None = None
+    ) -> ModuleOp:
         """
-        The distributed program of an outcome that is legal, with the layouts that it has.
-        Raises DistIRError.
+        The distributed program, with the layouts that were searched for it, if they are
+        known. Raises DistIRError.
         """
-        if outcome.layouts is None:
-            return self._plan(outcome.configuration).module
-        module = self._program(outcome.configuration.batch).clone()
-        self._searched.replay(module, outcome.configuration, outcome.layouts)
-        if outcome.configuration.overlap:
+        if layouts is None:
+            return self._plan(configuration).module
+        module = self._program(configuration.batch).clone()
+        self._searched.replay(module, configuration, layouts)
+        if configuration.overlap:
             OverlapCommunicationPass().apply(self._context, module)
         return module
 
@@ -219,36 +234,31 @@ class Evaluator:
 
     def _from_grid(self, configuration: Configuration) -> ModuleOp:
         distribute = distribute_pass(configuration, self._requests.shard)
-        module = self._annotated_for(configuration)
-        if module is not None:
-            try:
-                PartitionPass(lower=False).apply(self._context, module)
-                VerifyDistributionPass().apply(self._context, module)
-            except DistIRError:
-                module = None
-        if module is None:
+        if not self._fits_choice(configuration):
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
-            self._annotated = (configuration, module.clone())
             PartitionPass(lower=False).apply(self._context, module)
-        distribute.complete(self._context, module)
+            self._chosen = _Chosen(configuration, module)
+        assert self._chosen is not None
+        if not configuration.is_pipelined or configuration.stages:
+            module = self._chosen.copy(configuration.k)
+            distribute.complete(self._context, module)
+            return module
+        pipeline = distribute.pipeline()
+        division = self._chosen.division(pipeline, configuration.k)
+        module = ModuleOp(pipeline.emit(division), division.module.attributes)
+        LowerReshardPass().apply(self._context, module)
         return module
 
-    def _annotated_for(self, configuration: Configuration) -> ModuleOp | None:
-        """The program annotated as for the configuration before, if they share that."""
-        if self._annotated is None:
-            return None
-        before, annotated = self._annotated
-        if before.shared != configuration.shared:
-            return None
-        # With one micro-batch the axis over time splits nothing.
-        if before.k != configuration.k and (
-            before.k == 1 or configuration.k % before.k
-        ):
-            return None
-        module = annotated.clone()
-        _set_micro_batches(module, configuration.k)
-        return module
+    def _fits_choice(self, configuration: Configuration) -> bool:
+        """Whether the layouts that were chosen last are those of this configuration."""
+        if self._chosen is None or not self._chosen.is_for(configuration):
+            return False
+        try:
+            self._chosen.verify(configuration.k)
+        except DistIRError:
+            return False
+        return True
 
     def _program(self, batch: int) -> ModuleOp:
         if batch not in self._programs:
@@ -256,9 +266,52 @@ class Evaluator:
         return self._programs[batch]
 
 
-def _set_micro_batches(module: ModuleOp, count: int) -> None:
-    """Changes the size of the mesh's axis over time."""
-    for op in module.body.block.ops:
-        if isinstance(op, MeshOp):
-            axes = [(a, count if a == TIME_AXIS else n) for a, n in op.axes.data]
-            op.properties["axes"] = AxesAttr(tuple(axes))
+class _Chosen:
+    """A program in the layouts that were chosen for a configuration."""
+
+    def __init__(self, configuration: Configuration, module: ModuleOp):
+        self._configuration = configuration
+        self._module = module
+        self._verifier: DistributionVerifier | None = None
+        self._divisions: dict[str, Division] = {}
+
+    def is_for(self, configuration: Configuration) -> bool:
+        """Whether a configuration is to have these layouts, if it allows them."""
+        first = self._configuration
+        if first.shared != configuration.shared:
+            return False
+        # With one micro-batch the axis over time splits nothing.
+        return first.k == configuration.k or (
+            first.k > 1 and configuration.k % first.k == 0
+        )
+
+    def verify(self, micro_batches: int) -> None:
+        """Raises DistIRError if that many do not allow the layouts."""
+        if self._verifier is None:
+            self._verifier = DistributionVerifier(self._module)
+            self._verifier.verify()
+        mesh = self._verifier.meshes[MESH]
+        if TIME_AXIS in mesh.sizes:
+            mesh = mesh.with_size(TIME_AXIS, micro_batches)
+        self._verifier.verify_on({MESH: mesh})
+
+    def copy(self, micro_batches: int) -> ModuleOp:
+        """The program with that many micro-batches."""
+        module = self._module.clone()
+        for op in module.body.block.ops:
+            if isinstance(op, MeshOp):
+                axes = [
+                    (a, micro_batches if a == TIME_AXIS else n) for a, n in op.axes.data
+                ]
+                op.properties["axes"] = AxesAttr(tuple(axes))
+        return module
+
+    def division(self, pipeline: PipelinePass, micro_batches: int) -> Division:
+        """Its division for a pipeline with that many micro-batches."""
+        known = self._divisions.get(pipeline.schedule)
+        if known is not None:
+            return known.with_micro_batches(micro_batches)
+        division = pipeline.divide(self.copy(micro_batches))
+        if not division.structure.is_for_one_count:
+            self._divisions[pipeline.schedule] = division
+        return division

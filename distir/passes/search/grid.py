@@ -10,6 +10,19 @@ from distir.errors import DistIRError
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
 
+OVERLAP = {"off": False, "on": True}
+"""Whether communication overlaps computation, as options name it."""
+
+
+def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
+    """The values of `overlap` that options name. Raises DistIRError."""
+    unknown = [name for name in names if name not in OVERLAP]
+    if unknown:
+        raise DistIRError(
+            f"search: overlap cannot be {unknown[0]!r}; choose from {', '.join(OVERLAP)}"
+        )
+    return tuple(OVERLAP[name] for name in names)
+
 
 @dataclass(frozen=True, order=True)
 class Configuration:
@@ -82,7 +95,8 @@ class Space:
       training step on one pipeline rank takes 1 and each of them (it accumulates
       gradients);
     - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
-    - `schedules`: of pipelines; none is the default schedule.
+    - `schedules`: of pipelines; none is the default schedule;
+    - `overlap`: whether communication overlaps computation, where there are several devices.
     """
 
     batches: Sequence[int]
@@ -93,6 +107,7 @@ class Space:
     zero: Sequence[int] = (0,)
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
+    overlap: Sequence[bool] = (False,)
 
     def configurations(self) -> list[Configuration]:
         """
@@ -121,10 +136,13 @@ class Space:
                 for zero in self.zero if d > 1 else sorted({0} & set(self.zero)) or [0]:
                     for checkpoint in self.checkpoint:
                         for k, schedule in self._pipelines(p):
-                            if batch // d // k:
+                            if batch // d // k == 0:
+                                continue
+                            for overlap in self.overlap if d * t * p > 1 else (False,):
                                 yield Configuration(
-                                    batch, d, t, p, zero, checkpoint, k, schedule
-                                )
+                                    batch, d, t, p, zero, checkpoint, k, schedule,
+                                    overlap=overlap,
+                                )  # fmt: skip
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
         """Numbers of micro-batches and schedules on p ranks."""

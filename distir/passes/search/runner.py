@@ -7,10 +7,9 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from itertools import groupby
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -24,6 +23,9 @@ Source = Callable[[int], ModuleOp]
 _LONGEST = 16
 """Configurations that a process works on before it reports."""
 
+_GARBAGE = 2_000_000
+"""Objects that a process makes before it looks for those that are dead, some 200 MB."""
+
 
 def run(
     source: Source,
@@ -33,43 +35,63 @@ def run(
     known: Mapping[Configuration, Outcome] | None = None,
 ) -> Generator[list[Outcome]]:
     """
-    Evaluates configurations in `jobs` processes (0: one for each core) and gives the
-    outcomes, `longest` at most at a time, as they are known, in no particular order. `source` is
-    pickled. Configurations that share work are evaluated together; `known` are outcomes
-    before whose layouts some of them can use (`Evaluator`). Closing the
-    iterator, or an interrupt, stops the processes after what they are at. Raises DistIRError
-    if a process dies.
+    Evaluates configurations in `jobs` processes at a time (0: one for each core) and gives
+    the outcomes, `longest` at most at once, as they are known, in no particular order.
+    Configurations that share work are evaluated together, each such group in a process of
+    its own (where processes cannot be forked, `source` is pickled); `known` are outcomes
+    before whose layouts some of them can use (`Evaluator`). Closing the iterator, or
+    an interrupt, ends the processes. Raises DistIRError if a process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
     groups = _groups(configurations, longest)
+    if not groups:
+        return
     if jobs == 1 or len(groups) == 1:
         evaluator = Evaluator(source)
         for configuration in configurations:
             yield [evaluator.evaluate(configuration, known.get(configuration))]
         return
-    # Only a forked process has the modules of this one at once.
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if "fork" in methods else None)
-    stop = context.Event()
-    pool = ProcessPoolExecutor(
-        min(jobs, len(groups)), context, _start, initargs=(source, stop)
-    )
+    # Only a forked process has the modules and programs of this one at once.
+    forks = "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if forks else None)
+    evaluator = Evaluator(source)
+    running: dict[Connection, BaseProcess] = {}
     try:
-        futures = [
-            pool.submit(_evaluate, [(c, known.get(c)) for c in group])
-            for group in groups
-        ]
-        for future in as_completed(futures):
-            yield future.result()
-    except BrokenProcessPool as error:
+        for group in groups:
+            if len(running) == jobs:
+                yield _next_done(running)
+            if forks:
+                evaluator.prepare(group[0])
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_work, args=(evaluator, group, known, sender)
+            )
+            process.start()
+            sender.close()
+            running[receiver] = process
+        while running:
+            yield _next_done(running)
+    finally:
+        for process in running.values():
+            process.terminate()
+            process.join()
+
+
+def _next_done(running: dict[Connection, BaseProcess]) -> list[Outcome]:
+    """The outcomes of the process that is done next, which leaves those that run."""
+    receiver = next(c for c in wait(list(running)) if isinstance(c, Connection))
+    try:
+        found: list[Outcome] | Exception = receiver.recv()
+    except EOFError as error:
         raise DistIRError(
             "search: a process died before it was done, most likely for lack of memory; "
             "use fewer processes (--jobs)"
         ) from error
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
+    running.pop(receiver).join()
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def available_cores() -> int:
@@ -91,31 +113,28 @@ def _groups(
     return groups
 
 
-# In a worker process: what it evaluates with, and whether it is to stop.
-_worker: tuple[Evaluator, Any] | None = None
-
-
-def _start(source: Source, stop: Any) -> None:
-    global _worker
-    # An interrupt is for the process that started this one, which then says stop.
+def _work(
+    evaluator: Evaluator,
+    group: Sequence[Configuration],
+    known: Mapping[Configuration, Outcome],
+    sender: Connection,
+) -> None:
+    """
+    In a process of its own: sends the outcomes. A program is a large structure, dead when
+    it has been simulated; that it need not be taken apart, as all of the process ends soon,
+    saves a fifth of the time.
+    """
+    # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A program is a large structure, dead at once when it has been simulated. Looking for
-    # garbage in between takes a fifth of the time.
-    gc.collect()
     gc.freeze()
     gc.disable()
-    _worker = (Evaluator(source), stop)
-
-
-def _evaluate(
-    group: Sequence[tuple[Configuration, Outcome | None]],
-) -> list[Outcome]:
-    assert _worker is not None
-    evaluator, stop = _worker
     outcomes: list[Outcome] = []
-    for configuration, known in group:
-        if stop.is_set():
-            break
-        outcomes.append(evaluator.evaluate(configuration, known))
-        gc.collect()
-    return outcomes
+    try:
+        for configuration in group:
+            if gc.get_count()[0] > _GARBAGE:
+                gc.collect()
+            outcomes.append(evaluator.evaluate(configuration, known.get(configuration)))
+    except Exception as error:
+        sender.send(error)
+    else:
+        sender.send(outcomes)

@@ -26,7 +26,7 @@ from distir.program import (
     unique_name,
     updated_arguments,
 )
-from distir.sharding.decompose import decompose
+from distir.sharding.decompose import decompose, equal_before
 from distir.sharding.search import Body, Node, Port, Strategy
 
 Chosen = Mapping[Node, Strategy]
@@ -163,6 +163,10 @@ class _Annotator:
         for part, layouts in zip(parts, strategy.parts, strict=True):
             _request(part, layouts.operands, layouts.results)
         Rewriter.replace_op(op, parts)
+        for part in parts[:-1]:
+            same = equal_before(part)
+            if same is not None:
+                Rewriter.replace_op(part, [], same.results)
         return parts[-1].results[0]
 
     def _keep(self, value: SSAValue, layout: Layout) -> None:

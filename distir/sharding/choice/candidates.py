@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 from xdsl.ir import Operation
@@ -21,6 +21,7 @@ from distir.sharding.choice.prices import (
     local_bytes,
     reduce_price,
 )
+from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, dim_shards, factor_shards, rank_of, shape_of
@@ -53,6 +54,7 @@ class OpCandidates:
         self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str
     ):
         whole = Layout(mesh.name)
+        self.op = op
         self.operand_types = [value.type for value in op.operands]
         self.rule = rule
         self.mesh = mesh
@@ -97,7 +99,7 @@ class OpCandidates:
         return self._candidates[key]
 
     def _candidate(self, factor: int | None, run: int | None) -> Candidate | None:
-        rule, decompose = self.rule, False
+        rule, decomposed = self.rule, factor in self.rule.decomposed
         if factor is None:
             operands = (WHOLE,) * len(self.operand_bytes)
             results = (WHOLE,) * len(self.result_bytes)
@@ -120,10 +122,9 @@ class OpCandidates:
                 for i, p in enumerate(results)
             )
             if kind == "reduction":
-                # After decomposition the reduced value is whole: the op that adds the
-                # addend needs it so.
-                decompose = bool(rule.addends)
-                after = WHOLE if decompose else Placement("partial", monoid=monoid)
+                # After decomposition the reduced value is whole: what comes behind the
+                # reduction needs it so.
+                after = WHOLE if decomposed else Placement("partial", monoid=monoid)
                 results = tuple(after for _ in results)
         work = self.flops / (1 if factor is None else self.parts)
         touched = sum(
@@ -135,9 +136,31 @@ class OpCandidates:
             )
         )
         work += PRICE_PER_BYTE_TOUCHED * touched
-        if decompose:
-            work += sum(reduce_price(size, self.parts) for size in self.result_bytes)
-        return Candidate(factor, run, operands, results, work, decompose)
+        if decomposed:
+            work += self._price_of_parts(operands)
+        return Candidate(factor, run, operands, results, work, decomposed)
+
+    def _price_of_parts(self, placements: Sequence[Placement]) -> float:
+        """Of bringing together what the ops of the decomposition leave partial."""
+        layouts = [
+            add_placement(layout, self.axis, placement, rank_of(type_))
+            for layout, placement, type_ in zip(
+                self.base.operands, placements, self.operand_types, strict=True
+            )
+        ]
+        parts = decompose(self.op)
+        if parts is None:
+            return inf
+        try:
+            found = layouts_of_parts(self.op, parts, layouts, self.mesh)
+            return sum(
+                reduce_price(local_bytes(value, layout, self.mesh), self.parts)
+                for part, own in zip(parts, found, strict=True)
+                for value, layout in zip(part.results, own.results, strict=True)
+                if self.axis in layout.partial_axes
+            )
+        finally:
+            discard(parts)
 
     def _placements(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
@@ -16,20 +18,21 @@ _SEEN_THROUGH = ("onnx.Constant", "onnx.Identity", "dist.constrain", "dist.resha
 class Signatures:
     """
     Gives ops the same number that have the same rule (of one kind, with equal properties
-    and types, on values from the same constants) and the same layouts so far. Layers
+    and types, on values from equal constants) and the same layouts so far. Layers
     repeat their ops and an optimizer treats all parameters of one shape alike, so that a
     program has far fewer signatures than ops.
 
     Calls may change which function they call; other ops keep properties and types while
-    this is in use.
+    this is in use. `meaning` gives types that are to count as equal the same one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meaning: Callable[[Attribute], Attribute] | None = None) -> None:
+        self._meaning = meaning
         self._kinds: dict[Operation, int] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._rules: dict[int, Rule] = {}
         self._equal: dict[Attribute, int] = {}
-        # Hashing a type takes long, so this goes by identity, as do layouts and constants.
+        # Hashing a type takes long, so this goes by identity, as do layouts.
         # What has a number is kept, so that nothing else takes its place in memory.
         self._attributes: dict[int, tuple[Attribute, int]] = {}
         self._kept: list[object] = []
@@ -58,14 +61,13 @@ class Signatures:
                 type(op),
                 len(op.operands),
                 *[number(value.type) for value in (*op.operands, *op.results)],
-                *[_constant(value) for value in op.operands],
+                *[self._constant(value) for value in op.operands],
                 *[(name, number(attr)) for name, attr in op.properties.items()],
                 *[(n, number(attr)) for n, attr in op.attributes.items() if n != SCOPE],
             )
             found = self._numbers.get(key)
             if found is None:
                 found = self._numbers[key] = len(self._numbers)
-                self._kept += [value.owner for value in op.operands]
             if not isinstance(op, CallOp):
                 self._kinds[op] = found
         return found
@@ -73,12 +75,12 @@ class Signatures:
     def _number(self, attribute: Attribute) -> int:
         found = self._attributes.get(id(attribute))
         if found is None:
-            number = self._equal.setdefault(attribute, len(self._equal))
+            meaning = self._meaning(attribute) if self._meaning else attribute
+            number = self._equal.setdefault(meaning, len(self._equal))
             found = self._attributes[id(attribute)] = (attribute, number)
         return found[1]
 
-
-def _constant(value: SSAValue) -> int | None:
-    if isinstance(value, OpResult) and value.owner.name in _SEEN_THROUGH:
-        return id(value.owner)
-    return None
+    def _constant(self, value: SSAValue) -> int | None:
+        if isinstance(value, OpResult) and value.owner.name in _SEEN_THROUGH:
+            return self._kind(value.owner)
+        return None

@@ -4,6 +4,7 @@ package registers them. Operators that are not here are replicated.
 """
 
 from distir.sharding.rules import (
+    addends,
     attention,
     contraction,
     convolution,
@@ -21,12 +22,14 @@ from distir.sharding.rules import (
     train_convolution,
     train_dropout,
     train_indexing,
+    train_loss_steps,
     train_losses,
     train_normalization,
     train_optimizers,
 )
 
 __all__ = [
+    "addends",
     "attention",
     "contraction",
     "convolution",
@@ -44,6 +47,7 @@ __all__ = [
     "train_convolution",
     "train_dropout",
     "train_indexing",
+    "train_loss_steps",
     "train_losses",
     "train_normalization",
     "train_optimizers",

@@ -154,15 +154,16 @@ class RuleBuilder:
         *,
         linear: Sequence[Sequence[int]] = (),
         monoids: frozenset[str] = SUM,
-        addends: Sequence[int] = (),
+        decomposed: Sequence[Dim] = (),
         reduced: Mapping[int, Sequence[Dim]] | None = None,
         flops: int = 0,
     ) -> Rule:
         """
         The rule. `inputs` gives dimensions by schema position; an operand without an
         entry is needed whole. `linear` are groups of schema positions through which
-        partial values of the given monoids pass. `reduced` gives, per result, the
-        parallel dimensions that it is a sum over.
+        partial values of the given monoids pass. `decomposed` are dimensions that only
+        the op's decomposition can split. `reduced` gives, per result, the parallel
+        dimensions that it is a sum over.
         """
         known = inputs if isinstance(inputs, Mapping) else dict(enumerate(inputs))
         op = self.op
@@ -188,7 +189,7 @@ class RuleBuilder:
                 for group in linear
                 if all(p in index_of for p in group)
             ),
-            addends=frozenset(index_of[p] for p in addends if p in index_of),
+            decomposed=frozenset(f for dim in decomposed for f in dim),
             partial_results={f: frozenset(r) for f, r in sums.items()},
             flops=flops,
         )

@@ -56,8 +56,8 @@ def matmul_integer(op: OnnxOp) -> Rule:
 @onnx_rule("Gemm")
 def gemm(op: OnnxOp) -> Rule:
     """
-    `([i, k], [k, j], [i, j]) -> [i, j]` with either matrix transposed. The bias is an
-    addend; it and the product are linear together.
+    `([i, k], [k, j], [i, j]) -> [i, j]` with either matrix transposed. A bias is added
+    after the sum over k; it and the product are linear together.
     """
     builder = RuleBuilder(op)
     out = builder.factors(shape(op.results[0]))
@@ -72,7 +72,7 @@ def gemm(op: OnnxOp) -> Rule:
         [a, b, builder.aligned(bias, out)],
         [out],
         linear=linear,
-        addends=(2,),
+        decomposed=() if bias is None else (inner,),
         flops=builder.contraction_flops(),
     )
 

@@ -24,8 +24,8 @@ from distir.sharding.rules.local_builder import LocalBuilder
 
 def _convolution(op: OnnxOp, transposed: bool) -> Rule:
     """
-    Input channels are `[group, c]`, output channels `[group, m]`: `c` is summed, the
-    bias is an addend.
+    Input channels are `[group, c]`, output channels `[group, m]`: `c` is summed, then
+    the bias is added.
     """
     builder = RuleBuilder(op)
     batch_size, in_channels, *space = shape(op.operands[0])
@@ -49,7 +49,7 @@ def _convolution(op: OnnxOp, transposed: bool) -> Rule:
         ],
         [(batch, group + target, *builder.factors(out_space, "replicate"))],
         linear=[(0, 2), (1, 2)] if biased else [(0,), (1,)],
-        addends=(2,),
+        decomposed=(source,) if biased else (),
         flops=flops,
     )
 

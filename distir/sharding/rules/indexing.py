@@ -103,11 +103,17 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
 
 
 def locate(
-    builder: LocalBuilder, table: int, indices: SSAValue
+    builder: LocalBuilder,
+    table: int,
+    indices: SSAValue,
+    *,
+    from_end: bool = True,
+    elsewhere: int = 0,
 ) -> tuple[SSAValue, SSAValue]:
     """
     Whether this device holds each index of a split dimension, and the index into its
-    part (0 where it does not). Negative indices count from the end.
+    part (`elsewhere` where it does not). Negative indices count from the end; if not
+    `from_end`, no device holds them.
     """
     context = builder.context
     sizes = shape(indices)
@@ -125,9 +131,11 @@ def locate(
     if element_type(indices) != i64:
         indices = builder.emit("Cast", [indices], index_type, {"to": 7})
     left = context.rule.factors[table].size
-    negative = mask("Less", indices, number(0))
-    wrapped = integer("Add", indices, number(left))
-    index = builder.emit("Where", [negative, wrapped, indices], index_type)
+    index = indices
+    if from_end:
+        negative = mask("Less", indices, number(0))
+        wrapped = integer("Add", indices, number(left))
+        index = builder.emit("Where", [negative, wrapped, indices], index_type)
     shards = context.assignment[table]
     if all(shard.run is None for shard in shards):
         size = left // context.parts_of(table)
@@ -140,7 +148,7 @@ def locate(
             mask("Less", index, number(size)),
         )
     else:
-        held = None
+        held = mask("GreaterOrEqual", index, number(0))
         for shard in shards:
             parts = context.mesh.size(shard.axis)
             run = left // parts if shard.run is None else shard.run
@@ -148,13 +156,12 @@ def locate(
             block = integer("Div", index, number(run))
             owner = integer("Mod", block, number(parts))
             here = mask("Equal", owner, builder.coordinate([shard.axis]))
-            held = here if held is None else mask("And", held, here)
+            held = mask("And", held, here)
             round_ = integer("Div", block, number(parts))
             start = integer("Mul", round_, number(run))
             index = integer("Add", start, integer("Mod", index, number(run)))
-        assert held is not None
-    safe = builder.emit("Where", [held, index, number(0)], index_type)
-    return held, safe
+    local = builder.emit("Where", [held, index, number(elsewhere)], index_type)
+    return held, local
 
 
 @onnx_rule("GatherND")

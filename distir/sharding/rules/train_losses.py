@@ -1,26 +1,89 @@
-"""Rules of losses and their gradients."""
+"""Rules of losses and their gradients, and what they are when classes are split."""
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
+from xdsl.ir import Operation
+
+from distir.dialects.dist import SCOPE
+from distir.dialects.train_ops.loss_steps import (
+    CrossEntropyPartGradOp,
+    CrossEntropySumOp,
+    ExponentialSumOp,
+    LabelLogitOp,
+    LogitMaximumOp,
+)
+from distir.dialects.train_ops.losses import (
+    CrossEntropyGradOp,
+    CrossEntropyOp,
+    LabelLossOp,
+)
+from distir.sharding.decompose import decomposition
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 
 @train_rule("cross_entropy")
 def cross_entropy(op: CrossEntropyOp) -> Rule:
-    """Labels are summed over; classes are whole."""
+    """Labels are summed over; the decomposition splits classes."""
     builder = RuleBuilder(op)
-    *places, classes = shape(op.logits)
+    *places, count = shape(op.logits)
     labels = builder.factors(places, "reduction")
-    return builder.rule([(*labels, builder.factor(classes, "replicate")), labels], [()])
+    classes = builder.factor(count, "reduction")
+    return builder.rule([(*labels, classes), labels], [()], decomposed=(classes,))
 
 
 @train_rule("cross_entropy_grad")
 def cross_entropy_gradient(op: CrossEntropyGradOp) -> Rule:
-    """Labels are parallel; classes are whole. Linear in the gradient that comes in."""
+    """
+    Labels are parallel, classes in the decomposition. Linear in the gradient that comes
+    in.
+    """
     builder = RuleBuilder(op)
-    *places, classes = shape(op.logits)
-    labels = builder.factors(places)
-    logits = (*labels, builder.factor(classes, "replicate"))
-    return builder.rule([(), logits, labels], [logits], linear=[(0,)])
+    *places, count = shape(op.logits)
+    labels, classes = builder.factors(places), builder.factor(count)
+    logits = (*labels, classes)
+    return builder.rule(
+        [(), logits, labels], [logits], linear=[(0,)], decomposed=(classes,)
+    )
+
+
+def _divisor(op: LabelLossOp) -> int | None:
+    return None if op.divisor is None else op.divisor.value.data
+
+
+def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
+    scope = op.attributes.get(SCOPE)
+    if scope is not None:
+        for part in parts:
+            part.attributes[SCOPE] = scope
+    return parts
+
+
+@decomposition("train.cross_entropy")
+def loss_in_steps(op: Operation) -> list[Operation]:
+    """The maximum and the sum of exponentials of each label's logits, and its own logit."""
+    assert isinstance(op, CrossEntropyOp)
+    maximum = LogitMaximumOp(op.logits)
+    total = ExponentialSumOp(op.logits, maximum.maximum)
+    chosen = LabelLogitOp(op.logits, op.labels)
+    loss = CrossEntropySumOp(
+        *(maximum.maximum, total.total, chosen.chosen, op.labels),
+        shape(op.logits)[-1],
+        _divisor(op),
+        op.ignored,
+    )
+    return _scoped(op, [maximum, total, chosen, loss])
+
+
+@decomposition("train.cross_entropy_grad")
+def gradient_in_steps(op: Operation) -> list[Operation]:
+    """Softmax and label of each class, given maximum and sum (the loss has them)."""
+    assert isinstance(op, CrossEntropyGradOp)
+    maximum = LogitMaximumOp(op.logits)
+    total = ExponentialSumOp(op.logits, maximum.maximum)
+    gradient = CrossEntropyPartGradOp(
+        *(op.dloss, op.logits, op.labels, maximum.maximum, total.total),
+        _divisor(op),
+        op.ignored,
+    )
+    return _scoped(op, [maximum, total, gradient])

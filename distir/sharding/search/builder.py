@@ -13,11 +13,11 @@ from xdsl.ir import Operation
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.errors import DistIRError
 from distir.program import describe
-from distir.sharding.decompose import decompose
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.sharding.search.graph import Body, Graph, Node, Port, Use
+from distir.sharding.search.parts import bytes_between_parts, seconds_of_parts
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.runs import RunLengths
 from distir.sharding.search.sharing import call_kinds, op_kinds
@@ -174,21 +174,12 @@ class GraphBuilder:
     def _seconds(self, op: Operation, rule: Rule, strategy: Strategy) -> float:
         if not strategy.parts:
             return self.prices.op(op, rule, strategy.operands, strategy.results)
-        parts = decompose(op)
-        assert parts is not None
-        product, last = strategy.parts[0], strategy.parts[-1]
-        seconds = self.prices.reshard(
-            parts[0].results[0].type, product.results[0], last.operands[0]
-        )
-        for part, layouts in zip(parts, strategy.parts, strict=True):
-            seconds += self.prices.op(part, rule_for(part), *layouts)
-        return seconds
+        return seconds_of_parts(op, strategy, self.prices)
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
         if strategy.parts:
-            type_ = op.results[0].type
-            return self.prices.bytes(type_, strategy.parts[0].results[0])
+            return bytes_between_parts(op, strategy, self.prices)
         if isinstance(op, ConstrainOp):
             return 0
         layouts = strategy.operands, strategy.results

@@ -3,9 +3,9 @@ What an op can do on a mesh: every legal assignment of the mesh's axes.
 
 A mesh axis splits one factor of the op's rule, or lets the partial sums of some operands
 pass through where the op is linear in them, or does nothing. A strategy combines one such
-option per axis. An op that adds something after a reduction (a bias) may also be
-decomposed: the product on split operands, its partial results brought together, then the
-addition.
+option per axis. Where one splits a factor that the op cannot split itself, the op is
+decomposed: a product on split operands, its partial results brought together, then the
+addition of a bias; the steps of a cross-entropy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.sharding.decompose import decompose
+from distir.sharding.decompose import decompose, layouts_of_parts
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import (
@@ -125,7 +125,7 @@ def _combined(
     operands = _layouts(op, rule, assignment, mesh, partial)
     if operands is None:
         return
-    if rule.addends and any(rule.factors[f].kind == "reduction" for f in assignment):
+    if not rule.decomposed.isdisjoint(assignment):
         yield from _decomposed(op, mesh, given, operands)
         return
     try:
@@ -168,19 +168,27 @@ def _layouts(
 def _decomposed(
     op: Operation, mesh: Mesh, given: tuple[Option, ...], operands: tuple[Layout, ...]
 ) -> Iterator[Strategy]:
-    """The product with partial results, reduced or reduced and scattered, then the rest."""
+    """
+    The parts, with what they leave partial brought together before it is used. Where the
+    last one adds something to what the first one leaves partial, that may also be reduced
+    and scattered.
+    """
     ops = decompose(op)
     if ops is None:
         return
     first, *middle, last = ops
-    count = len(first.operands)
     try:
-        partial = infer(rule_for(first), operands[:count], mesh).results[0]
+        layouts = layouts_of_parts(op, ops, operands, mesh)
     except DistIRError:
         return
-    start = Part(operands[:count], (partial,))
+    parts = tuple(Part(own.operands, own.results) for own in layouts)
+    yield Strategy(given, tuple(operands), parts[-1].results, parts)
+    (partial, *_), start = parts[0].results, parts[0]
+    if last.name != "onnx.Add" or last.operands[0] is not first.results[0]:
+        return
+    count = len(first.operands)
     whole = Layout(mesh.name)
-    for reduced in _reduced(partial, shape_of(first.results[0].type), mesh):
+    for reduced in _scattered(partial, shape_of(first.results[0].type), mesh):
         addend = _addend(last, reduced, mesh)
         # What prepares the addend does so on the whole of it.
         if addend is None or (middle and addend != whole):
@@ -190,10 +198,9 @@ def _decomposed(
         yield Strategy(given, (*operands[:count], addend), (reduced,), parts)
 
 
-def _reduced(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[Layout]:
-    """The layouts that an all-reduce or a reduce-scatter brings a partial value to."""
+def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[Layout]:
+    """The layouts that a reduce-scatter brings a partial value to."""
     reduced = partial.without_partial(partial.partial_axes)
-    yield reduced
     if len(partial.partial_axes) != 1:
         return
     (axis,) = partial.partial_axes

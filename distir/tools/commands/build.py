@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
     non_negative_integer,
@@ -12,6 +12,9 @@ from distir.tools.arguments import (
     positive_integer,
 )
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 DTYPES = ("f32", "f16", "bf16")
 
@@ -34,7 +37,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="seed of dropout's random numbers (default 0)",
     )
+    gpt.add_argument(
+        "--cache",
+        action="store_true",
+        help="each layer's keys and values are results too, for --decode to go on from",
+    )
+    gpt.add_argument(
+        "--decode",
+        type=positive_integer,
+        metavar="N",
+        help="the step that generates the next token from a cache of the keys and values of "
+        "N tokens; with --seq 1",
+    )
     _add_common(gpt)
+    moe = models.add_parser(
+        "moe", help="a decoder with GShard's mixtures of experts in every other layer"
+    )
+    for name in ("layers", "d-model", "heads", "experts", "vocab", "batch", "seq"):
+        _add_size(moe, name)
+    moe.add_argument(
+        "--ffn",
+        type=positive_integer,
+        metavar="N",
+        help="width inside an MLP or expert (default 4 times --d-model)",
+    )
+    moe.add_argument(
+        "--capacity-factor",
+        type=non_negative_number,
+        default=1.0,
+        metavar="X",
+        help="places of an expert, in those that evenly dealt tokens need (default 1)",
+    )
+    _add_common(moe)
     mlp = models.add_parser("mlp", help="dense layers of one width")
     for name in ("layers", "d-model", "batch"):
         _add_size(mlp, name)
@@ -54,36 +88,84 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.errors import DistIRError
-    from distir.frontends.builders import build_gpt, build_mlp
     from distir.tools.files import apply_passes, write_program
 
-    is_gpt = arguments.model == "gpt"
-    differentiate = differentiate_pass(arguments, "cross_entropy" if is_gpt else "mse")
-    if is_gpt:
-        if arguments.dropout and differentiate is None:
-            raise DistIRError("--dropout is of use with --training only; add it")
-        if arguments.dropout_seed is not None and not arguments.dropout:
-            raise DistIRError("--dropout-seed is of use with --dropout only; add it")
-        module = build_gpt(
+    loss = "mse" if arguments.model == "mlp" else "cross_entropy"
+    differentiate = differentiate_pass(arguments, loss)
+    build = {"gpt": _gpt, "moe": _moe, "mlp": _mlp}[arguments.model]
+    module = build(arguments, differentiate is not None)
+    if differentiate is not None:
+        apply_passes(module, differentiate)
+    write_program(module, arguments.output)
+    return 0
+
+
+def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+    from distir.errors import DistIRError
+    from distir.frontends.builders import build_gpt
+    from distir.frontends.gpt_decoding import build_gpt_decoding
+
+    if arguments.dropout and not trains:
+        raise DistIRError("--dropout is of use with --training only; add it")
+    if arguments.dropout_seed is not None and not arguments.dropout:
+        raise DistIRError("--dropout-seed is of use with --dropout only; add it")
+    if trains and (arguments.decode or arguments.cache):
+        raise DistIRError(
+            "a cache of keys and values is for inference; leave out --training, or "
+            "--decode and --cache"
+        )
+    if arguments.decode:
+        if arguments.seq != 1 or arguments.cache:
+            raise DistIRError(
+                "--decode generates one token from a cache; add --seq 1 and leave out "
+                "--cache"
+            )
+        return build_gpt_decoding(
             layers=arguments.layers,
             d_model=arguments.d_model,
             heads=arguments.heads,
             vocab=arguments.vocab,
             batch=arguments.batch,
-            seq=arguments.seq,
-            dtype=arguments.dtype,
-            dropout=arguments.dropout or 0.0,
-            seed=arguments.dropout_seed or 0,
-        )
-    else:
-        module = build_mlp(
-            layers=arguments.layers,
-            d_model=arguments.d_model,
-            batch=arguments.batch,
+            cached=arguments.decode,
             dtype=arguments.dtype,
         )
-    if differentiate is not None:
-        apply_passes(module, differentiate)
-    write_program(module, arguments.output)
-    return 0
+    return build_gpt(
+        layers=arguments.layers,
+        d_model=arguments.d_model,
+        heads=arguments.heads,
+        vocab=arguments.vocab,
+        batch=arguments.batch,
+        seq=arguments.seq,
+        dtype=arguments.dtype,
+        dropout=arguments.dropout or 0.0,
+        seed=arguments.dropout_seed or 0,
+        cache=arguments.cache,
+    )
+
+
+def _moe(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+    from distir.frontends.builders import build_moe
+
+    return build_moe(
+        layers=arguments.layers,
+        d_model=arguments.d_model,
+        heads=arguments.heads,
+        experts=arguments.experts,
+        vocab=arguments.vocab,
+        batch=arguments.batch,
+        seq=arguments.seq,
+        dtype=arguments.dtype,
+        ffn=arguments.ffn,
+        capacity_factor=arguments.capacity_factor,
+    )
+
+
+def _mlp(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
+    from distir.frontends.builders import build_mlp
+
+    return build_mlp(
+        layers=arguments.layers,
+        d_model=arguments.d_model,
+        batch=arguments.batch,
+        dtype=arguments.dtype,
+    )

@@ -81,10 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint",
-        choices=("none", "full", "selective"),
+        choices=("none", "full", "whole", "selective"),
         default="none",
-        help="what a training step computes again in its backward pass: nothing, whole "
-        "layers, or what attention computes between its matrix products",
+        help="what a training step computes again in its backward pass: nothing, what its "
+        "layers' gradients need (full), all of the layers as PyTorch does (whole), or what "
+        "attention computes between its matrix products (selective)",
     )
     parser.add_argument(
         "--sequence-parallel",

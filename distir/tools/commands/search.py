@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint",
         type=names,
         metavar="POLICY,...",
-        help="what a training step recomputes: none, full, selective (default none; with "
+        help="what a training step recomputes: none, full, whole, selective (default none; with "
         "--auto all)",
     )
     grid.add_argument(
@@ -93,6 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="NAME,...",
         help="pipeline schedules (default: 1f1b, or forward for inference)",
+    )
+    grid.add_argument(
+        "--overlap",
+        type=names,
+        metavar="off,on",
+        help="whether communication overlaps computation: off, on or both (default off; "
+        "with --auto both)",
     )
     add_auto_arguments(parser)
     parser.add_argument(
@@ -144,6 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
         Space,
         batch_of,
         nothing_fits,
+        overlaps,
         ranked,
         trains,
     )
@@ -184,6 +192,7 @@ def run(arguments: argparse.Namespace) -> int:
         zero=arguments.zero or (0,),
         checkpoint=arguments.checkpoint or ("none",),
         schedules=arguments.schedules,
+        overlap=overlaps(arguments.overlap or ("off",)),
     ).configurations()
     journal = Journal(arguments.resume, programs) if arguments.resume else None
     with journal or nullcontext():

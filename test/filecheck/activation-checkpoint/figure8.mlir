@@ -9,8 +9,8 @@
 // KEPT:  func.call @mlp_backward(%x, %w2, %[[A]],
 
 // CHECK:      %[[P:.*]] = func.call @mlp_forward(%x, %w1, %w2) : ({{.*}}) -> tensor<8x4xf32>
-// CHECK:      onnx.Sub(%[[P]], %labels)
-// CHECK:      %[[DP:.*]] = onnx.Add
+// CHECK:      %[[ERROR:.*]] = onnx.Sub(%[[P]], %labels)
+// CHECK:      %[[DP:.*]] = onnx.Mul(%[[ERROR]],
 // CHECK-NEXT: func.call @mlp_backward_recompute(%x, %w2, %w1, %[[DP]])
 // CHECK:      func.func private @mlp_forward
 // CHECK:      func.func private @mlp_backward_recompute(
@@ -23,7 +23,8 @@
 // FIGURE-NEXT: %[[F:.*]] = onnx.Relu(%[[H]])
 // FIGURE-NEXT: %[[P:.*]] = onnx.MatMul(%[[F]], %w2)
 // FIGURE-NOT:  %[[F]]
-// FIGURE:      %[[DP:.*]] = onnx.Add
+// FIGURE:      %[[ERROR:.*]] = onnx.Sub(%[[P]], %labels)
+// FIGURE:      %[[DP:.*]] = onnx.Mul(%[[ERROR]],
 // FIGURE-NEXT: %[[H2:.*]] = onnx.MatMul(%x, %w1)
 // FIGURE-NEXT: %[[B:.*]] = onnx.Relu(%[[H2]])
 // FIGURE:      %[[DA:.*]] = onnx.Gemm(%[[DP]], %w2) {transB = 1 : i64}

@@ -1,6 +1,7 @@
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{every=2}" | filecheck %s --check-prefix=EVERY
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{layers=1}" | filecheck %s --check-prefix=LIST
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=selective}" | filecheck %s --check-prefix=SELECTIVE
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=whole}" | filecheck %s --check-prefix=WHOLE
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=none}" | filecheck %s --check-prefix=NONE
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=most}" 2>&1 | filecheck %s --check-prefix=POLICY
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{every=0}" 2>&1 | filecheck %s --check-prefix=ZERO
@@ -24,9 +25,13 @@
 // SELECTIVE:     onnx.MatMul(%e, %t)
 // SELECTIVE:     onnx.Softmax
 
+// No gradient needs the last product; `whole` computes it again nevertheless, as PyTorch does.
+// WHOLE:     func.func private @layer_backward_recompute(
+// WHOLE:     onnx.MatMul(%p, %e) {dist.kept}
+
 // NONE-NOT: recompute
 
-// POLICY: error: activation-checkpoint: there is no policy 'most'; choose one of none, full, selective
+// POLICY: error: activation-checkpoint: there is no policy 'most'; choose one of none, full, whole, selective
 // ZERO: error: activation-checkpoint: `every` must be at least 1
 // LAYER: error: activation-checkpoint: there is no layer 3; the program has 3
 // CALLS: error: activation-checkpoint: the program calls no differentiated function; run outline-repeats and differentiate first

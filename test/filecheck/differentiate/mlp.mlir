@@ -17,7 +17,8 @@
 // tells where ReLU was open.
 // CHECK-NEXT:  %[[A:.*]] = func.call @dense_forward(%x, %w1)
 // CHECK-NEXT:  %[[P:.*]] = onnx.MatMul(%[[A]], %w2)
-// CHECK:       %[[LOSS:.*]] = onnx.ReduceMean(
+// CHECK:       %[[TOTAL:.*]] = onnx.ReduceSumSquare(
+// CHECK:       %[[LOSS:.*]] = onnx.Div(%[[TOTAL]],
 // CHECK:       %[[DA:.*]] = onnx.Gemm({{.*}}, %w2) {transB = 1 : i64}
 // CHECK:       %[[DW2:.*]] = onnx.Gemm(%[[A]], {{.*}}) {transA = 1 : i64}
 // CHECK:       %[[DW1:.*]] = func.call @dense_backward(%x, %[[A]], %[[DA]])

@@ -13,9 +13,9 @@
 // CHECK:      func.func private @stage1_forward(%a: tensor<4x32xf32, #dist.layout<@stage1>>, %w2:
 // CHECK-NEXT:   %y = onnx.MatMul(%a, %w2)
 // CHECK-NEXT:   %[[DIFFERENCE:.*]] = onnx.Sub(%y, %labels)
-// CHECK:        %[[MEAN:.*]] = onnx.ReduceMean
-// CHECK-NEXT:   %[[COUNT:.*]] = onnx.Constant() {value = dense<2.000000e+00> : tensor<f32>
-// CHECK-NEXT:   %[[LOSS:.*]] = onnx.Div(%[[MEAN]], %[[COUNT]])
+// CHECK:        %[[SUM:.*]] = onnx.ReduceSumSquare(%[[DIFFERENCE]])
+// CHECK-NEXT:   %[[COUNT:.*]] = onnx.Constant() {value = dense<3.200000e+01> : tensor<f32>
+// CHECK-NEXT:   %[[LOSS:.*]] = onnx.Div(%[[SUM]], %[[COUNT]])
 // CHECK-NEXT:   func.return %[[DIFFERENCE]], %[[LOSS]]
 
 // A backward op is where its gradient and what else it needs are. That is where its forward

@@ -2,6 +2,8 @@
 // RUN: distir-opt %s -p "search-grid{jobs=1 world-size=2 micro-batches=2,4}" | filecheck %s --check-prefix=PAIR
 // RUN: sed s/32000000000/60000/ %s | distir-opt -p "search-grid{jobs=1}" | filecheck %s --check-prefix=SMALL
 // RUN: sed s/32000000000/1000/ %s | not distir-opt -p "search-grid{jobs=1}" 2>&1 | filecheck %s --check-prefix=NONE
+// RUN: distir-opt %s -p "search-grid{jobs=1 world-size=2 micro-batches=2,4 overlap=off,on}" | filecheck %s --check-prefix=OVERLAP
+// RUN: not distir-opt %s -p "search-grid{jobs=1 overlap=maybe}" 2>&1 | filecheck %s --check-prefix=MAYBE
 // RUN: not distir-opt %s -p "search-grid{jobs=1 zero=1}" 2>&1 | filecheck %s --check-prefix=ZERO
 
 // All ways to use four devices are simulated; the module becomes the fastest. Splitting the
@@ -19,6 +21,10 @@
 // SMALL: chose batch=64 d=2 t=2 p=1 k=1, the fastest of {{[0-9]+}} that fit
 
 // NONE: error: search-grid: none of the {{.*}} possible configurations fits: the one that needs the least, batch=64 {{.*}}, needs {{.*}} GB on a device that has 1e-06 GB; use devices with more memory
+
+// Twice as many configurations with overlapped communication beside the others.
+// OVERLAP: of 8 that fit of 8 configurations
+// MAYBE: error: search: overlap cannot be 'maybe'; choose from off, on
 
 // ZERO: error: search: ZeRO and activation checkpointing are for training steps, but the program updates no argument
 

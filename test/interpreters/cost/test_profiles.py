@@ -202,6 +202,68 @@ def test_the_host_sets_the_pace_of_small_ops():
     assert seconds(device) == 2 * device
 
 
+def test_hosts_that_do_not_run_ahead():
+    """No op takes less than its issue; collectives take that much more."""
+    program = parse("""
+      func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+        %b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>
+        %c = onnx.Add(%b, %a) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        func.return %c : tensor<4xf32>
+      }
+    """)
+    small, large = 2 + 32 / (8 * 0.25), 2 + 48 / (8 * 0.25)
+    issue = (small + large) / 2
+
+    def seconds(module, on, ahead, **dispatch):
+        host = profile(lambda d: d["dispatch"].update(ahead=ahead, **dispatch))
+        return simulate(module, on, profiles=[host]).step_time_s
+
+    on = cluster(1, bandwidth=8.0)
+    assert seconds(program, on.clone(), True, op=issue) == 2 * issue
+    assert seconds(program, on.clone(), False, op=issue) == issue + large
+    on = cluster(4, levels=((4, 2.0, 100.0),))
+    plain = seconds(parse(REDUCED), on.clone(), False)
+    assert seconds(parse(REDUCED), on.clone(), True, collective=5.0) == plain
+    assert seconds(parse(REDUCED), on.clone(), False, collective=5.0) == plain + 5
+
+
+def test_products_that_are_not_aligned():
+    """Sums or columns that are no multiple of 8 are computed at a share of the speed."""
+    curve = Curve(bandwidth=1.0, misaligned=0.25)
+
+    def seconds(m, n, k):
+        return curve.seconds(2.0 * m * n * k, Product(1, m, n, k), 0.0, 1.0, 1e300)
+
+    assert seconds(16, 17, 16) == 17 / 16 * 4 * seconds(16, 16, 16)
+    assert seconds(16, 16, 17) == 17 / 16 * 4 * seconds(16, 16, 16)
+    assert seconds(17, 16, 16) == 17 / 16 * seconds(16, 16, 16)
+
+
+def test_a_kernel_waits_for_nothing_else():
+    """An op joins the one before it only if its other operands are there by then."""
+    text = """
+      func.func @main(%a: tensor<4xf32>, %w: tensor<4x4xf32>) -> tensor<4xf32> {{
+        %b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>
+        %c = onnx.MatMul(%a, %w) : (tensor<4xf32>, tensor<4x4xf32>) -> tensor<4xf32>
+        %d = onnx.Mul(%b, {other}) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        %e = onnx.Add(%d, %c) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        func.return %e : tensor<4xf32>
+      }}
+    """
+    fused = profile(lambda d: d.update(fusion=["elementwise"]))
+
+    def seconds(other):
+        module = parse(text.format(other=other))
+        on = cluster(1, peak=1e300, bandwidth=1.0)
+        return simulate(module, on, profiles=[fused]).step_time_s
+
+    product = 1 + (16 + 64 + 16) * 2
+    # relu, product and multiplication in one kernel each, or relu and multiplication in one;
+    # the addition joins the multiplication either way
+    assert seconds("%a") == 2 + (16 + 16) * 4 + product + (16 + 16) * 4
+    assert seconds("%c") == 2 * 2 + (16 + 16) * 4 + product + (16 + 16 + 16 + 16) * 4
+
+
 @pytest.mark.parametrize(
     ("fusion", "expected"),
     [

@@ -1,0 +1,300 @@
+"""
+What `auto-parallel` finds, beside the best that others find:
+
+    python bench/auto.py FOLDER [MODEL ...] --data DATA
+
+judges plans and writes outcomes to FOLDER, files of JSON lines; what is there already is
+not computed again. Names are those of models; with none the section is printed.
+
+DistIR's rows are those of the paper's Tables 2 and 3 (`bench/paper.py`): the best point of the grid
+of D/T/P/K, and the best plan of `auto-parallel` for the same batch on the same 16 V100, after two
+of its rounds: the same grid, searched layouts, and the plans next to the best of these. Rhino's
+are the configurations of its Tables 1 and 2 for 8 and 16 GPUs: f32, AdamW, nodes of 8 V100
+with NVLink and 100 Gb/s between (`v100-roce`), a global batch of 64 (GPT) and 256 (MoE). The
+paper gives neither its sequences, here 1,024 tokens as in Alpa's evaluation of the same
+models, nor its vocabulary, here 51,200. Every other layer of its MoE models has experts, and all MLPs
+have its D_ffn: then the numbers of parameters are the table's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import paper
+from hand_plans import HandPlans
+from paper_tables import Model, rows
+from report import Missing, table
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.frontends.builders import build_gpt, build_moe
+from distir.hardware import load_cluster
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.search import Configuration, Outcome
+from distir.passes.search.auto import AutoSearch, auto_search
+from distir.passes.search.evaluate import Evaluator
+from distir.passes.search.programs import replace_cluster
+
+ROUNDS = 2
+"""Of the search for DistIR's rows: the grid and searched layouts, and what is next to the best."""
+
+SEQUENCE = 1024
+VOCABULARY = 51200
+
+
+@dataclass(frozen=True)
+class RhinoModel:
+    """A row of Rhino's Tables 1 and 2; without experts a GPT."""
+
+    name: str
+    layers: int
+    d_model: int
+    heads: int
+    devices: int
+    ffn: int
+    experts: int = 0
+
+    @property
+    def batch(self) -> int:
+        """The global batch of its tests with full parallelism."""
+        return 256 if self.experts else 64
+
+    @property
+    def file_name(self) -> str:
+        """The name in files and on the command line."""
+        return self.name.lower()
+
+    def program(self) -> ModuleOp:
+        """The training step, on the paper's platform M8."""
+        sizes = (self.layers, self.d_model, self.heads)
+        data = (VOCABULARY, self.batch, SEQUENCE)
+        if self.experts:
+            module = build_moe(*sizes, self.experts, *data, ffn=self.ffn)
+        else:
+            module = build_gpt(*sizes, *data)
+        DifferentiatePass().apply(Context(), module)
+        replace_cluster(module, load_cluster("v100-roce", self.devices))
+        return module
+
+
+RHINO = (
+    RhinoModel("GPT-2.7B", 32, 2560, 32, 8, 10240),
+    RhinoModel("MoE-16E-2.4B", 16, 1024, 16, 8, 8192, 16),
+    RhinoModel("GPT-6.7B", 32, 4096, 32, 16, 16384),
+    RhinoModel("MoE-32E-10B", 16, 1536, 16, 16, 12288, 32),
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row of the tables: the best plan that others found, and that of `auto-parallel`."""
+
+    name: str
+    batch: int
+    other: str
+    other_s: float
+    auto: str
+    auto_s: float
+    auto_gb: float
+    plans: int
+    cpu_s: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as many samples a second."""
+        return self.other_s / self.auto_s
+
+
+class Journal:
+    """The rows in a folder, each computed once."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / "auto.jsonl"
+        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
+        self.rows = [Compared(**json.loads(line)) for line in lines]
+
+    def row(self, name: str, batch: int, compute: Callable[[], Compared]) -> Compared:
+        """The row of a model and a batch."""
+        for row in self.rows:
+            if (row.name, row.batch) == (name, batch):
+                return row
+        row = compute()
+        self.rows.append(row)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+        print(f"{name}, batch {batch}: {row.gain:.3f} x {row.other}", flush=True)
+        return row
+
+
+def _compare(
+    name: str,
+    module: ModuleOp,
+    cluster: ClusterOp,
+    batch: int,
+    other: tuple[str, float],
+    known: Iterable[Outcome] = (),
+    rounds: int | None = None,
+) -> Compared:
+    """
+    `known` outcomes are not judged again; the search is ended after so many rounds, if it
+    has not come to an end before.
+    """
+    start = time.process_time()
+
+    def heard(search: AutoSearch) -> None:
+        best = search.best.configuration if search.best else "nothing fits"
+        print(f"  round {search.rounds}: {best}", flush=True)
+        if search.rounds == rounds:
+            raise KeyboardInterrupt
+
+    search = auto_search([module], cluster, jobs=1, heard=heard)
+    search.outcomes.update({o.configuration: o for o in known})
+    search.run()
+    best = search.best
+    if best is None:
+        raise ValueError(f"{name}: nothing fits")
+    return Compared(
+        name,
+        batch,
+        *other,
+        str(best.configuration).removeprefix(f"batch={batch} "),
+        best.step_time_s,
+        best.peak_memory_bytes / 1e9,
+        len(search.outcomes),
+        time.process_time() - start,
+    )
+
+
+def distir_rows(
+    model: Model, folder: Path, data: Path, journal: Journal
+) -> list[Compared]:
+    """The rows of a model of the paper's Tables 2 and 3."""
+    published = json.loads((data / "distir_tables.json").read_text("utf-8"))
+    grid = paper.search(model, folder).outcomes
+    tables = published["table2"], published["table3"]
+    found: list[Compared] = []
+    for row in rows(model, grid, *tables):
+        chosen = row.best.configuration
+
+        def compute(chosen: Configuration = chosen) -> Compared:
+            source = paper.Source(model)
+            known = [o for o in grid if o.configuration.batch == chosen.batch]
+            best = Evaluator(source).evaluate(chosen)
+            text = f"D/T/P/K = {chosen.d}/{chosen.t}/{chosen.p}/{chosen.k}"
+            other = (text, best.step_time_s)
+            cluster = load_cluster("dgx2", paper.WORLD_SIZE)
+            module = source(chosen.batch)
+            return _compare(
+                model.name, module, cluster, chosen.batch, other, known, ROUNDS
+            )
+
+        found.append(journal.row(model.name, chosen.batch, compute))
+    return found
+
+
+def rhino_row(model: RhinoModel, folder: Path, journal: Journal) -> Compared:
+    """The row of a model of Rhino's tables."""
+
+    def compute() -> Compared:
+        module = model.program()
+        journal_of_plans = folder / f"hand-{model.file_name}.jsonl"
+        plans = HandPlans(module, model.batch, model.experts, journal_of_plans)
+        best = plans.best()
+        cluster = load_cluster("v100-roce", model.devices)
+        other = (str(best.plan), best.seconds)
+        return _compare(model.name, module, cluster, model.batch, other)
+
+    return journal.row(model.name, model.batch, compute)
+
+
+def section(data: Path | None) -> str:
+    """The section of `docs/benchmarks.md`."""
+    if data is None:
+        raise Missing("name the folder of the paper's tables: make bench DATA=FOLDER")
+    with tempfile.TemporaryDirectory() as name:
+        return report(Path(name), data)
+
+
+def report(folder: Path, data: Path) -> str:
+    """The section, from the outcomes in a folder; those that are not there are computed."""
+    journal = Journal(folder)
+    of_distir = [
+        row for m in paper.MODELS for row in distir_rows(m, folder, data, journal)
+    ]
+    of_rhino = [rhino_row(model, folder, journal) for model in RHINO]
+    doc = (__doc__ or "").split("\n\n")[-1]
+    return "\n\n".join(
+        [
+            "## Automatic parallelisation",
+            doc.strip(),
+            f"**DistIR's Tables 2 and 3**: {_summary(of_distir)}",
+            _table(of_distir, "best of the grid"),
+            f"**Rhino's Tables 1 and 2**: {_summary(of_rhino)}",
+            _table(of_rhino, "best by hand"),
+        ]
+    )
+
+
+def _summary(found: Sequence[Compared]) -> str:
+    gains = [row.gain for row in found]
+    count = sum(gain >= 1 - 1e-9 for gain in gains)
+    return (
+        f"in {count} of {len(found)} rows the plan found is at least as fast; "
+        f"{min(gains):.2f} to {max(gains):.2f} times as fast, in the median "
+        f"{median(gains):.2f}."
+    )
+
+
+def _table(found: Sequence[Compared], other: str) -> str:
+    head = ["model", "batch", other, "ms", "auto-parallel", "ms", "times as fast"]
+    head += ["plans judged", "CPU s"]
+    lines = [
+        [
+            row.name,
+            str(row.batch),
+            row.other,
+            f"{row.other_s * 1e3:.4g}",
+            row.auto,
+            f"{row.auto_s * 1e3:.4g}",
+            f"{row.gain:.2f}",
+            str(row.plans),
+            f"{row.cpu_s:.0f}",
+        ]
+        for row in found
+    ]
+    return table(head, lines)
+
+
+def main() -> None:
+    names = [m.file_name for m in (*paper.MODELS, *RHINO)]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--data", type=Path, required=True, help="published data")
+    arguments = parser.parse_args()
+    for name in set(arguments.models) - set(names):
+        parser.error(f"there is no model {name}; choose from {', '.join(names)}")
+    folder: Path = arguments.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if not arguments.models:
+        print(report(folder, arguments.data))
+        return
+    journal = Journal(folder)
+    for model in paper.MODELS:
+        if model.file_name in arguments.models:
+            distir_rows(model, folder, arguments.data, journal)
+    for model in RHINO:
+        if model.file_name in arguments.models:
+            rhino_row(model, folder, journal)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""What the builders of models append their ops with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BFloat16Type,
+    DictionaryAttr,
+    Float16Type,
+    Float32Type,
+    StringAttr,
+    TensorType,
+    i64,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
+
+from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.errors import DistIRError
+from distir.program import set_argument_attributes
+
+DTYPES: dict[str, TypeAttribute] = {
+    "f16": Float16Type(),
+    "bf16": BFloat16Type(),
+    "f32": Float32Type(),
+}
+"""The element types a model can be built with, by name."""
+
+Shape = Sequence[int]
+
+
+class FunctionBuilder:
+    """
+    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout`
+    the ratio and the seed of dropout.
+    """
+
+    def __init__(self, element: TypeAttribute, dropout: tuple[float, int] = (0.0, 0)):
+        self.element = element
+        self.ratio, self.seed = dropout
+        self.dtype = numpy_dtype(element)
+        self.scope = ""
+        self.block = Block()
+        self.attributes: list[dict[str, Attribute]] = []
+        # Types are compared and built often; one object per type keeps both cheap.
+        self.types: dict[tuple[TypeAttribute, tuple[int, ...]], TensorType[Any]] = {}
+
+    def type(
+        self, shape: Shape, element: TypeAttribute | None = None
+    ) -> TensorType[Any]:
+        key = (element or self.element, tuple(shape))
+        if key not in self.types:
+            self.types[key] = TensorType(*key)
+        return self.types[key]
+
+    def argument(
+        self,
+        name: str,
+        shape: Shape,
+        *,
+        role: str | None = "parameter",
+        element: TypeAttribute | None = None,
+    ) -> SSAValue:
+        """A new last argument. One without a role is an intermediate value."""
+        value = self.block.insert_arg(self.type(shape, element), len(self.block.args))
+        value.name_hint = name.replace(".*", "")
+        attributes: dict[str, Attribute] = {}
+        if role is not None:
+            attributes = {ROLE: StringAttr(role), NAME: StringAttr(name)}
+        self.attributes.append(attributes)
+        return value
+
+    def ops(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue],
+        shapes: Sequence[Shape],
+        **attributes: Any,
+    ) -> Sequence[SSAValue]:
+        """An op with one result for each shape."""
+        return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
+
+    def op(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue],
+        shape: Shape,
+        element: TypeAttribute | None = None,
+        **attributes: Any,
+    ) -> SSAValue:
+        """An op with one result."""
+        return self._append(name, inputs, [self.type(shape, element)], attributes)[0]
+
+    def results(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue],
+        types: Sequence[tuple[Shape, TypeAttribute | None]],
+        **attributes: Any,
+    ) -> Sequence[SSAValue]:
+        """An op with one result for each shape and element type."""
+        return self._append(name, inputs, [self.type(*t) for t in types], attributes)
+
+    def _append(
+        self,
+        name: str,
+        inputs: Sequence[SSAValue],
+        types: Sequence[Attribute],
+        attributes: dict[str, Any],
+    ) -> Sequence[SSAValue]:
+        scope = {SCOPE: StringAttr(self.scope)} if self.scope else None
+        op = operator(name).build_op(inputs, types, attributes, scope)
+        self.block.add_op(op)
+        return op.results
+
+    def constant(self, array: np.ndarray[Any, Any]) -> SSAValue:
+        element = i64 if array.dtype == np.int64 else self.element
+        return self.op("Constant", [], array.shape, element, value=array)
+
+    def layer_norm(
+        self, value: SSAValue, parameters: Sequence[SSAValue], shape: Shape
+    ) -> SSAValue:
+        return self.op(
+            "LayerNormalization", [value, *parameters], shape, axis=-1, epsilon=1e-5
+        )
+
+    def dropout(
+        self, value: SSAValue, counter: SSAValue | None, stream: int
+    ) -> SSAValue:
+        """The value after dropout; the value itself where there is no counter."""
+        if counter is None:
+            return value
+        op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
+        op.attributes[SCOPE] = StringAttr(self.scope)
+        self.block.add_op(op)
+        return op.y
+
+    def call_counter(self, step: SSAValue, calls: int, index: int) -> SSAValue:
+        """A number for one of the calls of a function in a step: another one for each."""
+        count, own = (self.constant(np.array(n, np.int64)) for n in (calls, index))
+        before = self.op("Mul", [step, count], (), i64)
+        return self.op("Add", [before, own], (), i64)
+
+    def call(
+        self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
+    ) -> SSAValue:
+        """A call of a function, and its first result."""
+        return self.calls(callee, scope, arguments)[0]
+
+    def calls(
+        self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
+    ) -> Sequence[SSAValue]:
+        """A call of a function, and its results."""
+        results = callee.function_type.outputs.data
+        call = CallOp(callee.sym_name.data, arguments, results)
+        call.attributes[SCOPE] = StringAttr(scope)
+        self.block.add_op(call)
+        return call.results
+
+    def finish(
+        self, name: str, results: Sequence[SSAValue], names: Sequence[str] = ()
+    ) -> FuncOp:
+        """The function; it is private unless its results have source names."""
+        self.block.add_op(ReturnOp(*results))
+        function = FuncOp(
+            name,
+            (self.block.arg_types, [r.type for r in results]),
+            Region(self.block),
+            None if names else "private",
+        )
+        set_argument_attributes(function, self.attributes)
+        if names:
+            function.res_attrs = ArrayAttr(
+                [DictionaryAttr({NAME: StringAttr(n)}) for n in names]
+            )
+        return function
+
+
+def layer_arguments(
+    main: FunctionBuilder,
+    scope: str,
+    layers: Sequence[Sequence[tuple[str, Shape]]],
+) -> list[list[SSAValue]]:
+    """Arguments of `@main` for the parameters of each layer, layer by layer."""
+    return [
+        [main.argument(f"{scope}.{index}.{name}", shape) for name, shape in parameters]
+        for index, parameters in enumerate(layers)
+    ]
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raises DistIRError for a size that is not positive."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise DistIRError(f"{name} is {size}; a model needs at least 1")
+
+
+def element_type(dtype: str) -> TypeAttribute:
+    """The element type of that name. Raises DistIRError."""
+    if dtype not in DTYPES:
+        raise DistIRError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    return DTYPES[dtype]

@@ -1,0 +1,120 @@
+"""What ops that compute occupy: seconds, operations and workspace on a mesh's devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import layout_of, with_layout
+from distir.errors import DistIRError
+from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
+from distir.interpreters.cost.placement import Bytes, Placement, Positions
+from distir.interpreters.cost.work import Work
+from distir.program import describe
+from distir.sharding.choice import Signatures
+
+Seconds = float | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """
+    On each of `positions` an op computes `flops` for `seconds` (a number, or one per
+    device; the `flops` alone would take `seconds_at_peak`). The host takes `issue` seconds
+    to issue it. `is_view`: its result is its first operand's memory.
+    """
+
+    positions: Positions
+    seconds: Seconds
+    flops: float
+    seconds_at_peak: Seconds
+    issue: float
+    workspace: Bytes
+    is_view: bool
+
+
+class Computations:
+    """
+    Those of a program's ops. Without a profile, which looks at what is around an op too,
+    ops that are alike cost the same and are worked out once.
+    """
+
+    def __init__(self, placement: Placement):
+        self.placement = placement
+        self._signatures = Signatures(_on_any_mesh)
+        # By an op's signature and the axes of its mesh; its mesh.
+        self._works: dict[tuple[int, tuple[tuple[str, int], ...]], Work] = {}
+        self._known: dict[tuple[int, str | None], Computation] = {}
+
+    def of(self, op: Operation) -> Computation:
+        """What an op occupies. Raises DistIRError."""
+        name = self._mesh_name((*op.operands, *op.results), op)
+        if self.placement.hardware.has_profiles:
+            return self._computation(op, name)
+        key = self._signatures.of(op, None), name
+        if key not in self._known:
+            self._known[key] = self._computation(op, name)
+        return self._known[key]
+
+    def _mesh_name(self, values: Sequence[SSAValue], op: Operation) -> str | None:
+        names = self.placement.mesh_names(values)
+        if len(names) > 1:
+            where = " and ".join(f"@{name}" for name in names)
+            raise DistIRError(
+                f"{describe(op)} uses values on meshes {where}; a dist.send must bring "
+                f"them together"
+            )
+        return names[0] if names else None
+
+    def _work(self, op: Operation, name: str | None) -> Work:
+        mesh = self.placement.meshes[name] if name else None
+        key = self._signatures.of(op, None), mesh.axes if mesh else ()
+        if key not in self._works:
+            self._works[key] = Work.of(op, mesh, self._signatures.rule(op))
+        return self._works[key]
+
+    def _computation(self, op: Operation, name: str | None) -> Computation:
+        placement = self.placement
+        operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
+        result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
+        work = self._work(op, name)
+        by_kind: dict[int, Cost] = {}
+        at_peak: dict[int, float] = {}
+        ids = placement.device_ids(name)
+        for kind in placement.hardware.distinct_kinds(ids):
+            context = CostContext(op, kind, work, operand_bytes, result_bytes)
+            by_kind[id(kind)] = cost_of(context)
+            at_peak[id(kind)] = context.seconds_at_peak
+        kinds = placement.hardware.kinds
+        seconds: Seconds
+        seconds_at_peak: Seconds
+        if len(by_kind) == 1:
+            (cost,) = by_kind.values()
+            seconds, (seconds_at_peak,) = cost.seconds, at_peak.values()
+        else:
+            seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
+            seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
+        return Computation(
+            placement.positions(name),
+            seconds,
+            work.flops,
+            seconds_at_peak,
+            max(c.issue for c in by_kind.values()),
+            placement.allocated(max(c.workspace for c in by_kind.values()), name),
+            op.name in VIEWS
+            and len(op.results) == 1
+            and operand_bytes[:1] == result_bytes,
+        )
+
+
+def _on_any_mesh(attribute: Attribute) -> Attribute:
+    """A type without the name of its mesh: work is the same on all with the same axes."""
+    layout = layout_of(attribute)
+    if layout is None or not isinstance(attribute, TensorType):
+        return attribute
+    return with_layout(attribute, replace(layout, mesh=""))

@@ -1,0 +1,80 @@
+"""Ops that add something after a sum, as the sum and the addition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType, i64
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import OMITTED, OnnxOp, operator
+from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
+from distir.sharding.decompose import decomposition
+
+
+def _scope(op: OnnxOp) -> dict[str, Attribute]:
+    return {SCOPE: op.attributes[SCOPE]} if SCOPE in op.attributes else {}
+
+
+def _new(
+    op: OnnxOp,
+    name: str,
+    inputs: list[SSAValue | Operation | None],
+    result_type: Attribute,
+    attributes: dict[str, Any] | None = None,
+) -> OnnxOp:
+    return operator(name).build_op(inputs, [result_type], attributes, _scope(op))
+
+
+def _product(op: OnnxOp, drop: tuple[str, ...] = ()) -> OnnxOp:
+    """The op on its first two inputs."""
+    attributes = {k: v for k, v in op.properties.items() if k not in (OMITTED, *drop)}
+    return type(op).build_op(
+        [op.input(0), op.input(1)], [op.results[0].type], attributes, _scope(op)
+    )
+
+
+@decomposition("onnx.Gemm")
+def gemm(op: Operation) -> list[Operation] | None:
+    """`alpha A B + beta C`, for a Gemm with C."""
+    if not isinstance(op, OnnxOp) or op.input(2) is None:
+        return None
+    product = _product(op, ("beta",))
+    bias = op.input(2)
+    assert bias is not None and isinstance(bias.type, TensorType)
+    ops: list[Operation] = [product]
+    beta = op.attribute("beta")
+    if beta != 1:
+        value = np.array(beta, dtype=numpy_dtype(bias.type.element_type))
+        type_ = tensor_type((), bias.type.element_type)
+        scale = _new(op, "Constant", [], type_, {"value": constant_attr(value)})
+        scaled = _new(op, "Mul", [bias, scale], bias.type)
+        ops += [scale, scaled]
+        bias = scaled.results[0]
+    return [*ops, _new(op, "Add", [product, bias], op.results[0].type)]
+
+
+@decomposition("onnx.Conv", "onnx.ConvTranspose")
+def convolution(op: Operation) -> list[Operation] | None:
+    """The bias, one number per output channel, gets dimensions of size 1 for space."""
+    if not isinstance(op, OnnxOp) or op.input(2) is None:
+        return None
+    product = _product(op)
+    bias, result = op.input(2), op.results[0].type
+    assert bias is not None
+    assert isinstance(bias.type, TensorType) and isinstance(result, TensorType)
+    space = result.get_num_dims() - 2
+    axes = np.arange(1, 1 + space, dtype=np.int64)
+    constant = _new(
+        op,
+        "Constant",
+        [],
+        tensor_type((space,), i64),
+        {"value": constant_attr(axes)},
+    )
+    shape = (*bias.type.get_shape(), *[1] * space)
+    type_ = tensor_type(shape, bias.type.element_type)
+    aligned = _new(op, "Unsqueeze", [bias, constant], type_)
+    return [product, constant, aligned, _new(op, "Add", [product, aligned], result)]

@@ -1,0 +1,122 @@
+"""Rules and local forms of the steps of a cross-entropy whose classes are split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import IntegerAttr, TensorType, i1, i64
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.loss_steps import (
+    CrossEntropyPartGradOp,
+    CrossEntropySumOp,
+    ExponentialSumOp,
+    LabelLogitOp,
+    LogitMaximumOp,
+)
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, element_type, shape, train_rule
+from distir.sharding.rules.indexing import locate
+from distir.sharding.rules.local_builder import LocalBuilder
+
+ELSEWHERE, IGNORED = -1, -2
+"""What stands, in a local form, for a label of another device and one that is ignored."""
+
+
+@train_rule("logit_maximum")
+def logit_maximum(op: LogitMaximumOp) -> Rule:
+    """Leaves partial maxima."""
+    builder = RuleBuilder(op)
+    *places, count = shape(op.logits)
+    labels, classes = builder.factors(places), builder.factor(count, "reduction", "max")
+    return builder.rule([(*labels, classes)], [labels])
+
+
+@train_rule("exponential_sum")
+def exponential_sum(op: ExponentialSumOp) -> Rule:
+    """Leaves partial sums."""
+    builder = RuleBuilder(op)
+    *places, count = shape(op.logits)
+    labels, classes = builder.factors(places), builder.factor(count, "reduction")
+    return builder.rule([(*labels, classes), labels], [labels])
+
+
+@train_rule("label_logit")
+def label_logit(op: LabelLogitOp) -> Rule:
+    """A sum to which each device adds the labels among its classes."""
+    builder = RuleBuilder(op)
+    *places, count = shape(op.logits)
+    labels, classes = builder.factors(places), builder.factor(count, "reduction")
+    return builder.rule([(*labels, classes), labels], [labels], linear=[(0,)])
+
+
+@train_rule("cross_entropy_sum")
+def cross_entropy_sum(op: CrossEntropySumOp) -> Rule:
+    """Labels are summed over."""
+    builder = RuleBuilder(op)
+    labels = builder.factors(shape(op.maximum), "reduction")
+    return builder.rule([labels] * 4, [()])
+
+
+@train_rule("cross_entropy_part_grad")
+def cross_entropy_part_gradient(op: CrossEntropyPartGradOp) -> Rule:
+    """Labels and classes are parallel. Linear in the gradient that comes in."""
+    builder = RuleBuilder(op)
+    *places, count = shape(op.logits)
+    labels, classes = builder.factors(places), builder.factor(count)
+    logits = (*labels, classes)
+    return builder.rule([(), logits, labels, labels, labels], [logits], linear=[(0,)])
+
+
+def _local_labels(
+    context: LocalContext, classes: int, labels: SSAValue, ignored: int | None
+) -> tuple[LocalBuilder, SSAValue]:
+    """Labels as indices into this device's classes."""
+    builder = LocalBuilder(context)
+    _, local = locate(builder, classes, labels, from_end=False, elsewhere=ELSEWHERE)
+    if ignored is not None:
+        sizes = shape(labels)
+        number = np.array(ignored, numpy_dtype(element_type(labels)))
+        operands = [labels, builder.constant(number)]
+        equal = builder.emit("Equal", operands, TensorType(i1, sizes))
+        operands = [equal, builder.constant(np.array(IGNORED, np.int64)), local]
+        local = builder.emit("Where", operands, TensorType(i64, sizes))
+    return builder, local
+
+
+def _split_classes(context: LocalContext, logits: int) -> int | None:
+    """The factor of the classes, if they are split here."""
+    (classes,) = context.rule.operands[logits][-1] or (None,)
+    if classes is None or context.parts_of(classes) == 1:
+        return None
+    return classes
+
+
+@local_form("train.label_logit")
+def label_logit_held(context: LocalContext) -> Sequence[Operation]:
+    """Looks up the labels among this device's classes."""
+    classes = _split_classes(context, 0)
+    if classes is None:
+        return [context.same_op()]
+    logits, labels = context.operands
+    builder, local = _local_labels(context, classes, labels, None)
+    return [*builder.ops, context.same_op([logits, local])]
+
+
+@local_form("train.cross_entropy_part_grad")
+def gradient_held(context: LocalContext) -> Sequence[Operation]:
+    """Subtracts 1 at the labels among this device's classes."""
+    op = context.op
+    assert isinstance(op, CrossEntropyPartGradOp)
+    classes = _split_classes(context, 1)
+    if classes is None:
+        return [context.same_op()]
+    dloss, logits, labels, *statistics = context.operands
+    builder, local = _local_labels(context, classes, labels, op.ignored)
+    gradient = context.same_op([dloss, logits, local, *statistics])
+    if op.ignored is not None:
+        gradient.properties["ignore_index"] = IntegerAttr(IGNORED, i64)
+    return [*builder.ops, gradient]

@@ -1,0 +1,42 @@
+"""What an op costs whose decomposition runs in its place."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import Layout
+from distir.sharding.decompose import decompose
+from distir.sharding.rule import rule_for
+from distir.sharding.search.prices import Prices
+from distir.sharding.search.strategies import Part, Strategy
+
+
+def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Part]]:
+    ops = decompose(op)
+    assert ops is not None
+    return list(zip(ops, strategy.parts, strict=True))
+
+
+def seconds_of_parts(op: Operation, strategy: Strategy, prices: Prices) -> float:
+    """Of the ops of the decomposition, and of bringing together what they leave partial."""
+    seconds = 0.0
+    made: dict[SSAValue, Layout] = {}
+    for part, layouts in _parts(op, strategy):
+        for value, layout in zip(part.operands, layouts.operands, strict=True):
+            before = made.get(value, layout)
+            if before != layout:
+                seconds += prices.reshard(value.type, before, layout)
+                made[value] = layout  # for the ops behind it, too
+        made |= zip(part.results, layouts.results, strict=True)
+        seconds += prices.op(part, rule_for(part), *layouts)
+    return seconds
+
+
+def bytes_between_parts(op: Operation, strategy: Strategy, prices: Prices) -> int:
+    """Of what the ops of the decomposition hand to each other."""
+    return sum(
+        prices.bytes(result.type, layout)
+        for part, layouts in _parts(op, strategy)[:-1]
+        if part.operands  # constants are counted once for the whole program
+        for result, layout in zip(part.results, layouts.results, strict=True)
+    )
