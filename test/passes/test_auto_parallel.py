@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -25,13 +26,16 @@ from distir.passes.search import (
     Outcome,
     Programs,
     Space,
+    pipelined,
     ranked,
     run,
 )
 from distir.passes.search.auto import AutoSearch, auto_search
 from distir.passes.search.auto_results import memory_binds, runner_up
 from distir.passes.search.auto_space import AutoSpace
+from distir.passes.search.evaluate import reusable
 from distir.passes.search.explain import by_scope
+from distir.passes.search.requests import axes_of
 from distir.program import argument_names, entry_function
 
 
@@ -237,6 +241,52 @@ def test_options_restrict_the_space() -> None:
         auto_search([build_mlp(2, 8, 8)], machine(2), zero=(1,))
     with pytest.raises(DistIRError, match="8 devices were asked for"):
         auto_search([build_mlp(2, 8, 8)], machine(2), devices=8)
+
+
+def test_searched_layouts_go_into_pipelines_and_onto_more_axes() -> None:
+    space = AutoSpace([16], True, 8)
+    pair = Configuration(16, axes="d=2,t=4")
+    near = set(space.neighbours(pair))
+    assert replace(pair, axes="d=2,t=2,s=2") in near
+    assert replace(pair, axes="d=2,t=2", p=2, k=4) in near
+    assert replace(pair, axes="d=4", p=2, k=4) in near
+    assert replace(pair, k=2) in near
+    pipeline = Configuration(16, d=2, t=2, p=2, k=4)
+    inside = Configuration(16, p=2, k=4, axes="d=2,t=2")
+    assert inside in set(space.neighbours(pipeline))
+    near = set(space.neighbours(inside))
+    assert replace(inside, p=4, axes="d=2") in near
+    assert replace(inside, p=1, axes="d=4,t=2") in near
+    assert replace(inside, schedule="zb-h1") in near
+    devices = {c.p * prod(size for _, size in axes_of(c.axes.split(","))) for c in near}
+    assert devices == {8}
+    limited = replace(space, micro_batches=(8,), schedules=("gpipe",))
+    near = {c for c in limited.neighbours(pair) if c.p > 1}
+    assert {c.k for c in near} == {8} and {c.schedule for c in near} == {"gpipe"}
+
+
+def test_known_layouts_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another schedule, other stages, overlap: the same layouts, to the second."""
+    source = Programs.of([training_mlp(16)], machine(4))
+    first = Configuration(16, axes="d=2", p=2, k=2)
+    outcome = Evaluator(source).evaluate(first)
+    assert outcome.layouts is not None and not outcome.layouts.limited
+    others = [
+        replace(first, overlap=True),
+        replace(first, schedule="gpipe"),
+        replace(first, stages="search"),
+    ]
+    expected = [Evaluator(source).evaluate(c) for c in others]
+
+    def no_search(*_: object, **__: object) -> None:
+        raise AssertionError("layouts are searched")
+
+    monkeypatch.setattr(pipelined, "search_sharding", no_search)
+    for other, anew in zip(others, expected, strict=True):
+        assert reusable(outcome, other)
+        assert Evaluator(source).evaluate(other, outcome) == anew
+    assert not reusable(outcome, replace(first, k=4))
+    assert not reusable(outcome, replace(first, checkpoint="full"))
 
 
 def test_modules_add_up_to_the_step() -> None:
