@@ -123,6 +123,11 @@ class SearchedLayouts:
             raise DistIRError(f"{_WHAT}: the module has no device.cluster; add one")
         ActivationCheckpointPass(configuration.checkpoint).apply(self.context, module)
         own = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+        if any(name == TIME_AXIS for op in own for name, _ in op.axes.data):
+            raise DistIRError(
+                f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
+                f"which is no axis of devices; remove the mesh"
+            )
         axes = axes_of(configuration.axes.split(","))
         time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []
         mesh = (
