@@ -1,0 +1,185 @@
+"""
+Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, without a proof.
+
+Segments are decided one after the other, each exactly by elimination, for every combination
+of alternatives of the critical nodes at its end: that is a *history*, and it remembers all that
+was chosen so far. Edges between a segment and what was decided before cost what the history
+says; the ones to what is still to be decided cost nothing yet. At the end the critical nodes keep what
+they have, and the rest is solved once more, as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.solver.clock import Clock
+from distir.solver.elimination import eliminate, plan, take_out
+from distir.solver.failures import InfeasibleError
+from distir.solver.flow import Segments
+from distir.solver.found import Found
+from distir.solver.graph import Graph, replay
+from distir.solver.problem import Costs
+from distir.solver.reductions import reduce
+from distir.solver.relaxed import WORK, fits
+
+HISTORIES = 64
+"""How many are kept after each segment."""
+
+COMBINATIONS = 1 << 12
+"""Of alternatives of the critical nodes at the end of a segment, at most."""
+
+_PAST = -1  # the node whose alternatives are histories
+
+Choices = npt.NDArray[np.int64]
+
+
+@dataclass
+class _Decided:
+    """
+    - `choices[i]`: the alternative of node i in each history, of nodes that have neighbours
+      still to be decided;
+    - `records`: of each segment, which history each one goes on, and its choices.
+    """
+
+    costs: Costs
+    choices: dict[int, Choices]
+    records: list[tuple[Choices, dict[int, Choices]]]
+
+
+def solve_by_segments(graph: Graph, segments: Segments, clock: Clock) -> Found | None:
+    """
+    A good choice of a graph whose memory limit is left out; None when there was no time, or no
+    history could go on.
+    """
+    decided = _Decided(np.array([graph.constant]), {}, [])
+    waiting = set(graph.costs)
+    for group in segments.groups:
+        nodes = [i for i in group if i in graph.costs]
+        waiting.difference_update(nodes)
+        if nodes and (
+            clock.stopped
+            or not _decide(graph, nodes, waiting, segments.critical, decided, clock)
+        ):
+            return None
+    best = int(decided.costs.argmin())
+    choice: dict[int, int] = {}
+    for parents, choices in reversed(decided.records):
+        choice |= {i: int(column[best]) for i, column in choices.items()}
+        best = int(parents[best])
+    found = Found.of(graph, choice, -math.inf)
+    again = _completed(graph, segments, choice, clock)
+    return found if again is None else found.better(again)
+
+
+def _decide(
+    graph: Graph,
+    nodes: Sequence[int],
+    waiting: set[int],
+    critical: frozenset[int],
+    decided: _Decided,
+    clock: Clock,
+) -> bool:
+    """Goes on with every history through a segment; whether any could."""
+    part = _segment(graph, nodes, decided)
+    ends = _ends(graph, nodes, waiting, critical)
+    number = len(decided.costs)
+    while True:
+        order = plan(part, WORK, kept=(_PAST, *ends))
+        if fits(order):
+            break
+        if not ends:
+            return False
+        ends.pop()
+    taken = take_out(part, order, (_PAST, *ends), clock)
+    if taken is None:
+        return False
+    steps, table = taken
+    best = table.min(axis=0).ravel()
+    parents = table.argmin(axis=0).ravel()
+    kept = np.argsort(best, kind="stable")[:HISTORIES]
+    kept = kept[np.isfinite(best[kept])]
+    if not len(kept):
+        return False
+    choices: dict[int, Choices] = {_PAST: parents[kept]}
+    sizes = [len(graph.costs[i]) for i in ends]
+    for i, column in zip(ends, np.unravel_index(kept, sizes or [1]), strict=False):
+        choices[i] = column
+    for step in reversed(steps):
+        choices[step.node] = np.broadcast_to(
+            step.table[tuple(choices[j] for j in step.nodes)], len(kept)
+        ).astype(np.int64)
+    parent = choices.pop(_PAST)
+    assert number > parent.max()
+    known = {i: column[parent] for i, column in decided.choices.items()} | choices
+    decided.choices = {
+        i: column
+        for i, column in known.items()
+        if any(j in waiting for j in graph.near[i])
+    }
+    decided.costs = best[kept]
+    decided.records.append((parent, choices))
+    return True
+
+
+def _segment(graph: Graph, nodes: Sequence[int], decided: _Decided) -> Graph:
+    """A segment and a node for the past, with edges for what depends on it."""
+    inside = set(nodes)
+    costs = {i: graph.costs[i] for i in nodes}
+    near: dict[int, dict[int, Costs]] = {_PAST: {}}
+    for i in nodes:
+        near[i] = {j: m for j, m in graph.near[i].items() if j in inside}
+        past: Costs | None = None
+        for j, matrix in graph.near[i].items():
+            if j in decided.choices and j not in inside:
+                columns = matrix[:, decided.choices[j]]
+                past = columns if past is None else past + columns
+        if past is not None:
+            near[i][_PAST] = past
+            near[_PAST][i] = past.T
+    costs[_PAST] = decided.costs
+    return Graph(costs, near)
+
+
+def _ends(
+    graph: Graph,
+    nodes: Sequence[int],
+    waiting: set[int],
+    critical: frozenset[int],
+) -> list[int]:
+    """The critical nodes of a segment with neighbours that wait, while they are few."""
+    found: list[int] = []
+    combinations = 1
+    for i in nodes:
+        if i in critical and any(j in waiting for j in graph.near[i]):
+            combinations *= len(graph.costs[i])
+            if combinations > COMBINATIONS:
+                break
+            found.append(i)
+    return found
+
+
+def _completed(
+    graph: Graph, segments: Segments, choice: dict[int, int], clock: Clock
+) -> Found | None:
+    """The best choice in which the critical nodes do what they do in a choice."""
+    rest = graph.copy(memory=False)
+    for i in segments.critical:
+        if i in rest.costs:
+            costs = np.full(len(rest.costs[i]), np.inf)
+            costs[choice[i]] = rest.costs[i][choice[i]]
+            rest.costs[i] = costs
+    try:
+        reduce(rest)
+    except InfeasibleError:
+        return None
+    order = plan(rest, WORK)
+    found = eliminate(rest, order, clock) if fits(order) else None
+    if found is None or found.choice is None:
+        return None
+    every = replay(rest.steps, dict(found.choice))
+    return Found.of(graph, every, -math.inf)
