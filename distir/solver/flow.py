@@ -158,13 +158,13 @@ def _levels(
     one; other nodes are in the first segment that they read from.
     """
     number = {pivot: n for n, pivot in enumerate(pivots)}
-    needed: list[int | None] = [None] * len(order)  # the first pivot that needs the node
+    needed: list[int | None] = [None] * len(
+        order
+    )  # the first pivot that needs the node
     for node in reversed(order):
         first = [number.get(j, needed[j]) for j in users[node]]
         needed[node] = min((n for n in first if n is not None), default=None)
-    level = [
-        number[i] + 1 if i in number else needed[i] for i in range(len(order))
-    ]
+    level = [number[i] + 1 if i in number else needed[i] for i in range(len(order))]
     # What is known before the first pivot says nothing: every layer may read it.
     follows = [False] * len(order)
     for node in order:

@@ -4,8 +4,9 @@ Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, witho
 Segments are decided one after the other, each exactly by elimination, for every combination
 of alternatives of the critical nodes at its end: that is a *history*, and it remembers all that
 was chosen so far. Edges between a segment and what was decided before cost what the history
-says; the ones to what is still to be decided cost nothing yet. At the end the critical nodes keep what
-they have, and the rest is solved once more, as a whole.
+says; those to what is still to be decided cost what they do at best until that is decided. Then, as
+earlier segments did not know of later ones, two after each other are decided again, exactly,
+while the others stay, until nothing changes.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan, take_out
-from distir.solver.failures import InfeasibleError
 from distir.solver.flow import Segments
-from distir.solver.found import Found
-from distir.solver.graph import Graph, replay
+from distir.solver.found import ROUNDING, Found
+from distir.solver.graph import Graph
 from distir.solver.problem import Costs
-from distir.solver.reductions import reduce
 from distir.solver.relaxed import WORK, fits
 
 HISTORIES = 64
@@ -56,38 +56,34 @@ def solve_by_segments(graph: Graph, segments: Segments, clock: Clock) -> Found |
     A good choice of a graph whose memory limit is left out; None when there was no time, or no
     history could go on.
     """
+    groups = [[i for i in group if i in graph.costs] for group in segments.groups]
+    groups = [group for group in groups if group]
     decided = _Decided(np.array([graph.constant]), {}, [])
     waiting = set(graph.costs)
-    for group in segments.groups:
-        nodes = [i for i in group if i in graph.costs]
-        waiting.difference_update(nodes)
-        if nodes and (
-            clock.stopped
-            or not _decide(graph, nodes, waiting, segments.critical, decided, clock)
-        ):
+    for group in groups:
+        waiting.difference_update(group)
+        ends = _ends(graph, group, waiting, segments.critical)
+        if clock.stopped or not _decide(graph, group, waiting, ends, decided, clock):
             return None
     best = int(decided.costs.argmin())
     choice: dict[int, int] = {}
     for parents, choices in reversed(decided.records):
         choice |= {i: int(column[best]) for i, column in choices.items()}
         best = int(parents[best])
-    found = Found.of(graph, choice, -math.inf)
-    again = _completed(graph, segments, choice, clock)
-    return found if again is None else found.better(again)
+    _swept(graph, groups, choice, clock)
+    return Found.of(graph, choice, -math.inf)
 
 
 def _decide(
     graph: Graph,
     nodes: Sequence[int],
     waiting: set[int],
-    critical: frozenset[int],
+    ends: list[int],
     decided: _Decided,
     clock: Clock,
 ) -> bool:
     """Goes on with every history through a segment; whether any could."""
-    part = _segment(graph, nodes, decided)
-    ends = _ends(graph, nodes, waiting, critical)
-    number = len(decided.costs)
+    part = _segment(graph, nodes, waiting, decided)
     while True:
         order = plan(part, WORK, kept=(_PAST, *ends))
         if fits(order):
@@ -114,7 +110,6 @@ def _decide(
             step.table[tuple(choices[j] for j in step.nodes)], len(kept)
         ).astype(np.int64)
     parent = choices.pop(_PAST)
-    assert number > parent.max()
     known = {i: column[parent] for i, column in decided.choices.items()} | choices
     decided.choices = {
         i: column
@@ -126,7 +121,9 @@ def _decide(
     return True
 
 
-def _segment(graph: Graph, nodes: Sequence[int], decided: _Decided) -> Graph:
+def _segment(
+    graph: Graph, nodes: Sequence[int], waiting: set[int], decided: _Decided
+) -> Graph:
     """A segment and a node for the past, with edges for what depends on it."""
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}
@@ -135,14 +132,24 @@ def _segment(graph: Graph, nodes: Sequence[int], decided: _Decided) -> Graph:
         near[i] = {j: m for j, m in graph.near[i].items() if j in inside}
         past: Costs | None = None
         for j, matrix in graph.near[i].items():
+            if j in waiting:
+                costs[i] = costs[i] + _ahead(matrix, graph.costs[j])
+        for j, matrix in graph.near[i].items():
             if j in decided.choices and j not in inside:
-                columns = matrix[:, decided.choices[j]]
+                ahead = _ahead(matrix.T, graph.costs[i])
+                shifted = matrix - np.where(np.isfinite(ahead), ahead, 0.0)
+                columns = shifted[:, decided.choices[j]]
                 past = columns if past is None else past + columns
         if past is not None:
             near[i][_PAST] = past
             near[_PAST][i] = past.T
     costs[_PAST] = decided.costs
     return Graph(costs, near)
+
+
+def _ahead(matrix: Costs, costs: Costs) -> Costs:
+    """What an edge to a node that waits costs more, at the best, than the node does alone."""
+    return (matrix + costs).min(axis=1) - costs.min()
 
 
 def _ends(
@@ -163,23 +170,31 @@ def _ends(
     return found
 
 
-def _completed(
-    graph: Graph, segments: Segments, choice: dict[int, int], clock: Clock
-) -> Found | None:
-    """The best choice in which the critical nodes do what they do in a choice."""
-    rest = graph.copy(memory=False)
-    for i in segments.critical:
-        if i in rest.costs:
-            costs = np.full(len(rest.costs[i]), np.inf)
-            costs[choice[i]] = rest.costs[i][choice[i]]
-            rest.costs[i] = costs
-    try:
-        reduce(rest)
-    except InfeasibleError:
-        return None
-    order = plan(rest, WORK)
-    found = eliminate(rest, order, clock) if fits(order) else None
-    if found is None or found.choice is None:
-        return None
-    every = replay(rest.steps, dict(found.choice))
-    return Found.of(graph, every, -math.inf)
+def _swept(
+    graph: Graph, groups: Sequence[Sequence[int]], choice: dict[int, int], clock: Clock
+) -> None:
+    """Decides two segments after each other again, as the others stay, until nothing changes."""
+    cost = math.inf
+    while graph.cost(choice) < cost * (1 - ROUNDING) and not clock.stopped:
+        cost = graph.cost(choice)
+        for one, next_ in pairwise(groups):
+            part = _window(graph, (*one, *next_), choice)
+            order = plan(part, WORK)
+            found = eliminate(part, order, clock) if fits(order) else None
+            if found is not None and found.choice is not None:
+                choice.update(found.choice)
+
+
+def _window(graph: Graph, nodes: Sequence[int], choice: dict[int, int]) -> Graph:
+    """Some nodes, where the others do what a choice says."""
+    inside = set(nodes)
+    costs: dict[int, Costs] = {}
+    near: dict[int, dict[int, Costs]] = {}
+    for i in nodes:
+        costs[i], near[i] = graph.costs[i], {}
+        for j, matrix in graph.near[i].items():
+            if j in inside:
+                near[i][j] = matrix
+            else:
+                costs[i] = costs[i] + matrix[:, choice[j]]
+    return Graph(costs, near)
