@@ -21,17 +21,22 @@ import numpy.typing as npt
 
 from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan, take_out
+from distir.solver.failures import InfeasibleError
 from distir.solver.flow import Segments
 from distir.solver.found import ROUNDING, Found
-from distir.solver.graph import Graph
+from distir.solver.graph import Graph, replay
 from distir.solver.problem import Costs
-from distir.solver.relaxed import WORK, fits
+from distir.solver.reductions import reduce
+from distir.solver.relaxed import optimum
 
 HISTORIES = 64
 """How many are kept after each segment."""
 
 COMBINATIONS = 1 << 12
 """Of alternatives of the critical nodes at the end of a segment, at most."""
+
+SEGMENT_WORK = 2e8
+"""Additions and comparisons that a segment may take."""
 
 _PAST = -1  # the node whose alternatives are histories
 
@@ -51,10 +56,26 @@ class _Decided:
     records: list[tuple[Choices, dict[int, Choices]]]
 
 
-def solve_by_segments(graph: Graph, segments: Segments, clock: Clock) -> Found | None:
+def solve_by_segments(graph: Graph, clock: Clock, segments: Segments) -> Found:
     """
-    A good choice of a graph whose memory limit is left out; None when there was no time, or no
-    history could go on.
+    A good choice of a graph without memory, which loses its nodes; the optimum where no
+    history could go on or the segments are too large. Its bound is no bound for others.
+    """
+    try:
+        reduce(graph)
+    except InfeasibleError:
+        return Found(None, math.inf, math.inf)
+    choice = choose(graph, clock, segments)
+    if choice is None:
+        return optimum(graph, clock)
+    cost = graph.cost(choice)
+    return Found(replay(graph.steps, choice), cost, cost)
+
+
+def choose(graph: Graph, clock: Clock, segments: Segments) -> dict[int, int] | None:
+    """
+    A good choice of a graph as it is, its memory left out; None when there was no time, or
+    no history could go on.
     """
     groups = [[i for i in group if i in graph.costs] for group in segments.groups]
     groups = [group for group in groups if group]
@@ -71,7 +92,7 @@ def solve_by_segments(graph: Graph, segments: Segments, clock: Clock) -> Found |
         choice |= {i: int(column[best]) for i, column in choices.items()}
         best = int(parents[best])
     _swept(graph, groups, choice, clock)
-    return Found.of(graph, choice, -math.inf)
+    return choice
 
 
 def _decide(
@@ -85,8 +106,8 @@ def _decide(
     """Goes on with every history through a segment; whether any could."""
     part = _segment(graph, nodes, waiting, decided)
     while True:
-        order = plan(part, WORK, kept=(_PAST, *ends))
-        if fits(order):
+        order = plan(part, SEGMENT_WORK, kept=(_PAST, *ends))
+        if order.work <= SEGMENT_WORK:
             break
         if not ends:
             return False
@@ -149,7 +170,8 @@ def _segment(
 
 def _ahead(matrix: Costs, costs: Costs) -> Costs:
     """What an edge to a node that waits costs more, at the best, than the node does alone."""
-    return (matrix + costs).min(axis=1) - costs.min()
+    least = costs.min()
+    return (matrix + costs).min(axis=1) - (least if np.isfinite(least) else 0.0)
 
 
 def _ends(
@@ -179,8 +201,10 @@ def _swept(
         cost = graph.cost(choice)
         for one, next_ in pairwise(groups):
             part = _window(graph, (*one, *next_), choice)
-            order = plan(part, WORK)
-            found = eliminate(part, order, clock) if fits(order) else None
+            order = plan(part, SEGMENT_WORK)
+            found = (
+                eliminate(part, order, clock) if order.work <= SEGMENT_WORK else None
+            )
             if found is not None and found.choice is not None:
                 choice.update(found.choice)
 
