@@ -152,10 +152,10 @@ class _Search:
             return exact, self.integer_program(None)
         small = columns_of(graph)
         if method != "lagrangian":
-            found, fit = self.elimination(method)
+            found = self.elimination(method)
             if found is not None:
                 return "elimination", found
-            if not fit or small <= FEW_COLUMNS:
+            if not graph.pieces or small <= FEW_COLUMNS:
                 return exact, self.integer_program(None)
         found = self.lagrangian()
         if method == "lagrangian" or small > MANY_COLUMNS or self.clock.stopped:
@@ -209,11 +209,8 @@ class _Search:
         again = Lagrangian(graph, self.gap, clock, self.progress, peak.choice)
         return found.better(again.run())
 
-    def elimination(self, method: Method) -> tuple[Found | None, bool]:
-        """
-        The optimum by elimination if that is small enough and keeps the limit; whether it is
-        small enough.
-        """
+    def elimination(self, method: Method) -> Found | None:
+        """The optimum by elimination, if that is small enough and keeps the limit."""
         graph = self.graph
         free = graph.copy(memory=False)
         if graph.pieces:
@@ -225,21 +222,21 @@ class _Search:
                     f"elimination would take more than {order.work:.1e} steps on tables of "
                     f"{order.entries:.1e} entries: choose method=auto"
                 )
-            return None, False
+            return None
         found = eliminate(free, order, self.clock)
         if found is None:
-            return Found(None, math.inf, trivial_bound(free)), True
+            return Found(None, math.inf, trivial_bound(free))
         if found.choice is None:
-            return found, True
+            return found
         choice = replay(free.steps, dict(found.choice))
         if not (graph.load(choice) > graph.capacity).any():
-            return Found(choice, found.objective, found.bound), True
+            return Found(choice, found.objective, found.bound)
         if method == "elimination":
             raise DistIRError(
                 "elimination knows no memory limit, and this problem's binds: choose "
                 "method=auto"
             )
-        return None, True
+        return None
 
     def integer_program(self, start: Mapping[int, int] | None) -> Found:
         """The integer program of what is left."""

@@ -84,7 +84,7 @@ class SearchedLayouts:
                 PartitionPass().apply(self.context, module)
                 return SearchedPlan(module, known)
             limits = replace(limits, memory=least_memory(cluster, mesh))
-            found = search_sharding(module, mesh, cluster, limits)
+            found = search_sharding(module, mesh, cluster, limits, profiles=profiles)
             PartitionPass().apply(self.context, module)
             bound = found.bound if found.stages == 1 and not found.shared else 0.0
             return SearchedPlan(module, found.layouts, bound)

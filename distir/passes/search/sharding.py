@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
+from distir.interpreters.cost.profiles import Profile
 from distir.passes.search.layout_graph import (
     ChosenLayouts,
     LayoutGraph,
@@ -28,12 +29,17 @@ from distir.sharding.search import (
     peak_of,
     with_memory,
 )
+from distir.sharding.search.flow import flow_of
 from distir.solver import InfeasibleError, Problem, Solution, solve
+from distir.solver.flow import Segments
 
 Solver = Literal["auto", "highs", "cbc"]
 SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 
-MAX_ALTERNATIVES = 3000
+Level = Literal["O2", "O3"]
+LEVELS: tuple[Level, ...] = ("O2", "O3")
+
+MAX_ALTERNATIVES = 12_000
 """Alternatives of all choices together: above that, axes are chosen one by one."""
 
 
@@ -48,13 +54,16 @@ class Limits:
     - `memory`: bytes per device; None for as many as there are;
     - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
     - `gap`: how much dearer than the best the answer may be, as a fraction;
-    - `seconds`: of solving; None for as long as it takes.
+    - `seconds`: of solving; None for as long as it takes;
+    - `level`: `O3` solves for the whole program, `O2` for one segment between critical
+      nodes after the other (`distir.solver.segments`).
     """
 
     memory: float | None = None
     solver: Solver = "auto"
     gap: float = 0.0
     seconds: float | None = None
+    level: Level = "O3"
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Found:
       that share alike;
     - `stages`: how many groups of mesh axes were chosen one after the other; with more than
       one the bound is one for the last group;
+    - `level`: at O2 the bound is far off;
     - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
     - `layouts`: what was chosen, for `apply_layouts`.
     """
@@ -87,15 +97,17 @@ class Found:
     build_seconds: float
     solve_seconds: float
     layouts: ChosenLayouts
+    level: Level
 
     def __str__(self) -> str:
+        level = ", level O2" if self.level == "O2" else ""
         shared = ", repeated calls share their choices" if self.shared else ""
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
         return (
             f"{self.objective:.6g} s of work and communication, at most "
             f"{100 * self.gap:.3g} % above the best, in {self.peak:.6g} bytes "
             f"({self.choices} choices with "
-            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages})"
+            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages}{level})"
         )
 
 
@@ -108,12 +120,14 @@ def search_sharding(
     share: bool | None = None,
     joint: bool | None = None,
     shares: Shares | None = None,
+    profiles: Sequence[Profile] = (),
 ) -> Found:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
     cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
     micro-batches, the costs for all of them together on the mesh's other axes; `shares`
-    says what of them a device of a pipeline holds.
+    says what of them a device of a pipeline holds. `profiles` say what devices reach in
+    practice.
 
     `share`: whether repeated calls share their choices; by default those of programs with
     more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
@@ -122,7 +136,7 @@ def search_sharding(
     """
     limits = limits or Limits()
     start = perf_counter()
-    graph = LayoutGraph.of(module, mesh, cluster, share, shares)
+    graph = LayoutGraph.of(module, mesh, cluster, share, shares, profiles)
     builder, first = graph.builder, graph.first
     axes, known = len(mesh.axes), first.axes if first else 0
     if joint is None:
@@ -145,6 +159,7 @@ class _Search:
         self.limits = limits
         self.first = self.before = first
         self.solving = 0.0
+        self.segments: Segments | None = None
 
     def run_stages(self, stages: Sequence[int]) -> None:
         """
@@ -178,6 +193,8 @@ class _Search:
         Chooses for the first `axes` axes, as if there were `splits` times as much memory.
         """
         self.body = self.builder.build(axes, self.before)
+        if self.limits.level == "O2":
+            self.segments = flow_of(self.builder, self.body).segments()
         self.problem = self.builder.graph.problem()
         self.solution = self._solve(self.problem)
         self._choose()
@@ -210,6 +227,7 @@ class _Search:
             solver=self.limits.solver if self.limits.solver != "auto" else "highs",
             time_limit=self.limits.seconds,
             gap=self.limits.gap,
+            segments=self.segments,
         )
         self.solving += perf_counter() - start
         return solution
@@ -235,6 +253,7 @@ class _Search:
             seconds - self.solving,
             self.solving,
             ChosenLayouts(shared, self.limited, tuple(self.steps)),
+            self.limits.level,
         )
 
 

@@ -16,6 +16,7 @@ from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
+from distir.interpreters.cost.profiles import Profile
 from distir.interpreters.cost.transfers import transfers_of
 from distir.interpreters.cost.work import Work
 from distir.passes.lower_reshard import op_of_step
@@ -28,12 +29,15 @@ from distir.sharding.rule import Rule, factor_shards, rule_for
 class SimulatedPrices:
     """
     `Prices` of a mesh on a cluster: the seconds of the slowest device, from the functions
-    that the simulator asks and the collectives that `lower-reshard` makes.
+    that the simulator asks and the collectives that `lower-reshard` makes. `profiles` say
+    what devices reach in practice.
     """
 
-    def __init__(self, mesh: Mesh, cluster: ClusterOp):
+    def __init__(
+        self, mesh: Mesh, cluster: ClusterOp, profiles: Sequence[Profile] = ()
+    ):
         self.mesh = mesh
-        hardware = Hardware.of(cluster)
+        hardware = Hardware.of(cluster, profiles)
         if max(mesh.devices) >= len(hardware.kinds):
             raise DistIRError(
                 f"mesh @{mesh.name} uses device {max(mesh.devices)}, but cluster "
