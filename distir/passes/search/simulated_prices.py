@@ -49,8 +49,8 @@ class SimulatedPrices:
             self.placement: Placement = UniformPlacement(meshes, names, hardware)
         except NotUniform:
             self.placement = Placement(meshes, names, hardware)
-        self._bytes: dict[tuple[Attribute, Layout], int] = {}
-        self._reshards: dict[tuple[Attribute, Layout, Layout], float] = {}
+        self._bytes: dict[tuple[int, Layout], int] = {}
+        self._reshards: dict[tuple[int, Layout, Layout], float] = {}
         self._plans: dict[
             tuple[Layout, Layout, int | tuple[int, ...]], Sequence[Step] | None
         ] = {}
@@ -60,8 +60,10 @@ class SimulatedPrices:
 
     def bytes(self, type_: Attribute, layout: Layout) -> int:
         """Bytes of a value on each device."""
-        key = (type_, layout)
+        # Types are known by their ids, as it takes long to hash them, and so have to stay.
+        key = (id(type_), layout)
         if key not in self._bytes:
+            self._seen.append(type_)
             size = 0
             if isinstance(type_, TensorType):
                 shape = local_shape(type_.get_shape(), layout, self.mesh)
@@ -130,8 +132,9 @@ class SimulatedPrices:
         """Seconds of the ops that `lower-reshard` makes of it; infinite if it cannot."""
         if before == after or not isinstance(type_, TensorType):
             return 0.0
-        key = (type_, before, after)
+        key = (id(type_), before, after)
         if key not in self._reshards:
+            self._seen.append(type_)
             self._reshards[key] = self._reshard(type_, before, after)
         return self._reshards[key]
 
