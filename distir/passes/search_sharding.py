@@ -32,6 +32,8 @@ from distir.passes.search.sharding import LEVELS, SOLVERS, Limits, search_shardi
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
+_GAP = 1e-3
+
 _Name = TypeVar("_Name", bound=str)
 
 
@@ -62,7 +64,9 @@ class SearchShardingPass(DistIRPass):
     - `solver`: `highs` or `cbc` for integer programming, `auto` for whatever suits.
     - `memory`: bytes per device that may be used; those of the smallest device by default.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
-      after that many seconds.
+      after that many seconds of solving. Without `gap` it is 0.1 % of the best plan in which
+      repeated calls share their choices, if the program is so large that they do; with it,
+      they only do so at first, if there is time for more.
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical nodes after
       the other (Rhino section 4.3.2): faster for meshes of several axes, without a proof.
     - `profile`: what devices reach in practice, as for `simulate`.
@@ -81,7 +85,7 @@ class SearchShardingPass(DistIRPass):
     cluster: str = ""
     solver: str = "auto"
     memory: float | None = None
-    gap: float = 1e-3
+    gap: float | None = None
     time_limit: float | None = None
     level: str = "O3"
     profile: tuple[str, ...] = ()
@@ -119,7 +123,14 @@ class SearchShardingPass(DistIRPass):
         mesh = self._mesh(op, cluster, finish.is_pipelined)
         request_shards(op, mesh, self.shard)
         keep_whole(op, mesh, self.whole)
-        limits = Limits(self.memory, solver, self.gap, self.time_limit, level)
+        limits = Limits(
+            self.memory,
+            solver,
+            _GAP if self.gap is None else self.gap,
+            self.time_limit,
+            level,
+            release=self.gap is not None,
+        )
         if finish.is_pipelined:
             search = PipelineSearch(ctx, mesh, cluster, finish, limits, profiles)
             plan = search.run(op)

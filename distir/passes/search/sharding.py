@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from time import perf_counter
 from typing import Literal
@@ -55,6 +55,8 @@ class Limits:
     - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
     - `gap`: how much dearer than the best the answer may be, as a fraction;
     - `seconds`: of solving; None for as long as it takes;
+    - `release`: whether the gap is meant for all plans: then, where repeated calls share their
+      choices, the program is solved for once more without that, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
       nodes after the other (`distir.solver.segments`).
     """
@@ -64,6 +66,7 @@ class Limits:
     gap: float = 0.0
     seconds: float | None = None
     level: Level = "O3"
+    release: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ class Found:
       `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
     - `peak`: bytes on a device at most;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
-    - `shared`: whether repeated calls shared their choices; the bound is then one for plans
-      that share alike;
+    - `shared`: whether repeated calls share their choices; the bound is then one for plans
+      that share alike, unless `released`: plans that do not share were weighed too;
     - `stages`: how many groups of mesh axes were chosen one after the other; with more than
       one the bound is one for the last group;
     - `level`: at O2 the bound is far off;
@@ -92,6 +95,7 @@ class Found:
     alternatives: int
     edges: int
     shared: bool
+    released: bool
     stages: int
     method: str
     build_seconds: float
@@ -102,6 +106,8 @@ class Found:
     def __str__(self) -> str:
         level = ", level O2" if self.level == "O2" else ""
         shared = ", repeated calls share their choices" if self.shared else ""
+        if self.released:
+            shared += " though they need not" if self.shared else ", nothing is shared"
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
         return (
             f"{self.objective:.6g} s of work and communication, at most "
@@ -143,23 +149,72 @@ def search_sharding(
         joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
     single = joint or axes - known < 2
     stages = [axes] if single else list(range(known + 1, axes + 1))
-    search = _Search(builder, limits, first)
-    search.run_stages(stages)
+    search, failure = _Search(builder, limits, first), None
+    try:
+        search.run_stages(stages)
+    except DistIRError as error:
+        if not builder.share or not limits.release:
+            raise
+        failure = error
+    if builder.share and limits.release and search.may_release(perf_counter() - start):
+        search = _released(search, stages, failure)
+    elif failure is not None:
+        raise failure
     annotate(module, search.body, search.chosen)
-    return search.found(builder.share, len(stages), perf_counter() - start)
+    return search.found(perf_counter() - start)
+
+
+def _released(
+    shared: _Search, stages: Sequence[int], failure: DistIRError | None
+) -> _Search:
+    """The search without sharing, or the one with it if that found something better."""
+    builder, limits = shared.builder, shared.limits
+    builder.share = False
+    search = _Search(builder, limits, shared.first, shared.solving)
+    search.is_released = True
+    try:
+        search.run_stages(stages)
+    except DistIRError:
+        if failure is not None:
+            raise
+        return shared
+    if failure is None and shared.solution.objective < search.solution.objective:
+        bound = min(search.solution.bound, shared.solution.objective)
+        shared.solution = replace(shared.solution, bound=bound)
+        shared.solving = search.solving
+        shared.is_released = True
+        return shared
+    return search
 
 
 class _Search:
     """The stages of a search, each for some more of the mesh's axes."""
 
     def __init__(
-        self, builder: GraphBuilder, limits: Limits, first: Before | None = None
+        self,
+        builder: GraphBuilder,
+        limits: Limits,
+        first: Before | None = None,
+        solving: float = 0.0,
     ):
         self.builder = builder
+        self.shares = builder.share
+        self.is_released = False
         self.limits = limits
         self.first = self.before = first
-        self.solving = 0.0
+        self.solving = solving
         self.segments: Segments | None = None
+
+    def may_release(self, seconds: float) -> bool:
+        """
+        Whether there is time left to solve without sharing: as much more than the seconds
+        that it took with it as there are more choices then.
+        """
+        if self.limits.seconds is None:
+            return True
+        nodes = self.builder.graph.nodes
+        times = sum(node.count for node in nodes) / max(len(nodes), 1)
+        return times * seconds <= self.limits.seconds - self.solving
 
     def run_stages(self, stages: Sequence[int]) -> None:
         """
@@ -217,6 +272,8 @@ class _Search:
         """In nanoseconds, so that no method takes small costs for rounding errors."""
         start = perf_counter()
         by_program = self.limits.solver != "auto"
+        seconds = self.limits.seconds
+        left = None if seconds is None else max(seconds - self.solving, 0.0)
         solution = solve(
             Problem(
                 [costs * _NANO for costs in problem.costs],
@@ -225,7 +282,7 @@ class _Search:
             ),
             method="integer-program" if by_program else "auto",
             solver=self.limits.solver if self.limits.solver != "auto" else "highs",
-            time_limit=self.limits.seconds,
+            time_limit=left,
             gap=self.limits.gap,
             segments=self.segments,
         )
@@ -237,7 +294,7 @@ class _Search:
         self.choice = tuple(int(a) for a in self.solution.choice[:count])
         self.chosen = strategies_of(self.builder, self.choice)
 
-    def found(self, shared: bool, stages: int, seconds: float) -> Found:
+    def found(self, seconds: float) -> Found:
         """What the last stage found, after that many seconds."""
         return Found(
             self.solution.objective / _NANO,
@@ -247,12 +304,13 @@ class _Search:
             len(self.problem.costs),
             sum(len(costs) for costs in self.problem.costs),
             len(self.problem.edges),
-            shared,
-            stages,
+            self.shares,
+            self.is_released,
+            len(self.steps),
             self.solution.method,
             seconds - self.solving,
             self.solving,
-            ChosenLayouts(shared, self.limited, tuple(self.steps)),
+            ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
             self.limits.level,
         )
 
