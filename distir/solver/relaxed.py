@@ -12,8 +12,9 @@ from distir.solver.graph import Graph, replay
 from distir.solver.integer_program import solve_integer_program
 from distir.solver.reductions import reduce
 
-# Additions and comparisons that elimination may take, some seconds, and entries of tables.
-WORK = 4e9
+# Additions and comparisons that elimination may take, two or three seconds (an integer program is
+# faster than more of them), and entries of tables.
+WORK = 5e8
 ENTRIES = 3e8
 
 

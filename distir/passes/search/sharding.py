@@ -39,10 +39,6 @@ SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 Level = Literal["O2", "O3"]
 LEVELS: tuple[Level, ...] = ("O2", "O3")
 
-MAX_ALTERNATIVES = 12_000
-"""Alternatives of all choices together: above that, axes are chosen one by one."""
-
-
 _NANO = 1e9
 
 
@@ -55,6 +51,7 @@ class Limits:
     - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
     - `gap`: how much dearer than the best the answer may be, as a fraction;
     - `seconds`: of solving; None for as long as it takes;
+    - `together`: a mesh's axes are chosen together if the ops have no more alternatives then;
     - `release`: whether the gap is meant for all plans: then, where repeated calls share their
       choices, the program is solved for once more without that, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
@@ -66,6 +63,7 @@ class Limits:
     gap: float = 0.0
     seconds: float | None = None
     level: Level = "O3"
+    together: int = 12_000
     release: bool = False
 
 
@@ -137,7 +135,7 @@ def search_sharding(
 
     `share`: whether repeated calls share their choices; by default those of programs with
     more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
-    default if there are not more than `MAX_ALTERNATIVES`. Otherwise one is chosen after
+    default if the limits say so (`together`). Otherwise one is chosen after
     the other, outermost first. Raises DistIRError.
     """
     limits = limits or Limits()
@@ -146,7 +144,7 @@ def search_sharding(
     builder, first = graph.builder, graph.first
     axes, known = len(mesh.axes), first.axes if first else 0
     if joint is None:
-        joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
+        joint = builder.alternatives_of_all() <= limits.together
     single = joint or axes - known < 2
     stages = [axes] if single else list(range(known + 1, axes + 1))
     search, failure = _Search(builder, limits, first), None
