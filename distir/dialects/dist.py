@@ -93,6 +93,18 @@ class Layout:
             object.__setattr__(self, "dims", ())
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
+    def __hash__(self) -> int:
+        """Kept, as searches look up the same layouts millions of times."""
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((self.mesh, self.dims, self.partial))
+            object.__setattr__(self, "_hash", known)
+        return known
+
+    def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
+        """Without the hash, which is another one in another process."""
+        return Layout, (self.mesh, self.dims, self.partial)
+
     def dim(self, index: int) -> tuple[Shard, ...]:
         """The axes that dimension `index` is split over."""
         return self.dims[index] if self.dims else ()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
+from distir.interpreters.cost.profile_files import load_profiles
 from distir.passes.annotations import add_notes
 from distir.passes.distribute import (
     DistributePass,
@@ -25,19 +28,22 @@ from distir.passes.search.pipelined import (
     replace_program,
 )
 from distir.passes.search.requests import axes_of, keep_whole, least_memory
-from distir.passes.search.sharding import SOLVERS, Limits, Solver, search_sharding
+from distir.passes.search.sharding import LEVELS, SOLVERS, Limits, search_sharding
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
+_GAP = 1e-3
 
-def solver_named(name: str) -> Solver:
-    """The solver of that name. Raises DistIRError."""
-    for known in SOLVERS:
+_Name = TypeVar("_Name", bound=str)
+
+
+def one_of(kind: str, name: str, names: Sequence[_Name]) -> _Name:
+    """The name of that kind. Raises DistIRError."""
+    for known in names:
         if known == name:
             return known
     raise DistIRError(
-        f"search-sharding: there is no solver {name!r}; choose one of "
-        f"{', '.join(SOLVERS)}"
+        f"search-sharding: there is no {kind} {name!r}; choose one of {', '.join(names)}"
     )
 
 
@@ -58,7 +64,12 @@ class SearchShardingPass(DistIRPass):
     - `solver`: `highs` or `cbc` for integer programming, `auto` for whatever suits.
     - `memory`: bytes per device that may be used; those of the smallest device by default.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
-      after that many seconds.
+      after that many seconds of solving. Without `gap` it is 0.1 % of the best plan in which
+      repeated calls share their choices, if the program is so large that they do; with it,
+      they only do so at first, if there is time for more.
+    - `level`: `O3` solves for the whole program, `O2` for one segment between critical nodes after
+      the other (Rhino section 4.3.2): faster for meshes of several axes, without a proof.
+    - `profile`: what devices reach in practice, as for `simulate`.
     - `p`, `k`: stages of a pipeline, and micro-batches. The axes are those of the mesh of
       each stage, and what is promised is for all micro-batches on the first of these. The
       pipeline is simulated; if it does not fit into memory, layouts are solved for again
@@ -74,8 +85,10 @@ class SearchShardingPass(DistIRPass):
     cluster: str = ""
     solver: str = "auto"
     memory: float | None = None
-    gap: float = 1e-3
+    gap: float | None = None
     time_limit: float | None = None
+    level: str = "O3"
+    profile: tuple[str, ...] = ()
     p: int = 1
     k: int = 1
     schedule: str = ""
@@ -87,13 +100,15 @@ class SearchShardingPass(DistIRPass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)
-        solver = solver_named(self.solver)
+        solver = one_of("solver", self.solver, SOLVERS)
+        level = one_of("level", self.level, LEVELS)
         cluster = cluster_in(op, self.cluster, self.name)
         if cluster is None:
             raise DistIRError(
                 "search-sharding: the module has no device.cluster, which says what "
                 "everything costs; add one"
             )
+        profiles = load_profiles(self.profile, cluster)
         finish = DistributePass(
             p=self.p,
             k=self.k,
@@ -108,17 +123,25 @@ class SearchShardingPass(DistIRPass):
         mesh = self._mesh(op, cluster, finish.is_pipelined)
         request_shards(op, mesh, self.shard)
         keep_whole(op, mesh, self.whole)
+        limits = Limits(
+            self.memory,
+            solver,
+            _GAP if self.gap is None else self.gap,
+            self.time_limit,
+            level,
+            release=self.gap is not None,
+        )
         if finish.is_pipelined:
-            limits = Limits(self.memory, solver, self.gap, self.time_limit)
-            plan = PipelineSearch(ctx, mesh, cluster, finish, limits).run(op)
+            search = PipelineSearch(ctx, mesh, cluster, finish, limits, profiles)
+            plan = search.run(op)
             self._check_memory(plan)
             replace_program(op, plan.module)
             VerifyDistributionPass().apply(ctx, op)
             add_notes(op, [f"search-sharding: {plan.found}"])
             return
-        memory = least_memory(cluster, mesh) if self.memory is None else self.memory
-        limits = Limits(memory, solver, self.gap, self.time_limit)
-        found = search_sharding(op, mesh, cluster, limits)
+        if self.memory is None:
+            limits = replace(limits, memory=least_memory(cluster, mesh))
+        found = search_sharding(op, mesh, cluster, limits, profiles=profiles)
         PartitionPass().apply(ctx, op)
         VerifyDistributionPass().apply(ctx, op)
         add_notes(op, [f"search-sharding: {found}"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,16 +39,16 @@ class Plan:
     work: float
 
 
-def plan(graph: Graph, most: float = math.inf) -> Plan:
+def plan(graph: Graph, most: float = math.inf, kept: Sequence[int] = ()) -> Plan:
     """
     The better of two greedy orders: least table next, and, unless that is good enough, least
     new table entries between neighbours (min-fill, weighted) next. Gives up on an order whose
-    work exceeds `most`.
+    work exceeds `most`. The nodes in `kept` are not taken out.
     """
-    order = _greedy(graph, _table_size, most)
+    order = _greedy(graph, _table_size, most, kept)
     if order.work <= LITTLE_WORK:
         return order
-    return min(order, _greedy(graph, _fill, most), key=lambda order: order.work)
+    return min(order, _greedy(graph, _fill, most, kept), key=lambda order: order.work)
 
 
 def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
@@ -56,7 +56,24 @@ def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
     The best choice of the nodes that remain in a graph, which stays as it is. None when the
     time was over.
     """
-    rank = {node: r for r, node in enumerate(plan.order)}
+    taken = take_out(graph, plan, (), clock)
+    if taken is None:
+        return None
+    steps, table = taken
+    cost = graph.constant + float(table)
+    if cost == math.inf:
+        return Found(None, math.inf, math.inf)
+    return Found(replay(steps, {}), cost, cost)
+
+
+def take_out(
+    graph: Graph, plan: Plan, kept: Sequence[int], clock: Clock
+) -> tuple[list[Step], Costs] | None:
+    """
+    Take out all nodes but those in `kept`: how the others follow from them, for `replay`, and
+    what the best choice costs for each of theirs. None when the time was over.
+    """
+    rank = {node: r for r, node in enumerate((*plan.order, *kept))}
     # Each factor is kept with the first of its nodes to go; its axes are in that order.
     buckets: dict[int, list[tuple[tuple[int, ...], Costs]]] = {i: [] for i in rank}
     for i, j, matrix in graph.edges():
@@ -64,7 +81,7 @@ def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
             buckets[i].append(((i, j), matrix))
         else:
             buckets[j].append(((j, i), matrix.T))
-    constant = graph.constant
+    constant = 0.0
     steps: list[Step] = []
     for node in plan.order:
         if clock.stopped:
@@ -79,9 +96,15 @@ def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
             buckets[scope[0]].append((tuple(scope), table))
         else:
             constant += float(table)
-    if constant == math.inf:
-        return Found(None, math.inf, math.inf)
-    return Found(replay(steps, {}), constant, constant)
+    whole = np.full([len(graph.costs[i]) for i in kept], constant)
+    axis = {node: a for a, node in enumerate(kept)}
+    left = [factor for factors in buckets.values() for factor in factors]
+    for nodes, factor in [*left, *(((i,), graph.costs[i]) for i in kept)]:
+        shape = [1] * len(kept)
+        for node in nodes:
+            shape[axis[node]] = len(graph.costs[node])
+        whole = whole + factor.reshape(shape)
+    return steps, whole
 
 
 def _minimise(
@@ -140,7 +163,9 @@ def _fill(node: int, near: dict[int, set[int]], sizes: Mapping[int, float]) -> f
     return total
 
 
-def _greedy(graph: Graph, score: Score, most: float) -> Plan:
+def _greedy(
+    graph: Graph, score: Score, most: float, kept: Collection[int] = ()
+) -> Plan:
     """Always the node with the least score next; equal ones by the size of their table."""
     near = {i: set(around) for i, around in graph.near.items()}
     sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}
@@ -148,6 +173,8 @@ def _greedy(graph: Graph, score: Score, most: float) -> Plan:
     heap: list[tuple[tuple[float, float], int]] = []
 
     def push(node: int) -> None:
+        if node in kept:
+            return
         key = score(node, near, sizes), _table_size(node, near, sizes)
         if current.get(node) != key:
             current[node] = key

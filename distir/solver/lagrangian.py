@@ -46,6 +46,8 @@ class Priced:
 class Lagrangian:
     """
     - `points`: those that have a multiplier.
+    - `optimum`: what finds the cheapest choice at some multipliers. If it only finds good ones,
+      there is no bound.
     - `bound`: the highest found; `dearest`: no choice costs more; `best`: the cheapest choice that fits.
     """
 
@@ -56,7 +58,9 @@ class Lagrangian:
         clock: Clock,
         progress: Callable[[str], None],
         start: Mapping[int, int] | None = None,
+        optimum: Callable[[Graph, Clock], Found] = optimum,
     ):
+        self.optimum = optimum
         self.graph, self.gap, self.clock, self.progress = graph, gap, clock, progress
         self.priced: list[Priced] = []
         self.points: list[int] = []
@@ -96,7 +100,7 @@ class Lagrangian:
                 price = paid[pieces.last] - paid[pieces.first]
                 if price.any():
                     free.costs[i] = free.costs[i] + price @ pieces.usage
-        found = optimum(free, self.clock)
+        found = self.optimum(free, self.clock)
         capacity = graph.capacity
         given = sum(m * capacity[p] for p, m in multipliers.items())
         self.bound = max(self.bound, found.bound - given)

@@ -9,11 +9,12 @@ from distir.solver.elimination import Plan, eliminate, plan
 from distir.solver.failures import InfeasibleError
 from distir.solver.found import Found
 from distir.solver.graph import Graph, replay
-from distir.solver.integer_program import solve_directly
+from distir.solver.integer_program import solve_integer_program
 from distir.solver.reductions import reduce
 
-# Additions and comparisons that elimination may take, some seconds, and entries of tables.
-WORK = 4e9
+# Additions and comparisons that elimination may take, two or three seconds (an integer program is
+# faster than more of them), and entries of tables.
+WORK = 5e8
 ENTRIES = 3e8
 
 
@@ -31,7 +32,7 @@ def optimum(graph: Graph, clock: Clock) -> Found:
     order = plan(graph, WORK)
     found = eliminate(graph, order, clock) if fits(order) else None
     if found is None:
-        found = solve_directly(graph, [], 0.0, clock, None)
+        found = solve_integer_program(graph, clock=clock)
     if found.choice is None:
         return found
     return Found(replay(graph.steps, dict(found.choice)), found.objective, found.bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,14 +14,17 @@ from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan
 from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
+from distir.solver.flow import Segments
 from distir.solver.found import ROUNDING, Found, trivial_bound
 from distir.solver.graph import Graph, replay
 from distir.solver.integer_program import SolverName, decided, solve_integer_program
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.problem import Costs, Problem, Solution
 from distir.solver.reductions import reduce
-from distir.solver.relaxed import WORK, fits
-from distir.solver.smallest_peak import smallest_peak
+from distir.solver.relaxed import WORK, fits, optimum
+from distir.solver.segments import solve_by_segments
+from distir.solver.smallest_peak import Peak, smallest_peak
+from distir.solver.top_k import forbid_largest
 
 Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -29,6 +33,9 @@ SOLVERS: tuple[str, ...] = get_args(SolverName)
 # An integer program of this many columns takes a second, and of this many minutes.
 FEW_COLUMNS = 20_000
 MANY_COLUMNS = 100_000
+
+# Seconds to look for the smallest peak when the time is over and nothing fits so far.
+PATIENCE = 10.0
 
 
 def solve(
@@ -39,13 +46,16 @@ def solve(
     time_limit: float | None = None,
     gap: float = 0.0,
     seed_choice: Sequence[int] | None = None,
+    segments: Segments | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Solution:
     """
     The best choice found within a time (seconds) and to a gap (a fraction of the objective),
     with its bound; an interruption (SIGINT) ends the search as the time does. The reductions
     and a first choice are made whatever the time. `seed_choice` is a choice to be no worse
-    than; one that does not fit is left out. `progress` hears what is done.
+    than; one that does not fit is left out. `progress` hears what is done. With `segments`
+    these are decided one after the other instead of the whole by a method, for which the bound
+    is then far off; the whole is solved if they find nothing.
 
     Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
     `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
@@ -61,7 +71,7 @@ def solve(
                 f"there is no {name} {given!r}: choose {' or '.join(names)}"
             )
     with Clock(time_limit) as clock:
-        search = _Search(problem, solver, gap, clock, progress or _silent)
+        search = _Search(problem, solver, gap, clock, progress or _silent, segments)
         return search.run(method, seed_choice)
 
 
@@ -73,6 +83,7 @@ class _Search:
         gap: float,
         clock: Clock,
         progress: Callable[[str], None],
+        segments: Segments | None,
     ):
         self.problem, self.gap, self.clock, self.progress = (
             problem,
@@ -82,6 +93,12 @@ class _Search:
         )
         self.solver: SolverName = solver
         self.graph = Graph.of(problem)
+        self.peak: Peak | None = None
+        self.optimum = optimum
+        self.segments = segments
+        if segments is not None:
+            cover = segments.covering(problem)
+            self.optimum = partial(solve_by_segments, segments=cover)
 
     def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
         problem, graph = self.problem, self.graph
@@ -91,7 +108,7 @@ class _Search:
         )
         name, found = self.search(method)
         if found.choice is None and not found.infeasible:
-            found = found.better(Found.of(graph, first_choice(graph), -math.inf))
+            found = found.better(Found.of(graph, self.any_choice(), -math.inf))
         chosen = self.whole(found.choice)
         if seed is not None and self.fits(seed):
             chosen = (
@@ -126,15 +143,19 @@ class _Search:
         found = decided(graph)
         if found is not None:
             return "reductions", found
+        if self.segments is not None:
+            found = self.by_segments()
+            if found.choice is not None:
+                return "segments", found
         exact = f"integer program ({self.solver})"
         if method == "integer-program":
             return exact, self.integer_program(None)
         small = columns_of(graph)
         if method != "lagrangian":
-            found, fit = self.elimination(method)
+            found = self.elimination(method)
             if found is not None:
                 return "elimination", found
-            if not fit or small <= FEW_COLUMNS:
+            if not graph.pieces or small <= FEW_COLUMNS:
                 return exact, self.integer_program(None)
         found = self.lagrangian()
         if method == "lagrangian" or small > MANY_COLUMNS or self.clock.stopped:
@@ -142,6 +163,35 @@ class _Search:
         if found.proven(self.gap):
             return "lagrangian", found
         return exact, found.better(self.integer_program(found.choice))
+
+    def by_segments(self) -> Found:
+        """Segment by segment, with prices for memory if it does not fit as it is."""
+        graph, clock = self.graph, self.clock
+        found = self.optimum(graph.copy(memory=False), clock)
+        choice = found.choice
+        if choice is None or (graph.load(choice) > graph.capacity).any():
+            priced = Lagrangian(
+                graph, self.gap, clock, self.progress, optimum=self.optimum
+            )
+            choice = priced.run().choice
+        return Found.of(graph, choice, -math.inf)
+
+    def any_choice(self) -> Mapping[int, int] | None:
+        """One that fits, where the methods found none: a good one, or just one."""
+        graph, clock = self.graph, self.clock
+        found = first_choice(graph)
+        if graph.pieces:
+            forbidden = forbid_largest(graph, clock, self.optimum)
+            if forbidden is not None:
+                of = (
+                    Found.of(graph, choice, -math.inf) for choice in (found, forbidden)
+                )
+                found = min(of, key=lambda found: found.objective).choice
+            elif found is None:
+                self.peak = smallest_peak(graph, Clock(max(PATIENCE, clock.left)))
+                if self.peak is not None and self.peak.over <= 0:
+                    found = self.peak.choice
+        return found
 
     def lagrangian(self) -> Found:
         """The Lagrangian, again from the smallest peak if it saw no choice that fits."""
@@ -159,11 +209,8 @@ class _Search:
         again = Lagrangian(graph, self.gap, clock, self.progress, peak.choice)
         return found.better(again.run())
 
-    def elimination(self, method: Method) -> tuple[Found | None, bool]:
-        """
-        The optimum by elimination if that is small enough and keeps the limit; whether it is
-        small enough.
-        """
+    def elimination(self, method: Method) -> Found | None:
+        """The optimum by elimination, if that is small enough and keeps the limit."""
         graph = self.graph
         free = graph.copy(memory=False)
         if graph.pieces:
@@ -175,21 +222,21 @@ class _Search:
                     f"elimination would take more than {order.work:.1e} steps on tables of "
                     f"{order.entries:.1e} entries: choose method=auto"
                 )
-            return None, False
+            return None
         found = eliminate(free, order, self.clock)
         if found is None:
-            return Found(None, math.inf, trivial_bound(free)), True
+            return Found(None, math.inf, trivial_bound(free))
         if found.choice is None:
-            return found, True
+            return found
         choice = replay(free.steps, dict(found.choice))
         if not (graph.load(choice) > graph.capacity).any():
-            return Found(choice, found.objective, found.bound), True
+            return Found(choice, found.objective, found.bound)
         if method == "elimination":
             raise DistIRError(
                 "elimination knows no memory limit, and this problem's binds: choose "
                 "method=auto"
             )
-        return None, True
+        return None
 
     def integer_program(self, start: Mapping[int, int] | None) -> Found:
         """The integer program of what is left."""
@@ -200,9 +247,9 @@ class _Search:
     def failure(self, found: Found) -> InfeasibleError:
         """Why there is no choice: the limit with who exceeds it, or the forbidden pairs."""
         memory = self.problem.memory
-        peak = None
-        if memory is not None:
-            peak = smallest_peak(self.graph, Clock(max(10.0, self.clock.left)))
+        peak = self.peak
+        if memory is not None and peak is None:
+            peak = smallest_peak(self.graph, Clock(max(PATIENCE, self.clock.left)))
         if memory is None or peak is None:
             what = "there is no" if found.infeasible else "no possible"
             return InfeasibleError(

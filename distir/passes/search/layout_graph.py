@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
+from distir.interpreters.cost.profiles import Profile
 from distir.passes.annotations import requested_layout
 from distir.passes.search.micro_batch_prices import MicroBatchPrices, Shares
 from distir.passes.search.over_time import before_devices, has_time, split_over_time
@@ -50,6 +52,7 @@ class LayoutGraph:
         cluster: ClusterOp,
         share: bool | None = None,
         shares: Shares | None = None,
+        profiles: Sequence[Profile] = (),
     ) -> LayoutGraph:
         """Those of a sequential program, which may be annotated. Raises DistIRError."""
         requests, first = _requests(module), None
@@ -58,9 +61,9 @@ class LayoutGraph:
         plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
         if has_time(mesh):
             first = before_devices(plan)
-            prices = MicroBatchPrices(mesh, cluster, shares)
+            prices = MicroBatchPrices(mesh, cluster, shares, profiles)
         else:
-            prices = SimulatedPrices(mesh, cluster)
+            prices = SimulatedPrices(mesh, cluster, profiles)
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -11,6 +12,7 @@ from xdsl.ir import Attribute, Block
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
+from distir.interpreters.cost.profiles import Profile
 from distir.passes.pipelines.over_time import (
     micro_batch_type,
     whole_type,
@@ -57,9 +59,15 @@ class MicroBatchPrices(SimulatedPrices):
     then the whole comes to its layout. Sends between stages cost nothing here.
     """
 
-    def __init__(self, mesh: Mesh, cluster: ClusterOp, shares: Shares | None = None):
+    def __init__(
+        self,
+        mesh: Mesh,
+        cluster: ClusterOp,
+        shares: Shares | None = None,
+        profiles: Sequence[Profile] = (),
+    ):
         devices = Mesh(mesh.name, mesh.axes[1:], mesh.devices[: _size(mesh)])
-        super().__init__(devices, cluster)
+        super().__init__(devices, cluster, profiles)
         self.mesh = mesh
         self.shares = shares or Shares()
 

@@ -132,7 +132,12 @@ class PipelineSearch:
             limits = replace(self.limits, memory=limit)
             try:
                 found = search_sharding(
-                    annotated, self.mesh, self.cluster, limits, shares=shares
+                    annotated,
+                    self.mesh,
+                    self.cluster,
+                    limits,
+                    shares=shares,
+                    profiles=self.profiles,
                 )
             except DistIRError as error:
                 if not isinstance(error.__cause__, InfeasibleError):

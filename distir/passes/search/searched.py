@@ -30,6 +30,9 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 _GAP = 1e-3
 """How much dearer than the best the layouts may be: what `search-sharding` allows."""
 
+_TOGETHER = 3000
+"""Axes are chosen together where that takes seconds, as there are many plans."""
+
 _WHAT = "auto-parallel"
 
 
@@ -77,14 +80,20 @@ class SearchedLayouts:
         """
         c = configuration
         cluster, mesh = self._prepare(module, c)
-        limits = Limits(None, "auto", gap=_GAP, seconds=self.requests.seconds)
+        limits = Limits(
+            None,
+            "auto",
+            gap=_GAP,
+            seconds=self.requests.seconds,
+            together=_TOGETHER,
+        )
         if not c.is_pipelined:
             if known is not None:
                 apply_layouts(module, mesh, cluster, known)
                 PartitionPass().apply(self.context, module)
                 return SearchedPlan(module, known)
             limits = replace(limits, memory=least_memory(cluster, mesh))
-            found = search_sharding(module, mesh, cluster, limits)
+            found = search_sharding(module, mesh, cluster, limits, profiles=profiles)
             PartitionPass().apply(self.context, module)
             bound = found.bound if found.stages == 1 and not found.shared else 0.0
             return SearchedPlan(module, found.layouts, bound)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from time import perf_counter
 from typing import Literal
@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
+from distir.interpreters.cost.profiles import Profile
 from distir.passes.search.layout_graph import (
     ChosenLayouts,
     LayoutGraph,
@@ -28,14 +29,15 @@ from distir.sharding.search import (
     peak_of,
     with_memory,
 )
+from distir.sharding.search.flow import flow_of
 from distir.solver import InfeasibleError, Problem, Solution, solve
+from distir.solver.flow import Segments
 
 Solver = Literal["auto", "highs", "cbc"]
 SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 
-MAX_ALTERNATIVES = 3000
-"""Alternatives of all choices together: above that, axes are chosen one by one."""
-
+Level = Literal["O2", "O3"]
+LEVELS: tuple[Level, ...] = ("O2", "O3")
 
 _NANO = 1e9
 
@@ -48,13 +50,21 @@ class Limits:
     - `memory`: bytes per device; None for as many as there are;
     - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
     - `gap`: how much dearer than the best the answer may be, as a fraction;
-    - `seconds`: of solving; None for as long as it takes.
+    - `seconds`: of solving; None for as long as it takes;
+    - `together`: a mesh's axes are chosen together if the ops have no more alternatives then;
+    - `release`: whether the gap is meant for all plans: then, where repeated calls share their
+      choices, the program is solved for once more without that, if there is time;
+    - `level`: `O3` solves for the whole program, `O2` for one segment between critical
+      nodes after the other (`distir.solver.segments`).
     """
 
     memory: float | None = None
     solver: Solver = "auto"
     gap: float = 0.0
     seconds: float | None = None
+    level: Level = "O3"
+    together: int = 12_000
+    release: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,10 +76,11 @@ class Found:
       `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
     - `peak`: bytes on a device at most;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
-    - `shared`: whether repeated calls shared their choices; the bound is then one for plans
-      that share alike;
+    - `shared`: whether repeated calls share their choices; the bound is then one for plans
+      that share alike, unless `released`: plans that do not share were weighed too;
     - `stages`: how many groups of mesh axes were chosen one after the other; with more than
       one the bound is one for the last group;
+    - `level`: at O2 the bound is far off;
     - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
     - `layouts`: what was chosen, for `apply_layouts`.
     """
@@ -82,20 +93,25 @@ class Found:
     alternatives: int
     edges: int
     shared: bool
+    released: bool
     stages: int
     method: str
     build_seconds: float
     solve_seconds: float
     layouts: ChosenLayouts
+    level: Level
 
     def __str__(self) -> str:
+        level = ", level O2" if self.level == "O2" else ""
         shared = ", repeated calls share their choices" if self.shared else ""
+        if self.released:
+            shared += " though they need not" if self.shared else ", nothing is shared"
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
         return (
             f"{self.objective:.6g} s of work and communication, at most "
             f"{100 * self.gap:.3g} % above the best, in {self.peak:.6g} bytes "
             f"({self.choices} choices with "
-            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages})"
+            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages}{level})"
         )
 
 
@@ -108,43 +124,95 @@ def search_sharding(
     share: bool | None = None,
     joint: bool | None = None,
     shares: Shares | None = None,
+    profiles: Sequence[Profile] = (),
 ) -> Found:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
     cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
     micro-batches, the costs for all of them together on the mesh's other axes; `shares`
-    says what of them a device of a pipeline holds.
+    says what of them a device of a pipeline holds. `profiles` say what devices reach in
+    practice.
 
     `share`: whether repeated calls share their choices; by default those of programs with
     more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
-    default if there are not more than `MAX_ALTERNATIVES`. Otherwise one is chosen after
+    default if the limits say so (`together`). Otherwise one is chosen after
     the other, outermost first. Raises DistIRError.
     """
     limits = limits or Limits()
     start = perf_counter()
-    graph = LayoutGraph.of(module, mesh, cluster, share, shares)
+    graph = LayoutGraph.of(module, mesh, cluster, share, shares, profiles)
     builder, first = graph.builder, graph.first
     axes, known = len(mesh.axes), first.axes if first else 0
     if joint is None:
-        joint = builder.alternatives_of_all() <= MAX_ALTERNATIVES
+        joint = builder.alternatives_of_all() <= limits.together
     single = joint or axes - known < 2
     stages = [axes] if single else list(range(known + 1, axes + 1))
-    search = _Search(builder, limits, first)
-    search.run_stages(stages)
+    search, failure = _Search(builder, limits, first), None
+    try:
+        search.run_stages(stages)
+    except DistIRError as error:
+        if not builder.share or not limits.release:
+            raise
+        failure = error
+    if builder.share and limits.release and search.may_release(perf_counter() - start):
+        search = _released(search, stages, failure)
+    elif failure is not None:
+        raise failure
     annotate(module, search.body, search.chosen)
-    return search.found(builder.share, len(stages), perf_counter() - start)
+    return search.found(perf_counter() - start)
+
+
+def _released(
+    shared: _Search, stages: Sequence[int], failure: DistIRError | None
+) -> _Search:
+    """The search without sharing, or the one with it if that found something better."""
+    builder, limits = shared.builder, shared.limits
+    builder.share = False
+    search = _Search(builder, limits, shared.first, shared.solving)
+    search.is_released = True
+    try:
+        search.run_stages(stages)
+    except DistIRError:
+        if failure is not None:
+            raise
+        return shared
+    if failure is None and shared.solution.objective < search.solution.objective:
+        bound = min(search.solution.bound, shared.solution.objective)
+        shared.solution = replace(shared.solution, bound=bound)
+        shared.solving = search.solving
+        shared.is_released = True
+        return shared
+    return search
 
 
 class _Search:
     """The stages of a search, each for some more of the mesh's axes."""
 
     def __init__(
-        self, builder: GraphBuilder, limits: Limits, first: Before | None = None
+        self,
+        builder: GraphBuilder,
+        limits: Limits,
+        first: Before | None = None,
+        solving: float = 0.0,
     ):
         self.builder = builder
+        self.shares = builder.share
+        self.is_released = False
         self.limits = limits
         self.first = self.before = first
-        self.solving = 0.0
+        self.solving = solving
+        self.segments: Segments | None = None
+
+    def may_release(self, seconds: float) -> bool:
+        """
+        Whether there is time left to solve without sharing: as much more than the seconds
+        that it took with it as there are more choices then.
+        """
+        if self.limits.seconds is None:
+            return True
+        nodes = self.builder.graph.nodes
+        times = sum(node.count for node in nodes) / max(len(nodes), 1)
+        return times * seconds <= self.limits.seconds - self.solving
 
     def run_stages(self, stages: Sequence[int]) -> None:
         """
@@ -178,6 +246,8 @@ class _Search:
         Chooses for the first `axes` axes, as if there were `splits` times as much memory.
         """
         self.body = self.builder.build(axes, self.before)
+        if self.limits.level == "O2":
+            self.segments = flow_of(self.builder, self.body).segments()
         self.problem = self.builder.graph.problem()
         self.solution = self._solve(self.problem)
         self._choose()
@@ -200,6 +270,8 @@ class _Search:
         """In nanoseconds, so that no method takes small costs for rounding errors."""
         start = perf_counter()
         by_program = self.limits.solver != "auto"
+        seconds = self.limits.seconds
+        left = None if seconds is None else max(seconds - self.solving, 0.0)
         solution = solve(
             Problem(
                 [costs * _NANO for costs in problem.costs],
@@ -208,8 +280,9 @@ class _Search:
             ),
             method="integer-program" if by_program else "auto",
             solver=self.limits.solver if self.limits.solver != "auto" else "highs",
-            time_limit=self.limits.seconds,
+            time_limit=left,
             gap=self.limits.gap,
+            segments=self.segments,
         )
         self.solving += perf_counter() - start
         return solution
@@ -219,7 +292,7 @@ class _Search:
         self.choice = tuple(int(a) for a in self.solution.choice[:count])
         self.chosen = strategies_of(self.builder, self.choice)
 
-    def found(self, shared: bool, stages: int, seconds: float) -> Found:
+    def found(self, seconds: float) -> Found:
         """What the last stage found, after that many seconds."""
         return Found(
             self.solution.objective / _NANO,
@@ -229,12 +302,14 @@ class _Search:
             len(self.problem.costs),
             sum(len(costs) for costs in self.problem.costs),
             len(self.problem.edges),
-            shared,
-            stages,
+            self.shares,
+            self.is_released,
+            len(self.steps),
             self.solution.method,
             seconds - self.solving,
             self.solving,
-            ChosenLayouts(shared, self.limited, tuple(self.steps)),
+            ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
+            self.limits.level,
         )
 
 

@@ -16,6 +16,7 @@ from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
+from distir.interpreters.cost.profiles import Profile
 from distir.interpreters.cost.transfers import transfers_of
 from distir.interpreters.cost.work import Work
 from distir.passes.lower_reshard import op_of_step
@@ -28,12 +29,15 @@ from distir.sharding.rule import Rule, factor_shards, rule_for
 class SimulatedPrices:
     """
     `Prices` of a mesh on a cluster: the seconds of the slowest device, from the functions
-    that the simulator asks and the collectives that `lower-reshard` makes.
+    that the simulator asks and the collectives that `lower-reshard` makes. `profiles` say
+    what devices reach in practice.
     """
 
-    def __init__(self, mesh: Mesh, cluster: ClusterOp):
+    def __init__(
+        self, mesh: Mesh, cluster: ClusterOp, profiles: Sequence[Profile] = ()
+    ):
         self.mesh = mesh
-        hardware = Hardware.of(cluster)
+        hardware = Hardware.of(cluster, profiles)
         if max(mesh.devices) >= len(hardware.kinds):
             raise DistIRError(
                 f"mesh @{mesh.name} uses device {max(mesh.devices)}, but cluster "
@@ -45,8 +49,8 @@ class SimulatedPrices:
             self.placement: Placement = UniformPlacement(meshes, names, hardware)
         except NotUniform:
             self.placement = Placement(meshes, names, hardware)
-        self._bytes: dict[tuple[Attribute, Layout], int] = {}
-        self._reshards: dict[tuple[Attribute, Layout, Layout], float] = {}
+        self._bytes: dict[tuple[int, Layout], int] = {}
+        self._reshards: dict[tuple[int, Layout, Layout], float] = {}
         self._plans: dict[
             tuple[Layout, Layout, int | tuple[int, ...]], Sequence[Step] | None
         ] = {}
@@ -56,8 +60,10 @@ class SimulatedPrices:
 
     def bytes(self, type_: Attribute, layout: Layout) -> int:
         """Bytes of a value on each device."""
-        key = (type_, layout)
+        # Types are known by their ids, as it takes long to hash them, and so have to stay.
+        key = (id(type_), layout)
         if key not in self._bytes:
+            self._seen.append(type_)
             size = 0
             if isinstance(type_, TensorType):
                 shape = local_shape(type_.get_shape(), layout, self.mesh)
@@ -126,8 +132,9 @@ class SimulatedPrices:
         """Seconds of the ops that `lower-reshard` makes of it; infinite if it cannot."""
         if before == after or not isinstance(type_, TensorType):
             return 0.0
-        key = (type_, before, after)
+        key = (id(type_), before, after)
         if key not in self._reshards:
+            self._seen.append(type_)
             self._reshards[key] = self._reshard(type_, before, after)
         return self._reshards[key]
 

@@ -17,6 +17,7 @@ from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.sharding.search.graph import Body, Graph, Node, Port, Use
+from distir.sharding.search.lifetimes import Interval
 from distir.sharding.search.parts import bytes_between_parts, seconds_of_parts
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.runs import RunLengths
@@ -44,7 +45,8 @@ class GraphBuilder:
     """
     - `functions`: those that the entry reaches, the entry last;
     - `requests`: layouts that arguments of the entry must have, by index;
-    - `share`: whether repeated calls share their choices (`sharing.py`).
+    - `share`: whether repeated calls share their choices (`sharing.py`);
+    - `intervals`: when what was built is in memory, as far as that was asked for.
 
     If the mesh's first axis is the axis over time, what it does must be given before
     (`build`): its choices follow from the inputs. What works on a micro-batch then counts
@@ -77,6 +79,8 @@ class GraphBuilder:
         self.axis_options = self._axis_options(reachable)
         self.axes = 0
         self._times: dict[Node, int] = {}
+        self._workspaces: dict[tuple[Operation, int], float] = {}
+        self.intervals: dict[Body, list[Interval]] = {}
         self._alternatives: dict[
             tuple[Operation, tuple[Option, ...], int],
             tuple[Sequence[Strategy], Sequence[float]],
@@ -178,6 +182,12 @@ class GraphBuilder:
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
+        key = op, id(strategy)  # alternatives stay as long as the builder
+        if key not in self._workspaces:
+            self._workspaces[key] = self._workspace(op, strategy)
+        return self._workspaces[key]
+
+    def _workspace(self, op: Operation, strategy: Strategy) -> float:
         if strategy.parts:
             return bytes_between_parts(op, strategy, self.prices)
         if isinstance(op, ConstrainOp):

@@ -107,6 +107,9 @@ class Graph:
         self.edges: dict[Edge, int] = {}
         self.types: dict[Port, Attribute] = {}
         self._reshards: dict[Edge, Floats | None] = {}
+        self._moves: dict[
+            tuple[Attribute, tuple[Layout, ...], tuple[Layout, ...]], Floats
+        ] = {}
 
     def add(self, node: Node, count: int) -> Node:
         """Adds a node, or further uses of it."""
@@ -155,7 +158,7 @@ class Graph:
             # A layout that two operands share is made once.
             for before in seen:
                 same = [a == b for a, b in zip(before, want, strict=True)]
-                moves[:, same] = 0.0
+                moves = np.where(same, 0.0, moves)
             seen.append(want)
             total = moves if total is None else total + moves
         return total if total is not None and total.any() else None
@@ -164,9 +167,13 @@ class Graph:
         self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
         """Seconds of a change from each layout of the rows to each of the columns."""
-        rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
-        columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
-        small = np.array(
-            [[self.prices.reshard(type_, a, b) for b in columns] for a in rows]
-        )
-        return small[np.ix_([rows[a] for a in have], [columns[b] for b in want])]
+        key = type_, tuple(have), tuple(want)
+        if key not in self._moves:
+            rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
+            columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
+            small = np.array(
+                [[self.prices.reshard(type_, a, b) for b in columns] for a in rows]
+            )
+            all_rows, all_columns = [rows[a] for a in have], [columns[b] for b in want]
+            self._moves[key] = small[np.ix_(all_rows, all_columns)]
+        return self._moves[key]

@@ -117,7 +117,7 @@ def peak_of(
     builder: GraphBuilder, entry: Body, chosen: Mapping[Node, Strategy]
 ) -> Peak:
     """What a choice occupies on a device at most."""
-    intervals = _lifetimes(builder, entry).intervals()
+    intervals = _intervals(builder, entry)
     changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
     sizes = [at.times * _size(builder, at.what, chosen) for at in intervals]
     for at, size in zip(intervals, sizes, strict=True):
@@ -167,7 +167,7 @@ def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) ->
             return bytes_of(port, have) if want != have else 0.0
 
 
-def _lifetimes(builder: GraphBuilder, entry: Body) -> Lifetimes:
+def _intervals(builder: GraphBuilder, entry: Body) -> list[Interval]:
     graph = builder.graph
 
     def may_need(what: What) -> bool:
@@ -179,7 +179,10 @@ def _lifetimes(builder: GraphBuilder, entry: Body) -> Lifetimes:
             return edge in graph.edges and graph.reshards(edge) is not None
         return True
 
-    return Lifetimes(entry, builder.prices.is_view, may_need, builder.is_sum)
+    if entry not in builder.intervals:
+        lifetimes = Lifetimes(entry, builder.prices.is_view, may_need, builder.is_sum)
+        builder.intervals = {entry: lifetimes.intervals()}
+    return builder.intervals[entry]
 
 
 class _Builder:
@@ -193,7 +196,7 @@ class _Builder:
 
     def problem(self) -> LimitedProblem:
         """Nodes, edges and what they occupy."""
-        intervals = _lifetimes(self.builder, self.entry).intervals()
+        intervals = _intervals(self.builder, self.entry)
         divided = self._divided(at.what for at in intervals)
         plain = self.graph.problem(without=set(divided))
         self.built = _Problem(list(plain.costs), dict(plain.edges))

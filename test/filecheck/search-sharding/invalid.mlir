@@ -2,6 +2,7 @@
 // RUN: not distir-opt %s -p 'search-sharding{axes="t"}' 2>&1 | filecheck %s --check-prefix=AXIS
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=8"}' 2>&1 | filecheck %s --check-prefix=DEVICES
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=2" solver=glpk}' 2>&1 | filecheck %s --check-prefix=SOLVER
+// RUN: not distir-opt %s -p 'search-sharding{axes="t=2" level=O1}' 2>&1 | filecheck %s --check-prefix=LEVEL
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=2" whole=w9}' 2>&1 | filecheck %s --check-prefix=NAME
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=2" memory=1000.0}' 2>&1 | filecheck %s --check-prefix=MEMORY
 
@@ -9,6 +10,7 @@
 // AXIS: error: search-sharding: cannot read the axis 't'; write NAME=SIZE
 // DEVICES: error: search-sharding: t=8 needs 8 devices, but cluster @box has 4
 // SOLVER: error: search-sharding: there is no solver 'glpk'; choose one of auto, highs, cbc
+// LEVEL: error: search-sharding: there is no level 'O1'; choose one of O2, O3
 // NAME: error: search-sharding: no argument is called 'w9'
 // MEMORY: error: search-sharding: no layouts fit into 1000 bytes per device; {{.*}} bytes would do{{.*}}. Most is taken by
 

@@ -2,6 +2,7 @@
 // RUN: sed s/8x/4096x/g %s | distir-opt -p 'search-sharding{axes="t=4"}' | filecheck %s --check-prefix=BATCH
 // RUN: distir-opt %s -p 'search-sharding{axes="t=4" whole=w1}' | filecheck %s --check-prefix=WHOLE
 // RUN: distir-opt %s -p 'search-sharding{axes="t=4" shard="w1:0=t"}' | filecheck %s --check-prefix=ROWS
+// RUN: distir-opt %s -p 'search-sharding{axes="t=4" level=O2}' | filecheck %s
 
 // For eight rows reading the weights is the work. The first is split by columns and the
 // second by rows, which needs one reduction at the end: it leaves each device the rows of its

@@ -1,0 +1,114 @@
+"""
+Levels O2 and O3 of `search-sharding`: `python bench/levels.py` prints the table of docs/search.md.
+
+Steps of GPT (width 1,024) and of a MoE transformer's expert layers on devices of `dgx2`. Seconds
+are CPU time of solving, reductions included, the least of two runs; building the graph takes the same
+for both.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from report import table
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import add_mesh
+from distir.passes.search.layout_graph import LayoutGraph
+from distir.program import reachable_functions
+from distir.sharding.search import work_size
+from distir.sharding.search.flow import flow_of
+from distir.solver import Problem, Solution, solve
+from distir.solver.flow import Segments
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "test"))
+from moe_programs import moe_step
+
+Axes = tuple[tuple[str, int], ...]
+
+
+def gpt_step(layers: int, batch: int, sequence: int) -> ModuleOp:
+    """A step with AdamW."""
+    module = build_gpt(
+        layers=layers, d_model=1024, heads=16, vocab=51200, batch=batch, seq=sequence
+    )
+    DifferentiatePass(optimizer="adamw").apply(Context(), module)
+    return module
+
+
+def experts_step(layers: int) -> ModuleOp:
+    """16 groups of 1,024 tokens, 8 experts."""
+    return moe_step(layers, groups=16, tokens=1024, width=1024, experts=8, slots=128)
+
+
+ONE_AXIS: Axes = (("d", 8),)
+TWO_AXES: Axes = (("d", 2), ("t", 4))
+
+PROGRAMS: dict[str, tuple[Callable[[], ModuleOp], Axes]] = {
+    "GPT, 24 layers, batch 32": (lambda: gpt_step(24, 32, 512), ONE_AXIS),
+    "GPT, 24 layers, batch 8": (lambda: gpt_step(24, 8, 128), ONE_AXIS),
+    "GPT, 72 layers, batch 32": (lambda: gpt_step(72, 32, 512), ONE_AXIS),
+    "GPT, 4 layers, batch 8, two axes": (lambda: gpt_step(4, 8, 128), TWO_AXES),
+    "experts, 24 layers": (lambda: experts_step(24), ONE_AXIS),
+    "experts, 4 layers, two axes": (lambda: experts_step(4), TWO_AXES),
+}
+
+
+def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
+    """The choices of a program without sharing, in nanoseconds."""
+    cluster = load_cluster("dgx2")
+    first = program.body.block.first_op
+    assert first is not None
+    program.body.block.insert_op_before(cluster, first)
+    mesh = add_mesh(program, axes, cluster)
+    builder = LayoutGraph.of(program, mesh, cluster, share=False).builder
+    body = builder.build(len(axes))
+    problem = builder.graph.problem()
+    costs = [c * 1e9 for c in problem.costs]
+    edges = {pair: matrix * 1e9 for pair, matrix in problem.edges.items()}
+    return Problem(costs, edges), flow_of(builder, body).segments()
+
+
+def timed(action: Callable[[], Solution]) -> tuple[Solution, float]:
+    """The result, and the least CPU seconds of two runs."""
+    seconds: list[float] = []
+    for _ in range(2):
+        gc.collect()
+        start = time.process_time()
+        solution = action()
+        seconds.append(time.process_time() - start)
+    return solution, min(seconds)
+
+
+def row(name: str) -> list[str]:
+    """A program solved at both levels."""
+    make, axes = PROGRAMS[name]
+    program = make()
+    ops = work_size(reachable_functions(program))
+    problem, segments = graph_of(program, axes)
+    fast, fast_seconds = timed(lambda: solve(problem, segments=segments))
+    whole, whole_seconds = timed(lambda: solve(problem))
+    loss = fast.objective / whole.objective - 1
+    return [
+        name,
+        f"{ops:,}",
+        f"{len(segments.critical)}",
+        f"{len(segments.critical) / ops:.1%}",
+        f"{len(segments.groups)}",
+        f"{100 * max(loss, 0.0):.2f} %",
+        f"{fast_seconds:.2f}",
+        f"{whole_seconds:.2f}",
+    ]
+
+
+if __name__ == "__main__":
+    head = ["step", "ops", "critical nodes", "of the ops", "segments", "O2 costs more by", "O2, s", "O3, s"]  # fmt: skip
+    print(table(head, [row(name) for name in PROGRAMS]))

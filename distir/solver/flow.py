@@ -1,0 +1,179 @@
+"""
+Where a program's graph may be cut into segments (Rhino sections 4.3.1 and 4.3.2).
+
+The *backbone* are the nodes on longest paths: with one unit of time for each node, their
+earliest time is their latest. The nodes that compute much and are on it are the *critical*
+ones. Those of them that come before or after every other node that computes much are
+*pivots*: what is before a pivot is decided, but for what skips it, independently of what is
+after.
+
+In a training step the pivots are in the forward part. A backward node belongs to the segment
+whose values it reads: so the two passes over a layer are one segment, and parameters,
+gradients and updates are weighed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from distir.solver.problem import Problem
+
+
+@dataclass(frozen=True)
+class Segments:
+    """
+    - `groups`: the nodes of each segment, the one to decide first first;
+    - `critical`: nodes that compute much and are on the backbone;
+    - `pivots`: the critical nodes that segments end in.
+    """
+
+    groups: Sequence[Sequence[int]]
+    critical: frozenset[int]
+    pivots: Sequence[int]
+
+    def covering(self, problem: Problem) -> Segments:
+        """
+        With the nodes that a problem has besides: each in the first segment that it has a
+        neighbour in.
+        """
+        group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
+        groups = [list(nodes) for nodes in self.groups]
+        near: dict[int, list[int]] = {
+            i: [] for i in range(len(problem.costs)) if i not in group
+        }
+        for i, j in problem.edges:
+            if i in near:
+                near[i].append(j)
+            if j in near:
+                near[j].append(i)
+        for i, around in near.items():
+            known = [group[j] for j in around if j in group]
+            group[i] = min(known, default=0)
+            groups[group[i]].append(i)
+        return Segments(groups, self.critical, self.pivots)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """
+    Where values go: `users[i]` are the nodes that take what node i makes. `intensive`: the
+    nodes that compute much.
+    """
+
+    users: Sequence[Collection[int]]
+    intensive: frozenset[int]
+
+    def segments(self) -> Segments:
+        """The segments, from the last pivot to the first."""
+        order = self._order()
+        place = {node: p for p, node in enumerate(order)}
+        # What leads back to an earlier node (a new parameter to the parameter) is left out.
+        users = [
+            [j for j in around if place[j] > place[i]]
+            for i, around in enumerate(self.users)
+        ]
+        makers: list[list[int]] = [[] for _ in users]
+        for i, around in enumerate(users):
+            for j in around:
+                makers[j].append(i)
+        backbone = _backbone(order, users, makers)
+        critical = self.intensive & backbone
+        pivots = self._pivots(order, users, makers, critical)
+        level = _levels(order, users, makers, pivots)
+        groups: list[list[int]] = [[] for _ in range(len(pivots) + 1)]
+        for node in order:
+            groups[level[node]].append(node)
+        return Segments(groups[::-1], frozenset(critical), pivots)
+
+    def _order(self) -> list[int]:
+        """Makers before users; where there is a circle, it is opened."""
+        waiting = [0] * len(self.users)
+        for around in self.users:
+            for j in around:
+                waiting[j] += 1
+        done = [False] * len(self.users)
+        stack: list[tuple[int, bool]] = []
+        # Depth first, in reverse: a node is finished when all that use it are.
+        finished: list[int] = []
+        roots = sorted(range(len(self.users)), key=lambda i: (waiting[i] > 0, i))
+        for root in roots:
+            stack.append((root, False))
+            while stack:
+                node, leaves = stack.pop()
+                if leaves:
+                    finished.append(node)
+                elif not done[node]:
+                    done[node] = True
+                    stack.append((node, True))
+                    stack += [(j, False) for j in self.users[node] if not done[j]]
+        return finished[::-1]
+
+    def _pivots(
+        self,
+        order: Sequence[int],
+        users: Sequence[Sequence[int]],
+        makers: Sequence[Sequence[int]],
+        critical: Collection[int],
+    ) -> list[int]:
+        """In order."""
+        bit = {node: 1 << n for n, node in enumerate(sorted(self.intensive))}
+        reach = [0] * len(users)
+        for steps, near in ((order, makers), (order[::-1], users)):
+            one_way = [0] * len(users)
+            for node in steps:
+                found = bit.get(node, 0)
+                for j in near[node]:
+                    found |= one_way[j]
+                one_way[node] = found
+            reach = [a | b for a, b in zip(reach, one_way, strict=True)]
+        whole = (1 << len(bit)) - 1
+        return [node for node in order if node in critical and reach[node] == whole]
+
+
+def _backbone(
+    order: Sequence[int],
+    users: Sequence[Sequence[int]],
+    makers: Sequence[Sequence[int]],
+) -> set[int]:
+    """The nodes on longest paths."""
+    before, after = [0] * len(order), [0] * len(order)
+    for node in order:
+        before[node] = max((before[j] + 1 for j in makers[node]), default=0)
+    for node in reversed(order):
+        after[node] = max((after[j] + 1 for j in users[node]), default=0)
+    longest = max((a + b for a, b in zip(before, after, strict=True)), default=0)
+    return {i for i in order if before[i] + after[i] == longest}
+
+
+def _levels(
+    order: Sequence[int],
+    users: Sequence[Sequence[int]],
+    makers: Sequence[Sequence[int]],
+    pivots: Sequence[int],
+) -> list[int]:
+    """
+    The segment of each node, counted from the front: segment n is between pivots n - 1, which
+    is part of it, and n. What a pivot needs, directly or not, is in front of the first such
+    one; other nodes are in the first segment that they read from.
+    """
+    number = {pivot: n for n, pivot in enumerate(pivots)}
+    needed: list[int | None] = [None] * len(
+        order
+    )  # the first pivot that needs the node
+    for node in reversed(order):
+        first = [number.get(j, needed[j]) for j in users[node]]
+        needed[node] = min((n for n in first if n is not None), default=None)
+    level = [number[i] + 1 if i in number else needed[i] for i in range(len(order))]
+    # What is known before the first pivot says nothing: every layer may read it.
+    follows = [False] * len(order)
+    for node in order:
+        follows[node] = node in number or any(follows[j] for j in makers[node])
+        if level[node] is None:
+            read = [level[j] for j in makers[node] if follows[j]]
+            level[node] = min((n for n in read if n is not None), default=None)
+    for node in reversed(order):
+        if level[node] is None:
+            used = [level[j] for j in users[node]]
+            level[node] = min((n for n in used if n is not None), default=None)
+    return [len(pivots) if n is None else n for n in level]

@@ -1,0 +1,224 @@
+"""
+Dynamic programming over segments (Rhino's level O2, section 4.3.2): fast, without a proof.
+
+Segments are decided one after the other, each exactly by elimination, for every combination
+of alternatives of the critical nodes at its end: that is a *history*, and it remembers all that
+was chosen so far. Edges between a segment and what was decided before cost what the history
+says; those to what is still to be decided cost what they do at best until that is decided. Then, as
+earlier segments did not know of later ones, two after each other are decided again, exactly,
+while the others stay, until nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.solver.clock import Clock
+from distir.solver.elimination import eliminate, plan, take_out
+from distir.solver.failures import InfeasibleError
+from distir.solver.flow import Segments
+from distir.solver.found import ROUNDING, Found
+from distir.solver.graph import Graph, replay
+from distir.solver.problem import Costs
+from distir.solver.reductions import reduce
+from distir.solver.relaxed import optimum
+
+HISTORIES = 64
+"""How many are kept after each segment."""
+
+COMBINATIONS = 1 << 12
+"""Of alternatives of the critical nodes at the end of a segment, at most."""
+
+SEGMENT_WORK = 2e8
+"""Additions and comparisons that a segment may take."""
+
+_PAST = -1  # the node whose alternatives are histories
+
+Choices = npt.NDArray[np.int64]
+
+
+@dataclass
+class _Decided:
+    """
+    - `choices[i]`: the alternative of node i in each history, of nodes that have neighbours
+      still to be decided;
+    - `records`: of each segment, which history each one goes on, and its choices.
+    """
+
+    costs: Costs
+    choices: dict[int, Choices]
+    records: list[tuple[Choices, dict[int, Choices]]]
+
+
+def solve_by_segments(graph: Graph, clock: Clock, segments: Segments) -> Found:
+    """
+    A good choice of a graph without memory, which loses its nodes; the optimum where no
+    history could go on or the segments are too large. Its bound is no bound for others.
+    """
+    try:
+        reduce(graph)
+    except InfeasibleError:
+        return Found(None, math.inf, math.inf)
+    choice = choose(graph, clock, segments)
+    if choice is None:
+        return optimum(graph, clock)
+    cost = graph.cost(choice)
+    return Found(replay(graph.steps, choice), cost, cost)
+
+
+def choose(graph: Graph, clock: Clock, segments: Segments) -> dict[int, int] | None:
+    """
+    A good choice of a graph as it is, its memory left out; None when there was no time, or
+    no history could go on.
+    """
+    groups = [[i for i in group if i in graph.costs] for group in segments.groups]
+    groups = [group for group in groups if group]
+    decided = _Decided(np.array([graph.constant]), {}, [])
+    waiting = set(graph.costs)
+    for group in groups:
+        waiting.difference_update(group)
+        ends = _ends(graph, group, waiting, segments.critical)
+        if clock.stopped or not _decide(graph, group, waiting, ends, decided, clock):
+            return None
+    best = int(decided.costs.argmin())
+    choice: dict[int, int] = {}
+    for parents, choices in reversed(decided.records):
+        choice |= {i: int(column[best]) for i, column in choices.items()}
+        best = int(parents[best])
+    _swept(graph, groups, choice, clock)
+    return choice
+
+
+def _decide(
+    graph: Graph,
+    nodes: Sequence[int],
+    waiting: set[int],
+    ends: list[int],
+    decided: _Decided,
+    clock: Clock,
+) -> bool:
+    """Goes on with every history through a segment; whether any could."""
+    part = _segment(graph, nodes, waiting, decided)
+    while True:
+        order = plan(part, SEGMENT_WORK, kept=(_PAST, *ends))
+        if order.work <= SEGMENT_WORK:
+            break
+        if not ends:
+            return False
+        ends.pop()
+    taken = take_out(part, order, (_PAST, *ends), clock)
+    if taken is None:
+        return False
+    steps, table = taken
+    best = table.min(axis=0).ravel()
+    parents = table.argmin(axis=0).ravel()
+    kept = np.argsort(best, kind="stable")[:HISTORIES]
+    kept = kept[np.isfinite(best[kept])]
+    if not len(kept):
+        return False
+    choices: dict[int, Choices] = {_PAST: parents[kept]}
+    sizes = [len(graph.costs[i]) for i in ends]
+    for i, column in zip(ends, np.unravel_index(kept, sizes or [1]), strict=False):
+        choices[i] = column
+    for step in reversed(steps):
+        choices[step.node] = np.broadcast_to(
+            step.table[tuple(choices[j] for j in step.nodes)], len(kept)
+        ).astype(np.int64)
+    parent = choices.pop(_PAST)
+    known = {i: column[parent] for i, column in decided.choices.items()} | choices
+    decided.choices = {
+        i: column
+        for i, column in known.items()
+        if any(j in waiting for j in graph.near[i])
+    }
+    decided.costs = best[kept]
+    decided.records.append((parent, choices))
+    return True
+
+
+def _segment(
+    graph: Graph, nodes: Sequence[int], waiting: set[int], decided: _Decided
+) -> Graph:
+    """A segment and a node for the past, with edges for what depends on it."""
+    inside = set(nodes)
+    costs = {i: graph.costs[i] for i in nodes}
+    near: dict[int, dict[int, Costs]] = {_PAST: {}}
+    for i in nodes:
+        near[i] = {j: m for j, m in graph.near[i].items() if j in inside}
+        past: Costs | None = None
+        for j, matrix in graph.near[i].items():
+            if j in waiting:
+                costs[i] = costs[i] + _ahead(matrix, graph.costs[j])
+        for j, matrix in graph.near[i].items():
+            if j in decided.choices and j not in inside:
+                ahead = _ahead(matrix.T, graph.costs[i])
+                shifted = matrix - np.where(np.isfinite(ahead), ahead, 0.0)
+                columns = shifted[:, decided.choices[j]]
+                past = columns if past is None else past + columns
+        if past is not None:
+            near[i][_PAST] = past
+            near[_PAST][i] = past.T
+    costs[_PAST] = decided.costs
+    return Graph(costs, near)
+
+
+def _ahead(matrix: Costs, costs: Costs) -> Costs:
+    """What an edge to a node that waits costs more, at the best, than the node does alone."""
+    least = costs.min()
+    return (matrix + costs).min(axis=1) - (least if np.isfinite(least) else 0.0)
+
+
+def _ends(
+    graph: Graph,
+    nodes: Sequence[int],
+    waiting: set[int],
+    critical: frozenset[int],
+) -> list[int]:
+    """The critical nodes of a segment with neighbours that wait, while they are few."""
+    found: list[int] = []
+    combinations = 1
+    for i in nodes:
+        if i in critical and any(j in waiting for j in graph.near[i]):
+            combinations *= len(graph.costs[i])
+            if combinations > COMBINATIONS:
+                break
+            found.append(i)
+    return found
+
+
+def _swept(
+    graph: Graph, groups: Sequence[Sequence[int]], choice: dict[int, int], clock: Clock
+) -> None:
+    """Decides two segments after each other again, as the others stay, until nothing changes."""
+    cost = math.inf
+    while graph.cost(choice) < cost * (1 - ROUNDING) and not clock.stopped:
+        cost = graph.cost(choice)
+        for one, next_ in pairwise(groups):
+            part = _window(graph, (*one, *next_), choice)
+            order = plan(part, SEGMENT_WORK)
+            found = (
+                eliminate(part, order, clock) if order.work <= SEGMENT_WORK else None
+            )
+            if found is not None and found.choice is not None:
+                choice.update(found.choice)
+
+
+def _window(graph: Graph, nodes: Sequence[int], choice: dict[int, int]) -> Graph:
+    """Some nodes, where the others do what a choice says."""
+    inside = set(nodes)
+    costs: dict[int, Costs] = {}
+    near: dict[int, dict[int, Costs]] = {}
+    for i in nodes:
+        costs[i], near[i] = graph.costs[i], {}
+        for j, matrix in graph.near[i].items():
+            if j in inside:
+                near[i][j] = matrix
+            else:
+                costs[i] = costs[i] + matrix[:, choice[j]]
+    return Graph(costs, near)

@@ -1,0 +1,45 @@
+"""
+Rhino's rule for a memory limit (section 4.4): a few large tensors take most of the memory, so
+as many of the largest as are needed may not be whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from distir.solver.clock import Clock
+from distir.solver.found import Found
+from distir.solver.graph import Graph
+
+
+def forbid_largest(
+    graph: Graph, clock: Clock, optimum: Callable[[Graph, Clock], Found]
+) -> Mapping[int, int] | None:
+    """
+    The k nodes that can occupy the most lose the alternatives in which they do; the rest is solved as if
+    there were no limit, for the least k that fits in memory. None when there is none, or no
+    time to find it. `optimum` solves a graph, which loses its nodes.
+    """
+    sizes = {i: pieces.usage.max(axis=0) for i, pieces in graph.pieces.items()}
+    largest = sorted(sizes, key=lambda i: (-float(sizes[i].max()), i))
+    # A node that always occupies the same has nothing to lose.
+    largest = [i for i in largest if np.ptp(sizes[i])]
+    best: Mapping[int, int] | None = None
+    least, most = 1, len(largest)
+    while least <= most and not clock.stopped:
+        k = most if best is None else (least + most) // 2
+        free = graph.copy(memory=False)
+        for i in largest[:k]:
+            whole = sizes[i] == sizes[i].max()
+            free.costs[i] = np.where(whole, math.inf, free.costs[i])
+        choice = optimum(free, clock).choice
+        if choice is not None and not (graph.load(choice) > graph.capacity).any():
+            best, most = choice, k - 1
+        elif best is None:
+            return None
+        else:
+            least = k + 1
+    return best

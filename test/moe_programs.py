@@ -1,0 +1,56 @@
+"""A training step of layers of experts, as in GShard: dense products and experts take turns."""
+
+from __future__ import annotations
+
+from cost_programs import parse
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.passes.differentiate import DifferentiatePass
+
+
+def moe_step(
+    layers: int, *, groups: int, tokens: int, width: int, experts: int, slots: int
+) -> ModuleOp:
+    """
+    `groups` of `tokens` tokens of a width; per layer a dense product, then `experts` with
+    `slots` tokens of each group, to which a given mask sends them. With SGD.
+    """
+    x = f"tensor<{groups}x{tokens}x{width}xf32>"
+    mask = f"tensor<{groups}x{tokens}x{experts}x{slots}xf32>"
+    sent = f"tensor<{experts}x{groups}x{slots}x{width}xf32>"
+    hidden = f"tensor<{experts}x{groups}x{slots}x{4 * width}xf32>"
+    dense = f"tensor<{width}x{width}xf32>"
+    into = f"tensor<{experts}x{width}x{4 * width}xf32>"
+    back = f"tensor<{experts}x{4 * width}x{width}xf32>"
+    arguments = [f'%x0: {x} {{dist.role = "input", dist.name = "x"}}']
+    body: list[str] = []
+    for n in range(layers):
+        arguments += [
+            f'%{name}{n}: {type_} {{dist.role = "{role}", dist.name = "layer.{n}.{name}"}}'
+            for name, type_, role in (
+                ("mask", mask, "input"),
+                ("dense", dense, "parameter"),
+                ("into", into, "parameter"),
+                ("back", back, "parameter"),
+            )
+        ]
+        body.append(f"""
+  %d{n} = onnx.MatMul(%x{n}, %dense{n}) : ({x}, {dense}) -> {x}
+  %r{n} = onnx.Relu(%d{n}) : ({x}) -> {x}
+  %s{n} = onnx.Einsum(%r{n}, %mask{n}) {{equation = "gsm,gsec->egcm"}}
+    : ({x}, {mask}) -> {sent}
+  %h{n} = onnx.Einsum(%s{n}, %into{n}) {{equation = "egcm,emh->egch"}}
+    : ({sent}, {into}) -> {hidden}
+  %a{n} = onnx.Relu(%h{n}) : ({hidden}) -> {hidden}
+  %b{n} = onnx.Einsum(%a{n}, %back{n}) {{equation = "egch,ehm->egcm"}}
+    : ({hidden}, {back}) -> {sent}
+  %y{n} = onnx.Einsum(%b{n}, %mask{n}) {{equation = "egcm,gsec->gsm"}}
+    : ({sent}, {mask}) -> {x}
+  %x{n + 1} = onnx.Add(%x{n}, %y{n}) : ({x}, {x}) -> {x}""")
+    module = parse(
+        f"func.func @main({', '.join(arguments)}) -> {x} {{{''.join(body)}\n"
+        f"  func.return %x{layers} : {x}\n}}"
+    )
+    DifferentiatePass(loss="mse", optimizer="sgd").apply(Context(), module)
+    return module

@@ -1,0 +1,180 @@
+"""Levels, gaps, time and profiles of `search-sharding`, on programs with repeated layers."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from cost_programs import cluster, parse
+from moe_programs import moe_step
+from training_programs import training_gpt, training_mlp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.hardware import load_cluster
+from distir.interpreters.cost import simulate
+from distir.passes.annotations import read_notes
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import add_mesh
+from distir.passes.partition import PartitionPass
+from distir.passes.search.sharding import Found, Limits, search_sharding
+from distir.passes.search_sharding import SearchShardingPass
+from distir.passes.verify_distribution import VerifyDistributionPass
+
+NO_LIMIT = Limits()
+
+
+def found_for(
+    program: ModuleOp,
+    limits: Limits = NO_LIMIT,
+    axes: tuple[tuple[str, int], ...] = (("d", 8),),
+    on: ClusterOp | None = None,
+    **options: bool,
+) -> tuple[Found, ModuleOp]:
+    """What was found for a copy of a program, and the program with it, verified."""
+    module = program.clone()
+    on = on or load_cluster("dgx2")
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    found = search_sharding(module, add_mesh(module, axes, on), on, limits, **options)
+    PartitionPass().apply(Context(), module)
+    VerifyDistributionPass().apply(Context(), module)
+    return found, module
+
+
+def gpt(batch: int, seq: int, width: int, layers: int = 2) -> ModuleOp:
+    module = build_gpt(
+        layers=layers, d_model=width, heads=8, vocab=8192, batch=batch, seq=seq
+    )
+    DifferentiatePass(optimizer="adamw").apply(Context(), module)
+    return module
+
+
+MODELS = {
+    "GPT": lambda: gpt(8, 128, 1024),
+    "GPT, one sequence": lambda: gpt(1, 512, 2048),
+    "GPT, four layers": lambda: gpt(32, 64, 2048, layers=4),
+    "MoE": lambda: moe_step(
+        4, groups=16, tokens=1024, width=1024, experts=8, slots=128
+    ),
+    "MoE, wide": lambda: moe_step(
+        4, groups=8, tokens=64, width=2048, experts=8, slots=8
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_segments_cost_at_most_a_tenth_more_than_the_whole(name: str) -> None:
+    program = MODELS[name]()
+    whole, _ = found_for(program, share=False)
+    segments, module = found_for(program, Limits(level="O2"), share=False)
+    assert whole.gap == 0
+    assert segments.method == "segments" and "level O2" in str(segments)
+    assert segments.bound <= whole.objective * (1 + 1e-9)
+    assert whole.objective * (1 - 1e-9) <= segments.objective <= 1.1 * whole.objective
+    assert simulate(module).step_time_s <= segments.objective * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_segments_of_two_axes() -> None:
+    program = gpt(8, 128, 1024)
+    axes = (("d", 2), ("t", 4))
+    whole, _ = found_for(program, Limits(gap=1e-3), axes, share=False)
+    assert whole.stages == 1
+    segments, _ = found_for(program, Limits(level="O2"), axes, share=False)
+    assert segments.method == "segments"
+    assert whole.bound <= segments.objective * (1 + 1e-9) <= 1.1 * whole.objective
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_memory_is_kept_to(level) -> None:
+    program = training_mlp(batch=512, optimizer="adam")
+    free, _ = found_for(program, Limits(level=level))
+    limit = 0.85 * free.peak
+    found, module = found_for(program, Limits(limit, level=level))
+    assert found.peak <= limit
+    assert max(simulate(module).peak_memory_bytes) <= limit + 1
+    assert found.objective >= free.objective * (1 - 1e-9)
+    with pytest.raises(DistIRError, match="no layouts fit into 100 bytes"):
+        found_for(program, Limits(100.0, level=level))
+
+
+def test_sharing_is_released_where_a_gap_is_asked_for() -> None:
+    program = training_gpt(layers=6)
+    shared, _ = found_for(program, share=True)
+    assert shared.shared and not shared.released
+    found, module = found_for(program, Limits(release=True), share=True)
+    assert found.released and not found.shared and found.gap == 0
+    assert found.choices > shared.choices
+    assert found.objective <= shared.objective * (1 + 1e-9)
+    assert simulate(module).step_time_s <= found.objective * (1 + 1e-9)
+    hurried, _ = found_for(program, Limits(release=True, seconds=0.01), share=True)
+    assert hurried.shared and not hurried.released
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_there_is_an_answer_whenever_the_smallest_peak_fits(level) -> None:
+    """Without any time, under a limit that little fits."""
+    program = training_mlp(batch=512, optimizer="adam")
+    with pytest.raises(DistIRError) as error:
+        found_for(program, Limits(100.0))
+    smallest = float(str(error.value).split("; ")[1].split(" bytes")[0])
+    limits = Limits(1.001 * smallest, seconds=0.0, level=level)
+    found, _ = found_for(program, limits)
+    assert found.peak <= 1.001 * smallest
+    assert 0 <= found.bound <= found.objective
+
+
+def test_profiles_are_part_of_the_prices() -> None:
+    """Large products, so that how fast the host issues ops does not matter."""
+    module = build_mlp(layers=2, d_model=2048, batch=65536)
+    DifferentiatePass(loss="mse", optimizer="sgd").apply(Context(), module)
+    on = load_cluster("dgx-a100")
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(on, first)
+    plain = module.clone()
+    SearchShardingPass(("d=8",)).apply(Context(), plain)
+    SearchShardingPass(("d=8",), profile=("A100",)).apply(Context(), module)
+    promised = [
+        float(read_notes(m)[-1].split(": ")[1].split(" s ")[0]) for m in (plain, module)
+    ]
+    assert promised[0] != promised[1]
+    time = simulate(module, profiles=("A100",)).step_time_s
+    assert time <= promised[1] * (1 + 1e-5)
+
+
+RELU = """
+func.func @main(%x: tensor<64x64xf32> {dist.role = "input"}) -> tensor<64x64xf32> {
+  %0 = onnx.Relu(%x) : (tensor<64x64xf32>) -> tensor<64x64xf32>
+  func.return %0 : tensor<64x64xf32>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("module", "solver", "name"),
+    [("highspy", "highs", "HiGHS"), ("pulp", "cbc", "PuLP")],
+)
+def test_a_solver_that_is_not_installed(monkeypatch, module, solver, name) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    program = gpt(1, 16, 64)
+    with pytest.raises(DistIRError, match=f"{name} is not installed"):
+        found_for(program, Limits(solver=solver))
+    # Nothing but integer programs needs it.
+    found, _ = found_for(program)
+    assert found.gap == 0
+
+
+def test_bad_options() -> None:
+    module = parse(RELU)
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(cluster(2), first)
+    with pytest.raises(DistIRError, match="no level 'O1'; choose one of O2, O3"):
+        SearchShardingPass(("d=2",), level="O1").apply(Context(), module)
+    with pytest.raises(DistIRError, match="no solver 'x'"):
+        SearchShardingPass(("d=2",), solver="x").apply(Context(), module)
