@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from statistics import median
 import paper
 from hand_plans import HandPlans
 from paper_tables import Model, rows
-from report import Missing, table
+from report import Missing, cpu_seconds, table
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -142,25 +141,35 @@ def _compare(
     other: tuple[str, float],
     known: Iterable[Outcome] = (),
     rounds: int | None = None,
+    plans: Path | None = None,
 ) -> Compared:
     """
-    `known` outcomes are not judged again; the search is ended after so many rounds, if it
-    has not come to an end before.
+    `known` outcomes are not judged again, nor those in the file `plans`, where those of each
+    round are added. The search is ended after so many rounds, if it has not come to an end
+    before.
     """
-    start = time.process_time()
+    start = cpu_seconds()
+    written = _read(plans)
 
     def heard(search: AutoSearch) -> None:
         best = search.best.configuration if search.best else "nothing fits"
         print(f"  round {search.rounds}: {best}", flush=True)
+        new = [o for c, o in search.outcomes.items() if c not in written]
+        written.update({o.configuration: o for o in new})
+        if plans is not None:
+            with plans.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(o.to_json()) + "\n" for o in new)
         if search.rounds == rounds:
             raise KeyboardInterrupt
 
-    search = auto_search([module], cluster, jobs=1, heard=heard)
-    search.outcomes.update({o.configuration: o for o in known})
+    search = auto_search([module], cluster, heard=heard)
+    search.outcomes.update({o.configuration: o for o in (*known, *written.values())})
     search.run()
     best = search.best
     if best is None:
         raise ValueError(f"{name}: nothing fits")
+    if search.interrupted and search.rounds != rounds:
+        raise KeyboardInterrupt
     return Compared(
         name,
         batch,
@@ -169,8 +178,16 @@ def _compare(
         best.step_time_s,
         best.peak_memory_bytes / 1e9,
         len(search.outcomes),
-        time.process_time() - start,
+        cpu_seconds() - start,
     )
+
+
+def _read(plans: Path | None) -> dict[Configuration, Outcome]:
+    if plans is None or not plans.exists():
+        return {}
+    lines = plans.read_text("utf-8").splitlines()
+    found = [Outcome.from_json(json.loads(line)) for line in lines]
+    return {o.configuration: o for o in found}
 
 
 def distir_rows(
@@ -210,7 +227,8 @@ def rhino_row(model: RhinoModel, folder: Path, journal: Journal) -> Compared:
         best = plans.best()
         cluster = load_cluster("v100-roce", model.devices)
         other = (str(best.plan), best.seconds)
-        return _compare(model.name, module, cluster, model.batch, other)
+        file = folder / f"auto-{model.file_name}.jsonl"
+        return _compare(model.name, module, cluster, model.batch, other, plans=file)
 
     return journal.row(model.name, model.batch, compute)
 
