@@ -28,7 +28,7 @@ from distir.interpreters.cost import simulate
 from distir.passes.search import Evaluator, Space
 from distir.tools.svg import LogAxis, line, text
 
-SAMPLES = 12
+SAMPLES = 6
 """Programs of each model."""
 
 _WIDTH, _HEIGHT = 760, 480

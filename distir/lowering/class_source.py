@@ -30,6 +30,7 @@ from distir.lowering.emitter import (
 from distir.lowering.identifiers import Names, comment, sanitized
 from distir.passes.project import MESH
 from distir.program import (
+    KEPT,
     argument_attributes,
     describe,
     entry_function,
@@ -272,13 +273,17 @@ def _indented(lines: Sequence[str]) -> str:
 
 
 def _live_ops(function: FuncOp) -> list[Operation]:
-    """The ops without pure computations that nothing uses; communication stays."""
+    """
+    The ops without pure computations that nothing uses; communication stays, and what is
+    to be kept.
+    """
     live: list[Operation] = []
     used: set[SSAValue] = set()
     for op in reversed(list(function.body.block.ops)):
         removable = (
             bool(op.results)
             and not isinstance(op, CollectiveOp)
+            and KEPT not in op.attributes
             and is_side_effect_free(op)
         )
         if removable and not used.intersection(op.results):

@@ -2,6 +2,7 @@
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{layers=1}" | filecheck %s --check-prefix=LIST
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=selective}" | filecheck %s --check-prefix=SELECTIVE
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=whole}" | filecheck %s --check-prefix=WHOLE
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=whole}" -t torch | filecheck %s --check-prefix=TORCH
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},activation-checkpoint{policy=none}" | filecheck %s --check-prefix=NONE
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{policy=most}" 2>&1 | filecheck %s --check-prefix=POLICY
 // RUN: not distir-opt %s -p "differentiate{loss=mse},activation-checkpoint{every=0}" 2>&1 | filecheck %s --check-prefix=ZERO
@@ -28,6 +29,12 @@
 // No gradient needs the last product; `whole` computes it again nevertheless, as PyTorch does.
 // WHOLE:     func.func private @layer_backward_recompute(
 // WHOLE:     onnx.MatMul(%p, %e) {dist.kept}
+
+// The PyTorch package does so, too.
+// TORCH:      def layer_backward_recompute(self,
+// TORCH:      p = F.softmax(s, -1)
+// TORCH:      y = p @ e
+// TORCH-NEXT: del y
 
 // NONE-NOT: recompute
 
