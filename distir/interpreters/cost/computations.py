@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import layout_of, with_layout
 from distir.errors import DistIRError
 from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
-from distir.interpreters.cost.placement import Bytes, Placement, Positions
+from distir.interpreters.cost.placement import Bytes, Placement
 from distir.interpreters.cost.work import Work
 from distir.program import describe
 from distir.sharding.choice import Signatures
@@ -24,12 +23,11 @@ Seconds = float | npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Computation:
     """
-    On each of `positions` an op computes `flops` for `seconds` (a number, or one per
+    On each device of its mesh an op computes `flops` for `seconds` (a number, or one per
     device; the `flops` alone would take `seconds_at_peak`). The host takes `issue` seconds
     to issue it. `is_view`: its result is its first operand's memory.
     """
 
-    positions: Positions
     seconds: Seconds
     flops: float
     seconds_at_peak: Seconds
@@ -47,22 +45,28 @@ class Computations:
     def __init__(self, placement: Placement):
         self.placement = placement
         self._signatures = Signatures(_on_any_mesh)
-        # By an op's signature and the axes of its mesh; its mesh.
-        self._works: dict[tuple[int, tuple[tuple[str, int], ...]], Work] = {}
-        self._known: dict[tuple[int, str | None], Computation] = {}
+        self._works: dict[tuple[int, object], Work] = {}
+        self._known: dict[tuple[int, object], Computation] = {}
 
-    def of(self, op: Operation) -> Computation:
-        """What an op occupies. Raises DistIRError."""
-        name = self._mesh_name((*op.operands, *op.results), op)
-        if self.placement.hardware.has_profiles:
-            return self._computation(op, name)
-        key = self._signatures.of(op, None), name
+    def of(self, op: Operation, name: str | None) -> Computation:
+        """What an op on that mesh (None: sequential) occupies. Raises DistIRError."""
+        hardware, mesh = self.placement.hardware, self.placement.meshes.get(name or "")
+        signature, axes = self._signatures.of(op, None), mesh.axes if mesh else ()
+        work = self._works.get((signature, axes))
+        if work is None:
+            work = Work.of(op, mesh, self._signatures.rule(op))
+            self._works[signature, axes] = work
+        if hardware.has_profiles:
+            return self._computation(op, name, work)
+        # All meshes with the same axes are alike if their devices are.
+        key = signature, axes if hardware.is_uniform else name
         if key not in self._known:
-            self._known[key] = self._computation(op, name)
+            self._known[key] = self._computation(op, name, work)
         return self._known[key]
 
-    def _mesh_name(self, values: Sequence[SSAValue], op: Operation) -> str | None:
-        names = self.placement.mesh_names(values)
+    def mesh_name(self, op: Operation) -> str | None:
+        """The mesh that an op computes on; None: sequential. Raises DistIRError."""
+        names = self.placement.mesh_names((*op.operands, *op.results))
         if len(names) > 1:
             where = " and ".join(f"@{name}" for name in names)
             raise DistIRError(
@@ -71,18 +75,10 @@ class Computations:
             )
         return names[0] if names else None
 
-    def _work(self, op: Operation, name: str | None) -> Work:
-        mesh = self.placement.meshes[name] if name else None
-        key = self._signatures.of(op, None), mesh.axes if mesh else ()
-        if key not in self._works:
-            self._works[key] = Work.of(op, mesh, self._signatures.rule(op))
-        return self._works[key]
-
-    def _computation(self, op: Operation, name: str | None) -> Computation:
+    def _computation(self, op: Operation, name: str | None, work: Work) -> Computation:
         placement = self.placement
         operand_bytes = tuple(placement.bytes_of(v, op) for v in op.operands)
         result_bytes = tuple(placement.bytes_of(v, op) for v in op.results)
-        work = self._work(op, name)
         by_kind: dict[int, Cost] = {}
         at_peak: dict[int, float] = {}
         ids = placement.device_ids(name)
@@ -100,7 +96,6 @@ class Computations:
             seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
             seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
         return Computation(
-            placement.positions(name),
             seconds,
             work.flops,
             seconds_at_peak,

@@ -243,11 +243,12 @@ class Planner:
     def _compute(
         self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
     ) -> Step:
-        found = self._computations.of(op)
+        name = self._computations.mesh_name(op)
+        found = self._computations.of(op, name)
         return Step(
             op,
             operands,
-            found.positions,
+            self.placement.positions(name),
             found.seconds,
             found.flops,
             found.seconds_at_peak,
