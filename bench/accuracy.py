@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
     }
 
 
+def spread(rows: Sequence[Row]) -> list[Row]:
+    """The rows in an order in which the first ones, however many, come from everywhere."""
+    count = len(rows)
+    step = next(n for n in range(int(0.618 * count), count + 1) if gcd(n, count) == 1)
+    return [rows[i * step % count] for i in range(count)]
+
+
 def evaluate(rows: Sequence[Row], processes: int) -> list[Scored]:
     """The predictions of all rows."""
     if processes == 1:
@@ -157,7 +165,7 @@ def main() -> None:
             continue
         rows = loader(json.loads(path.read_text(encoding="utf-8")))
         if arguments.sample is not None:
-            rows = rows[:: max(1, len(rows) // arguments.sample)]
+            rows = spread(rows)[: arguments.sample]
         scored = evaluate(rows, arguments.processes)
         figures[path.stem] = report(path.stem, scored)
         if arguments.rows:
