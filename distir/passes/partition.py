@@ -34,6 +34,7 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.options import DistIRPass
+from distir.passes.pipelines.over_time import without_time
 from distir.program import (
     argument_attributes,
     argument_roles,
@@ -43,7 +44,9 @@ from distir.program import (
     functions,
     set_argument_attributes,
 )
-from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.choice import WHOLE, placement_in
+from distir.sharding.choice.prices import local_bytes
+from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.reshard import reshard_bytes
 
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
@@ -171,18 +174,26 @@ class _Partitioner:
         )
 
     def _price(self, source: SSAValue, after: Layout) -> float:
+        """
+        Bytes that a reshard of all micro-batches moves; what brings these together is as
+        dear as what they make up. So it does not matter how many there are.
+        """
         before, type_ = layout_of(source), source.type
         assert before is not None and isinstance(type_, TensorType)
+        mesh = self.known[before.mesh]
+        time, later = placement_in(before, TIME_AXIS), placement_in(after, TIME_AXIS)
+        together = time not in (WHOLE, later)
         try:
-            return reshard_bytes(
-                before,
-                after,
+            moved = reshard_bytes(
+                without_time(before),
+                without_time(after),
                 type_.get_shape(),
-                self.known[before.mesh],
+                mesh,
                 bytes_per_element(type_.element_type),
             )
         except DistIRError:
             return float("inf")
+        return moved + (local_bytes(source, after, mesh) if together else 0.0)
 
 
 def partition(module: ModuleOp) -> None:

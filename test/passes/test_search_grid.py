@@ -196,7 +196,10 @@ def test_processes_find_what_one_finds() -> None:
 
 
 def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Evaluator, "evaluate", lambda *_: os._exit(1))
+    def exits(self: Evaluator, configuration: Configuration) -> Outcome:
+        os._exit(1)
+
+    monkeypatch.setattr(Evaluator, "evaluate", exits)
     configurations = Space([8, 16], trains=False, devices=2).configurations()
     with pytest.raises(DistIRError, match="a process died"):
         list(run(small_gpt, configurations, 2))

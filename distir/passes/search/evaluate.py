@@ -153,8 +153,8 @@ class Evaluator:
     and what the first one's divisions do not allow theirs do not either. Conversely
     `verify-distribution` says whether theirs allow what was chosen; if not, the
     configuration is distributed on its own. What is simulated is what `distribute` makes,
-    but not verified once more: that is for the program that is chosen in the end. The
-    division into stages is shared like the layouts.
+    but not verified once more: that is for the program that is chosen in the end. How it
+    is divided into stages is shared like the layouts (`Division`).
     """
 
     def __init__(self, source: Callable[[int], ModuleOp]):
