@@ -160,6 +160,17 @@ def test_nothing_fits() -> None:
     assert "bytes would do" in text
 
 
+def test_searched_layouts_that_do_not_fit_get_more_micro_batches() -> None:
+    plan = Configuration(64, axes="d=4")
+    space = AutoSpace([64], True, 4)
+    assert list(space.smaller(plan)) == [replace(plan, k=4)]
+    assert not list(space.smaller(replace(plan, k=32)))
+    assert not list(space.smaller(replace(plan, p=2, k=4)))
+    asked = AutoSpace([64], True, 4, micro_batches=(2, 8))
+    assert list(asked.smaller(replace(plan, k=2))) == [replace(plan, k=8)]
+    assert not list(AutoSpace([64], False, 4).smaller(plan))
+
+
 def test_memory_that_binds_is_named() -> None:
     found = search(build_mlp(2, 8, 8), machine(2))
     best = found.best

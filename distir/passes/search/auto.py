@@ -206,7 +206,21 @@ class AutoSearch:
             for plan in self.space.neighbours(outcome.configuration):
                 if plan not in self.outcomes and self._may_help(outcome, plan):
                     found[plan] = None
+        for plan in self._smaller():
+            if plan not in self.outcomes:
+                found[plan] = None
         return sorted(self._promising(list(found)))
+
+    def _smaller(self) -> list[Configuration]:
+        """What meshes on which no layouts were found may do with less memory."""
+        failed = [
+            o.configuration
+            for o in self.outcomes.values()
+            if o.configuration.axes and not o.is_legal
+        ]
+        new = [c for c in failed if c not in self._expanded]
+        self._expanded.update(new)
+        return [plan for c in new for plan in self.space.smaller(c)]
 
     def _may_help(self, outcome: Outcome, plan: Configuration) -> bool:
         """

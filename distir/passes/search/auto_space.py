@@ -142,6 +142,18 @@ class AutoSpace:
             # The same pipeline with searched layouts.
             yield replace(c, d=1, t=1, zero=0, axes=self._axes_of(c.d, c.t))
 
+    def smaller(self, configuration: Configuration) -> Iterator[Configuration]:
+        """
+        Instead of searched layouts that do not fit: the same without a pipeline on more
+        micro-batches, which leaves less of their activations.
+        """
+        c = configuration
+        if not self.trains or c.p > 1 or self.own_axes:
+            return
+        counts = sorted(self.micro_batches) or (4 * c.k,)
+        for k in [k for k in counts if c.k < k <= c.batch][:1]:
+            yield replace(c, k=k)
+
     def _pipelines(self, c: Configuration, most: int) -> Iterator[Configuration]:
         """Other stages, schedules and numbers of micro-batches, `most` at most."""
         if c.p > 1:
