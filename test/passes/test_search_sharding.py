@@ -180,7 +180,7 @@ def gpt_medium_on(*axes: str) -> tuple[ModuleOp, Simulation, int]:
     A step of Rhino's GPT-Medium on 8 single V100 with 100 Gb/s between them, its platform
     S1: searched, simulated, and the bytes of its parameters.
     """
-    module = build_gpt(24, 1024, 16, vocab=51200, batch=4, seq=1280)
+    module = build_gpt(24, 1024, 16, vocab=51200, batch=4, seq=2560)
     DifferentiatePass().apply(Context(), module)
     arguments = entry_function(module)
     size = 4 * sum(
@@ -200,7 +200,7 @@ def test_rhinos_split_of_attention_weights() -> None:
     value are split, and 20 % less is moved than by data parallelism, an all-reduce of the
     gradients. The sequences' length is not given there; see docs/search.md.
     """
-    meshes = (("d=8",), ("d=4", "t=2"), ("d=2", "t=4"))
+    meshes = (("d=8",), ("d=4", "t=2"))
     module, step, size = min(
         (gpt_medium_on(*axes) for axes in meshes),
         key=lambda found: found[1].step_time_s,
@@ -237,24 +237,22 @@ def test_as_memory_shrinks_as_many_states_as_must_be_are_split() -> None:
     """
     module, free, _ = mlp_with(None)
     assert {n for n, x in layouts(module).items() if x} == {"input", "labels"}
-    saved = 2 * 256 * 256 * 4 * 3 / 4  # two states of a layer, on 4 devices
-    before = free.objective
-    for fraction, count in ((0.97, 1), (0.94, 2), (0.9, 3), (0.86, 4)):
+    before = free
+    for fraction, count in ((0.95, 1), (0.89, 2), (0.84, 3), (0.79, 4)):
         limit = fraction * free.peak
-        assert (count - 1) * saved < free.peak - limit < count * saved
+        assert before.peak > limit, "with states of fewer layers split it would fit"
         module, found, simulation = mlp_with(limit)
         assert max(simulation.peak_memory_bytes) <= found.peak <= limit
         assert simulation.step_time_s <= found.objective * (1 + 1e-9)
-        assert found.objective >= before * (1 - 1e-9)
-        before = found.objective
+        assert found.objective > before.objective
+        before = found
         names = layouts(module)
         assert names["input"] == names["labels"] == "[{d}, {}]"
         states = {n for n, x in names.items() if x and ".weight.exp_avg" in n}
         assert {names[n] for n in states} == {"[{d}, {}]"}
         assert len({n.split(".")[1] for n in states}) == count
-    assert before > free.objective
-    module, found, _ = mlp_with(0.8 * free.peak)
-    assert found.objective > before
+    module, found, _ = mlp_with(0.7 * free.peak)
+    assert found.objective > before.objective
     names = layouts(module)
     assert {x for n, x in names.items() if ".weight" in n} == {"[{d}, {}]"}
 
