@@ -196,7 +196,7 @@ def test_processes_find_what_one_finds() -> None:
 
 
 def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exits(self: Evaluator, configuration: Configuration) -> Outcome:
+    def exits(*_: object) -> Outcome:
         os._exit(1)
 
     monkeypatch.setattr(Evaluator, "evaluate", exits)
