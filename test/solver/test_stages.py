@@ -189,6 +189,24 @@ def test_one_order_needs_no_integer_program() -> None:
     assert balance(chain).bottleneck == 10
 
 
+def test_one_order_is_one_for_all_divisions() -> None:
+    """Branches before the first layer and after the last do not count, others do."""
+    with_branches = 0
+    for seed in range(2000):
+        problem = graph(Random(seed), 6, 0.6, 2)
+        if not problem.has_one_order:
+            continue
+        assert all(stages == sorted(stages) for stages in divisions(problem, inf))
+        chain = {(i, i + 1) for i in range(5)}
+        with_branches += not chain <= set(problem.edges)
+    assert with_branches >= 10
+    tower = StageProblem(
+        [1.0] * 7, [(0, 2), (1, 2), (2, 3), (3, 4), (3, 5), (5, 6)], [], 2, [2, 3]
+    )
+    assert tower.has_one_order
+    assert not towers(5).has_one_order
+
+
 def test_without_time_the_division_in_order_is_given_with_its_gap() -> None:
     found = cheapest(towers(60), 62, time_limit=0.0)
     assert found.communication <= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -94,9 +95,33 @@ class StageProblem:
 
     @cached_property
     def has_one_order(self) -> bool:
-        """Whether the nodes can run in no other order than that of their numbers."""
-        known = set(self.edges)
-        return all((i, i + 1) in known for i in range(self.nodes - 1))
+        """
+        Whether every division keeps to the order of the nodes' numbers. Where layers follow
+        each other, what leads to the first one is on the first stage in any case, and what
+        depends on the last one on the last stage, in whatever order they run; all others must
+        follow each other.
+        """
+        after = self._descendants
+        layers = self.layer_nodes
+        if not all(after[i] >> j & 1 for i, j in pairwise(layers)):
+            return False
+        first, last = layers[0], layers[-1]
+        head = {i for i in range(first) if after[i] >> first & 1}
+        tail = {j for j in range(last + 1, self.nodes) if after[last] >> j & 1}
+        others = [i for i in range(self.nodes) if i not in head and i not in tail]
+        return (
+            max(head, default=-1) < others[0]
+            and others[-1] < min(tail, default=self.nodes)
+            and all(after[i] >> j & 1 for i, j in pairwise(others))
+        )
+
+    @cached_property
+    def _descendants(self) -> Sequence[int]:
+        """Of each node those that depend on it, as bits."""
+        found = [0] * self.nodes
+        for i, j in sorted(self.edges, reverse=True):
+            found[i] |= 1 << j | found[j]
+        return found
 
     def stage_loads(self, stages: Sequence[int]) -> Floats:
         """Seconds of each stage."""
