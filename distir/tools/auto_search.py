@@ -91,7 +91,7 @@ def search(
         load_cluster(arguments.cluster, arguments.devices),
         profiles=arguments.profile,
         requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
-        devices=arguments.world_size,
+        devices=arguments.world_size or arguments.devices,
         degrees=arguments.degrees,
         micro_batches=arguments.micro_batches,
         zero=arguments.zero or (),

@@ -60,6 +60,16 @@ def test_search(tmp_path: Path, model: Path) -> None:
     succeed("check", model, best)
 
 
+def test_fewer_devices_than_the_cluster_has(tmp_path: Path, model: Path) -> None:
+    out = tmp_path / "out.json"
+    options = ("--cluster", "dgx2", "--devices", "2", "--jobs", "1")
+    succeed("search", model, *options, "--json", out)
+    degrees = [
+        (o["d"], o["t"], o["p"]) for o in json.loads(out.read_text())["outcomes"]
+    ]
+    assert set(degrees) == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
+
+
 def test_several_sizes_of_the_batch(tmp_path: Path, model: Path) -> None:
     larger = tmp_path / "larger.mlir"
     larger.write_text(model.read_text().replace("tensor<8x", "tensor<64x"))

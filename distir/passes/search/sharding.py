@@ -56,6 +56,8 @@ class Limits:
       choices, the program is solved for once more without that, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
       nodes after the other (`distir.solver.segments`).
+
+    Raises DistIRError for numbers below 0.
     """
 
     memory: float | None = None
@@ -65,6 +67,17 @@ class Limits:
     level: Level = "O3"
     together: int = 12_000
     release: bool = False
+
+    def __post_init__(self) -> None:
+        for what, value in (
+            ("the memory", self.memory),
+            ("the gap", self.gap),
+            ("the time limit", self.seconds),
+        ):
+            if value is not None and not value >= 0:
+                raise DistIRError(
+                    f"search-sharding: {what} is {value:g}; give a number from 0 on"
+                )
 
 
 @dataclass(frozen=True)

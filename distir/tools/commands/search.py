@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--world-size",
         type=positive_integer,
         metavar="N",
-        help="devices that each configuration uses: all d x t x p = N (default: all "
-        "devices of the cluster)",
+        help="devices that each configuration uses: all d x t x p = N (default: "
+        "those of --devices, or all of the cluster)",
     )
     grid.add_argument(
         "--degrees",
@@ -186,7 +186,7 @@ def run(arguments: argparse.Namespace) -> int:
     configurations = Space(
         batches=sorted(by_batch),
         trains=trains(modules[0]),
-        devices=arguments.world_size or cluster.size,
+        devices=arguments.world_size or arguments.devices or cluster.size,
         degrees=arguments.degrees,
         micro_batches=arguments.micro_batches,
         zero=arguments.zero or (0,),

@@ -5,6 +5,7 @@
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=2" level=O1}' 2>&1 | filecheck %s --check-prefix=LEVEL
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=2" whole=w9}' 2>&1 | filecheck %s --check-prefix=NAME
 // RUN: not distir-opt %s -p 'search-sharding{axes="t=2" memory=1000.0}' 2>&1 | filecheck %s --check-prefix=MEMORY
+// RUN: not distir-opt %s -p 'search-sharding{axes="t=2" gap=-1}' 2>&1 | filecheck %s --check-prefix=GAP
 
 // AXES: error: search-sharding: the module has no device.mesh; say with `axes` how many devices there are, for example axes="d=2","t=4"
 // AXIS: error: search-sharding: cannot read the axis 't'; write NAME=SIZE
@@ -13,6 +14,7 @@
 // LEVEL: error: search-sharding: there is no level 'O1'; choose one of O2, O3
 // NAME: error: search-sharding: no argument is called 'w9'
 // MEMORY: error: search-sharding: no layouts fit into 1000 bytes per device; {{.*}} bytes would do{{.*}}. Most is taken by
+// GAP: error: search-sharding: the gap is -1; give a number from 0 on
 
 device.cluster @box {
   device.kind @gpu on [0 to 4] {memory = 32000000000 : i64, memory_bandwidth = 9.0e11 : f64, peak_flops = {default = 1.5e13 : f64}, launch_latency = 5.0e-6 : f64}
