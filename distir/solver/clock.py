@@ -38,9 +38,12 @@ class Clock:
         """Whether the time is over or the user interrupted."""
         return self.interrupted or self.left <= 0
 
-    def part(self, share: float) -> Clock:
-        """A clock that stops after a share of the time that is left, and with this one."""
-        return _Part(self, share)
+    def part(self, share: float, seconds: float = math.inf) -> Clock:
+        """
+        A clock that stops after a share of the time that is left or so many seconds, and
+        with this one.
+        """
+        return _Part(self, min(self.left * share, seconds))
 
     def __enter__(self) -> Clock:
         if threading.current_thread() is threading.main_thread():
@@ -58,8 +61,8 @@ class Clock:
 
 
 class _Part(Clock):
-    def __init__(self, whole: Clock, share: float):
-        super().__init__(whole.left * share if math.isfinite(whole.left) else None)
+    def __init__(self, whole: Clock, seconds: float):
+        super().__init__(seconds)
         self.whole = whole
 
     @property

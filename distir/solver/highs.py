@@ -93,8 +93,8 @@ class Highs:
             if not optimal:
                 return Answer(None, -math.inf)
             reduced = np.array(solution.col_dual)
-            bound = info.objective_function_value
-            return Answer(columns, bound, reduced)
+            duals = np.array(solution.row_dual)
+            return Answer(columns, info.objective_function_value, reduced, duals)
         exact = optimal and not gap
         bound = info.objective_function_value if exact else info.mip_dual_bound
         return Answer(columns, bound)

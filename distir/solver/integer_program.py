@@ -22,7 +22,7 @@ from distir.solver.found import ROUNDING, Found, trivial_bound
 from distir.solver.graph import Graph, replay
 from distir.solver.highs import Highs
 from distir.solver.problem import Costs
-from distir.solver.program import Program, Rows, violated
+from distir.solver.program import Answer, Program, Rows, violated
 from distir.solver.reductions import reduce
 
 SolverName = Literal["highs", "cbc"]
@@ -64,14 +64,15 @@ class _Relaxed:
     ):
         self.graph, self.gap, self.clock = graph, gap, clock
         self.program = Program(graph)
-        self.points: list[int] = []
         self.bound = trivial_bound(graph)
         self.best = Found.of(graph, start, self.bound)
 
     def run(self) -> Found:
         graph, program = self.graph, self.program
-        reduced = self.relax()
+        answer, _ = relax(program, graph, self.clock)
+        self.bound = max(self.bound, program.real(answer.bound))
         best = self.best.better(Found(None, math.inf, self.bound))
+        reduced = answer.reduced
         if reduced is None:
             return best
         slack = max(1e-3 * abs(self.bound), 1e-3 * program.scale)
@@ -83,7 +84,7 @@ class _Relaxed:
             if part is None:
                 best = best.better(Found(None, math.inf, outside))
             else:
-                found = solve_directly(part, [], self.gap, self.clock, None)
+                found = solve_directly(part, self.gap, self.clock)
                 bound = min(found.bound, outside)
                 if found.choice is not None:
                     choice = replay(part.steps, dict(found.choice))
@@ -96,25 +97,6 @@ class _Relaxed:
             if best.choice is not None:
                 enough = best.objective - self.bound + ROUNDING * program.scale
                 slack = min(slack, max(enough, slack / 5))
-
-    def relax(self) -> Costs | None:
-        """
-        The reduced costs of the relaxation with all the memory rows that it needs; None when
-        it has no solution or found none in time.
-        """
-        highs = Highs(self.program.relaxed())
-        graph = self.graph
-        while True:
-            answer = highs.run(self.clock)
-            self.bound = max(self.bound, self.program.real(answer.bound))
-            if answer.columns is None:
-                return None
-            load = self.program.load(answer.columns)
-            new = violated(load, graph.capacity, self.points)
-            if not len(new):
-                return answer.reduced
-            self.points += new.tolist()
-            highs.add(self.program.points(new))
 
     def part(self, reduced: Costs, slack: float) -> Graph | None:
         """The graph without what costs more than the slack; None: nothing is left."""
@@ -138,27 +120,41 @@ class _Relaxed:
         return part
 
 
-def solve_directly(
-    graph: Graph,
-    points: list[int],
-    gap: float,
-    clock: Clock,
-    start: Mapping[int, int] | None,
-) -> Found:
-    """A reduced graph as one integer program in HiGHS, from the memory rows of some points."""
+def relax(program: Program, graph: Graph, clock: Clock) -> tuple[Answer, list[int]]:
+    """
+    The relaxation with all the memory rows that it needs, and their points: without columns
+    when it has no solution or found none in time.
+    """
+    highs = Highs(program.relaxed())
+    points: list[int] = []
+    bound = -math.inf
+    while True:
+        answer = highs.run(clock)
+        bound = max(bound, answer.bound)
+        if answer.columns is None:
+            return Answer(None, bound), points
+        new = violated(program.load(answer.columns), graph.capacity, points)
+        if not len(new):
+            return answer, points
+        points += new.tolist()
+        highs.add(program.points(new))
+
+
+def solve_directly(graph: Graph, gap: float, clock: Clock) -> Found:
+    """A reduced graph as one integer program in HiGHS, with memory rows as they are needed."""
     found = decided(graph)
     if found is not None:
         return found
     program = Program(graph)
-    columns = None if start is None else program.assignment(start)
-    known = list(points)
+    # An integer program takes longer than all the relaxations that say which rows decide.
+    _, known = relax(program, graph, clock)
     extra = [program.points(np.array(known, np.int64))]
     bound = -math.inf
     while True:
         highs = Highs(program.linear)
         for rows in extra:
             highs.add(rows)
-        answer = highs.run(clock, gap, columns)
+        answer = highs.run(clock, gap)
         bound = max(bound, program.real(answer.bound))
         if answer.columns is None:
             return Found(None, math.inf, bound)

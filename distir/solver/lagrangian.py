@@ -7,15 +7,19 @@ was priced once is a plane above the bound as a function of the multipliers, and
 multipliers are where the lowest of the planes is highest. Points get a multiplier when a
 choice exceeds them.
 
+At the best multipliers repeated layers are all as cheap with much memory as with little. So
+the multipliers are raised a little for the nodes up to some place and lowered for the others,
+and the place is searched for from which on the choice fits.
+
 Choices at different multipliers differ in parts, and where one saves memory another does not
-have to: the answer is the best combination of their alternatives, an integer program that is
-small because nearly all nodes agree.
+have to: the last answer is the best combination of their alternatives, an integer program that
+is small because nearly all nodes agree.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +37,9 @@ from distir.solver.relaxed import optimum
 
 PASSES = 60
 
+STEPS = (0.01, 0.05, 0.2)
+"""How much multipliers are raised and lowered, as fractions."""
+
 
 @dataclass(frozen=True)
 class Priced:
@@ -41,6 +48,11 @@ class Priced:
     choice: Mapping[int, int]
     cost: float
     over: Costs
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps the limit."""
+        return not (self.over > 0).any()
 
 
 class Lagrangian:
@@ -70,17 +82,34 @@ class Lagrangian:
         self.best = Found.of(graph, start, -math.inf)
 
     def run(self) -> Found:
-        """The dual, then combinations of its choices until the gap or the time is reached."""
+        """The dual, then choices near it until the gap or the time is reached."""
         if not self.price({}):
             return self.result()
+        begin = self.clock.seconds
         multipliers = self.climb()
-        for factor in (1.0, 1.2, 0.8, 2.0, 0.5):
-            if self.result().proven(self.gap) or self.clock.stopped:
+        # Where layers differ it takes no time, and where they are repeated too much.
+        quick = self.clock.part(0.5, max(1.0, self.clock.seconds - begin))
+        if not self.combine(self.choices, quick):
+            near = self.stagger(multipliers)
+            self.combine(near, self.clock.part(0.5))
+        for factor in (1.2, 0.8, 2.0, 0.5):
+            before = self.best.objective
+            if self.is_over or not self.price(scaled(multipliers, factor)):
                 break
-            if factor != 1.0:
-                self.price({p: factor * m for p, m in multipliers.items()})
-            self.combine(0.5)
+            self.combine(self.choices, self.clock.part(0.5))
+            if factor < 1.0 and self.best.objective == before:
+                break
         return self.result()
+
+    @property
+    def choices(self) -> list[Mapping[int, int]]:
+        """All that were priced."""
+        return [c.choice for c in self.priced]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the gap or the time is reached."""
+        return self.result().proven(self.gap) or self.clock.stopped
 
     def result(self) -> Found:
         """What is known so far."""
@@ -88,8 +117,15 @@ class Lagrangian:
         bound = math.inf if self.bound > self.dearest else self.bound
         return self.best.better(Found(None, math.inf, bound))
 
-    def price(self, multipliers: Mapping[int, float]) -> bool:
-        """Find the cheapest choice at some multipliers; whether that was possible."""
+    def price(
+        self,
+        multipliers: Mapping[int, float],
+        factors: Mapping[int, float] | None = None,
+    ) -> bool:
+        """
+        Find the cheapest choice at some multipliers, times a factor for each node if these are
+        given, and then without a bound; whether that was possible.
+        """
         graph = self.graph
         free = graph.copy(memory=False)
         if multipliers:
@@ -99,17 +135,19 @@ class Lagrangian:
             for i, pieces in graph.pieces.items():
                 price = paid[pieces.last] - paid[pieces.first]
                 if price.any():
-                    free.costs[i] = free.costs[i] + price @ pieces.usage
+                    factor = 1.0 if factors is None else factors[i]
+                    free.costs[i] = free.costs[i] + factor * (price @ pieces.usage)
         found = self.optimum(free, self.clock)
         capacity = graph.capacity
-        given = sum(m * capacity[p] for p, m in multipliers.items())
-        self.bound = max(self.bound, found.bound - given)
+        if factors is None:
+            given = sum(m * capacity[p] for p, m in multipliers.items())
+            self.bound = max(self.bound, found.bound - given)
         if found.choice is None:
             return False
         choice = found.choice
         over = graph.load(choice) - capacity
         self.priced.append(Priced(choice, graph.cost(choice), over))
-        if not (over > 0).any():
+        if self.priced[-1].fits:
             self.best = self.best.better(Found.of(graph, choice, -math.inf))
         self.progress(
             f"pass {len(self.priced)}: bound {self.bound:.9g}, best {self.best.objective:.9g}"
@@ -121,20 +159,8 @@ class Lagrangian:
         best: dict[int, float] = {}
         clock = self.clock.part(0.6)
         for _ in range(PASSES):
-            last = self.priced[-1]
-            new = violated(
-                last.over + self.graph.capacity, self.graph.capacity, self.points
-            )
-            for p in new[:4].tolist():
-                self.points.append(p)
-                # A first guess: that removing what is too much costs a tenth of everything.
-                self.highest.append(0.1 * (abs(last.cost) + 1.0) / float(last.over[p]))
-            if not self.points:
-                break
-            costs = np.array([c.cost for c in self.priced])
-            over = np.array([c.over[self.points] for c in self.priced])
-            found = best_multipliers(costs, over, np.array(self.highest))
-            if found is None:
+            found = self.mixed()
+            if found is None or not self.points:
                 break
             multipliers, reach = found
             for p, m in enumerate(multipliers):
@@ -142,7 +168,7 @@ class Lagrangian:
                     self.highest[p] *= 8
             tolerance = max(0.5 * self.gap, ROUNDING) * abs(self.bound)
             limited = (multipliers >= 0.999 * np.array(self.highest)).any()
-            if reach - self.bound <= tolerance and not limited and not len(new):
+            if reach - self.bound <= tolerance and not limited:
                 break
             if clock.stopped:
                 break
@@ -156,13 +182,82 @@ class Lagrangian:
                 break
         return best
 
-    def combine(self, share: float) -> None:
-        """The best choice among the alternatives that any priced choice has."""
+    def mixed(self) -> tuple[Costs, float] | None:
+        """
+        The next multipliers and how high the bound may be there. Choices are mixed so that
+        they fit on average; a point that the mixture exceeds gets a multiplier first. None
+        when the numbers are too far apart.
+        """
+        capacity = self.graph.capacity
+        costs = np.array([c.cost for c in self.priced])
+        over = np.array([c.over for c in self.priced])
+        added = False
+        while True:
+            found = best_multipliers(
+                costs, over[:, self.points], np.array(self.highest)
+            )
+            if found is None:
+                return None
+            multipliers, reach, weights = found
+            excess = weights @ over
+            new = violated(excess + capacity, capacity, self.points)
+            if not len(new) or added:
+                return multipliers, reach
+            added = True
+            for p in new[:4].tolist():
+                self.points.append(p)
+                # A first guess: that removing what is too much costs a tenth of everything.
+                most = 0.1 * (abs(costs[-1]) + 1.0) / float(excess[p])
+                self.highest.append(most)
+
+    def stagger(self, multipliers: Mapping[int, float]) -> list[Mapping[int, int]]:
+        """
+        Choices with multipliers that are higher for some nodes than for others, by as little as
+        it takes to fit; those that were known before, and the one with all of them higher.
+        """
+        near = self.choices
+        nodes = sorted(self.graph.pieces)
+        for step in STEPS:
+            if self.is_over or not self.price(scaled(multipliers, 1 + step)):
+                break
+            near = self.choices
+            before = self.best.objective
+            if self.priced[-1].fits:
+                self.raise_first(nodes, multipliers, step)
+                self.raise_first(nodes[::-1], multipliers, step)
+            # A small step does not pay for the change of layouts between the nodes.
+            if self.best.objective < before:
+                break
+        return near
+
+    def raise_first(
+        self, nodes: Sequence[int], multipliers: Mapping[int, float], step: float
+    ) -> None:
+        """
+        Raise the multipliers by a step for as few of the first of these nodes as makes the
+        choice fit, and lower them for the others. With all of them raised it does.
+        """
+        least, most = 0, len(nodes)
+        while most - least > 1 and not self.is_over:
+            raised = (least + most) // 2
+            factors = {
+                i: 1 + step if n < raised else 1 - step for n, i in enumerate(nodes)
+            }
+            if not self.price(multipliers, factors):
+                return
+            least, most = (least, raised) if self.priced[-1].fits else (raised, most)
+
+    def combine(self, chosen: Sequence[Mapping[int, int]], clock: Clock) -> bool:
+        """
+        The best combination of the alternatives of some choices and the best one; whether the
+        time was enough.
+        """
+        if self.is_over:
+            return True
         graph = self.graph
         part = graph.copy(memory=True)
-        chosen = [c.choice for c in self.priced]
         if self.best.choice is not None:
-            chosen.append(self.best.choice)
+            chosen = [*chosen, self.best.choice]
         for i, costs in graph.costs.items():
             some: Table = np.array([choice[i] for choice in chosen])
             kept = np.full(len(costs), np.inf)
@@ -171,8 +266,7 @@ class Lagrangian:
         try:
             reduce(part)
         except InfeasibleError:
-            return
-        clock = self.clock.part(share)
+            return True
         found = solve_integer_program(part, clock=clock, gap=0.2 * self.gap)
         if found.choice is not None:
             choice = replay(part.steps, dict(found.choice))
@@ -180,6 +274,7 @@ class Lagrangian:
         self.progress(
             f"combined: best {self.best.objective:.9g}, bound {self.bound:.9g}"
         )
+        return not clock.stopped
 
 
 def dearest(graph: Graph) -> float:
@@ -190,3 +285,8 @@ def dearest(graph: Graph) -> float:
     for _, _, matrix in graph.edges():
         total += float(matrix[np.isfinite(matrix)].max(initial=0.0))
     return total
+
+
+def scaled(multipliers: Mapping[int, float], factor: float) -> dict[int, float]:
+    """Each times a factor."""
+    return {point: factor * m for point, m in multipliers.items()}

@@ -1,4 +1,7 @@
-"""The multipliers at which the lowest of some planes is highest."""
+"""
+The multipliers at which the lowest of some planes is highest, and the mixture of the planes'
+choices that is the cheapest of those that fit on average: one is the other's dual.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from distir.solver.program import LinearProgram, Rows
 
 def best_multipliers(
     costs: Costs, over: Costs, highest: Costs
-) -> tuple[Costs, float] | None:
+) -> tuple[Costs, float, Costs] | None:
     """
-    Maximise over 0 <= m <= highest the least of `costs[k] + over[k] @ m`: (m, that value), or
-    None when the numbers are too far apart for HiGHS.
+    Maximise over 0 <= m <= highest the least of `costs[k] + over[k] @ m`: m, that value, and
+    the shares of the planes in the mixture; None when the numbers are too far apart for HiGHS.
     """
     planes, points = over.shape
     # Columns: the multipliers as fractions of their highest, then the value, split by sign.
@@ -31,9 +34,11 @@ def best_multipliers(
         Rows.of(np.full(planes, -np.inf), costs / scale, rows, columns, values.ravel()),
     )
     answer = Highs(program).run(Clock())
-    if answer.columns is None:
+    if answer.columns is None or answer.duals is None:
         return None
-    return answer.columns[:points] * highest, -answer.bound * scale
+    shares = np.abs(answer.duals)
+    shares /= max(float(shares.sum()), 1e-300)
+    return answer.columns[:points] * highest, -answer.bound * scale, shares
 
 
 def best_weights(over: Costs) -> Costs | None:

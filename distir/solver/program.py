@@ -29,12 +29,14 @@ SCALED = 1e4
 class Answer:
     """
     What a solver answers: the columns of its best solution; its bound, scaled; and, of a
-    relaxation, by how much each column's cost is too high for it to be used.
+    relaxation, by how much each column's cost is too high for it to be used, and what each row's
+    bound costs.
     """
 
     columns: Costs | None
     bound: float
     reduced: Costs | None = None
+    duals: Costs | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from distir.passes.search.auto_space import POLICIES_BY_COST, AutoSpace, own_axe
 from distir.passes.search.bounds import Bounds
 from distir.passes.search.evaluate import Outcome, reusable
 from distir.passes.search.grid import Configuration
+from distir.passes.search.pipelined import SECONDS
 from distir.passes.search.programs import Programs, trains
 from distir.passes.search.requests import Requests
 from distir.passes.search.results import ranked
@@ -50,11 +51,13 @@ def auto_search(
     """
     A search for the best plan for one of these programs, one for each size of the batch, on
     so many devices of a cluster (all by default). Empty options may take any value. Layouts
-    are solved for in a quarter of the time at most. Raises DistIRError.
+    are solved for in a quarter of the time at most, or in 20 s without a limit.
+    Raises DistIRError.
     """
     requests = requests or Requests()
-    if time_limit is not None:
-        requests = replace(requests, seconds=max(1.0, time_limit / 4))
+    if requests.seconds is None:
+        seconds = SECONDS if time_limit is None else max(1.0, time_limit / 4)
+        requests = replace(requests, seconds=seconds)
     programs = Programs.of(modules, cluster, profiles, requests)
     devices = devices or cluster.size
     if devices > cluster.size:

@@ -25,8 +25,8 @@ from distir.solver import InfeasibleError
 _ROUNDS = 4
 """How often layouts are solved for at most, each time under another limit."""
 
-_SECONDS = 20.0
-"""Of each solving under a limit to memory, which is only an estimate of what a stage holds."""
+SECONDS = 20.0
+"""Of each solving, if the user says nothing else: there are several for each plan."""
 
 _CLOSE = 0.95
 """A plan that needs this part of the memory leaves too little to look for a faster one."""
@@ -95,7 +95,7 @@ class PipelineSearch:
         self.finish = finish
         self.limits = limits
         if limits.seconds is None:
-            self.limits = replace(limits, seconds=_SECONDS)
+            self.limits = replace(limits, seconds=SECONDS)
         self.profiles = profiles
         devices = finish.p * len(mesh.devices) // mesh.size(TIME_AXIS)
         if devices > cluster.size:

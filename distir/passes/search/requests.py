@@ -32,7 +32,7 @@ class Requests:
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
     - `whole`: names (with `*`) of arguments that must not be split;
-    - `seconds`: of solving for layouts, for each plan; None for as long as it takes.
+    - `seconds`: of solving for layouts, for each plan; None for what the search thinks fit.
     """
 
     shard: tuple[str, ...] = ()

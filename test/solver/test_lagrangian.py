@@ -1,0 +1,76 @@
+"""Prices for memory: multipliers, the mixture that they make fit, and staggered multipliers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from layered_problems import layered_problem
+
+from distir.solver.clock import Clock
+from distir.solver.graph import Graph
+from distir.solver.lagrangian import Lagrangian
+from distir.solver.master import best_multipliers
+from distir.solver.problem import Memory, Problem
+
+
+def _alike(layers: int) -> Problem:
+    """
+    So many layers alike, each of which saves its 10 bytes for one more of cost; half of the
+    memory is there.
+    """
+    return Problem(
+        [np.array([1.0, 2.0])] * layers,
+        {(i, i + 1): np.array([[0.0, 0.1], [0.1, 0.0]]) for i in range(layers - 1)},
+        Memory([np.array([10.0, 0.0])] * layers, [(0, 1)] * layers, 5.0 * layers),
+    )
+
+
+def _climbed(problem: Problem) -> tuple[Lagrangian, dict[int, float]]:
+    graph = Graph.of(problem)
+    found = Lagrangian(graph, 0.0, Clock(), lambda _: None)
+    assert found.price({})
+    return found, found.climb()
+
+
+@pytest.mark.parametrize("layers", [4, 16, 64])
+def test_staggered_multipliers_split_layers_that_are_alike(layers: int):
+    found, multipliers = _climbed(_alike(layers))
+    # At one multiplier per byte all layers save or none does.
+    assert found.best.objective == 2 * layers
+    found.stagger(multipliers)
+    # Half of them save: one change of layouts on the way.
+    assert found.best.objective == pytest.approx(1.5 * layers + 0.1)
+    assert found.bound <= 1.5 * layers + 0.1
+
+
+def test_points_that_the_mixture_exceeds_get_multipliers():
+    # Each of two nodes is too large at its own point, and the cheapest choices take turns.
+    sizes = np.array([10.0, 0.0])
+    memory = Memory([sizes, sizes], [(0, 1), (1, 2)], 4.0)
+    problem = Problem(
+        [np.array([0.0, 1.0]), np.array([0.0, 1.0])],
+        {(0, 1): np.array([[5.0, 0.0], [0.0, 5.0]])},
+        memory,
+    )
+    found, _ = _climbed(problem)
+    assert sorted(found.points) == [0, 1]
+
+
+def test_the_mixture_fits_on_average():
+    costs = np.array([1.0, 2.0, 4.0])
+    over = np.array([[3.0, -1.0], [-1.0, 3.0], [-5.0, -5.0]])
+    found = best_multipliers(costs, over, np.array([100.0, 100.0]))
+    assert found is not None
+    multipliers, bound, shares = found
+    assert shares.sum() == pytest.approx(1)
+    assert (shares @ over <= 1e-9).all()
+    assert bound == pytest.approx(shares @ costs)
+    assert bound == pytest.approx((costs + over @ multipliers).min())
+
+
+def test_repeated_layers_under_a_limit_are_nearly_solved():
+    found, multipliers = _climbed(layered_problem(8, ops=20, limit=0.9))
+    before = found.best.objective
+    found.stagger(multipliers)
+    assert found.best.objective <= before
+    assert found.best.objective <= 1.05 * found.bound
