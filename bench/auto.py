@@ -13,7 +13,8 @@ are the configurations of its Tables 1 and 2 for 8 and 16 GPUs: f32, AdamW, node
 with NVLink and 100 Gb/s between (`v100-roce`), a global batch of 64 (GPT) and 256 (MoE). The
 paper gives neither its sequences, here 1,024 tokens as in Alpa's evaluation of the same
 models, nor its vocabulary, here 51,200. Every other layer of its MoE models has experts, and all MLPs
-have its D_ffn, which gives 2.40 and 10.2 billion parameters.
+have its D_ffn, which gives 2.40 and 10.2 billion parameters. CPU seconds are those of
+`auto-parallel` alone, and of its last run where a search was resumed.
 """
 
 from __future__ import annotations

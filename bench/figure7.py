@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import random
 import statistics
-from html import escape
 from math import log10
 from pathlib import Path
 from typing import NamedTuple
@@ -26,15 +25,13 @@ from simulator import least
 from distir.errors import DistIRError
 from distir.interpreters.cost import simulate
 from distir.passes.search import Evaluator, Space
-from distir.tools.svg import LogAxis, line, text
+from distir.tools.svg import Chart, document, text
 
 SAMPLES = 6
 """Programs of each model."""
 
 _WIDTH, _HEIGHT = 760, 480
-_LEFT, _RIGHT, _TOP, _BOTTOM = 90, 30, 50, 60
 _COLORS = {"op by op": "#d65f00", "with summaries": "#4878a8"}
-_STYLE = "text { font: 13px sans-serif; fill: #222 } .grid { stroke: #ddd }"
 
 
 class Timing(NamedTuple):
@@ -81,31 +78,18 @@ def slope(points: list[tuple[int, float]]) -> float:
 def draw(series: dict[str, list[tuple[str, int, float]]]) -> str:
     """Seconds over ops, both axes logarithmic, as SVG text."""
     points = [p for some in series.values() for p in some]
-    x = LogAxis([ops for _, ops, _ in points], _LEFT, _WIDTH - _RIGHT)
-    y = LogAxis([s for _, _, s in points], _HEIGHT - _BOTTOM, _TOP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">',
-        f"<style>{_STYLE}</style>",
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-    ]
-    for value in x.ticks():
-        parts.append(line(x(value), y.start, x(value), y.end, "grid"))
-        parts.append(text(x(value), _HEIGHT - _BOTTOM + 20, f"{value:g}", "middle"))
-    for value in y.ticks():
-        parts.append(line(x.start, y(value), x.end, y(value), "grid"))
-        parts.append(text(_LEFT - 8, y(value) + 4, f"{value:g} s", "end"))
-    parts.append(text((x.start + x.end) / 2, _HEIGHT - 16, "ops", "middle"))
+    sizes, times = [ops for _, ops, _ in points], [s for _, _, s in points]
+    chart = Chart(_WIDTH, _HEIGHT, 30, 50, sizes, times)
+    parts = chart.grid("ops", "CPU seconds")
     for i, (name, some) in enumerate(series.items()):
-        color, at = _COLORS[name], _LEFT + 160 * i
+        color, at = _COLORS[name], Chart.LEFT + 160 * i
         parts.append(f'<circle cx="{at}" cy="28" r="4" fill="{color}"/>')
         parts.append(text(at + 12, 32, name, "start"))
         for label, ops, seconds in some:
-            shown = escape(f"{label}: {ops} ops, {seconds:.3g} s")
-            parts.append(
-                f'<circle cx="{x(ops):.1f}" cy="{y(seconds):.1f}" r="3.5" fill="{color}" '
-                f'fill-opacity="0.8"><title>{shown}</title></circle>'
-            )
-    return "\n".join([*parts, "</svg>", ""])
+            shown = f"{label}: {ops} ops, {seconds:.3g} s"
+            look = f'fill="{color}" fill-opacity="0.8"'
+            parts.append(chart.dot(ops, seconds, look, shown))
+    return document(_WIDTH, _HEIGHT, "", parts)
 
 
 def section(data: Path | None) -> str:

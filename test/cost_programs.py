@@ -42,10 +42,12 @@ def cluster(
     bandwidth: float = 1e300,
     launch: float = 0.0,
     memory: int = 10**18,
+    reduces: bool = False,
 ) -> ClusterOp:
     """
-    A cluster of equal devices; `levels` are (span, bytes/s, latency). Without figures,
-    ops that count no floating-point operations take no time.
+    A cluster of equal devices; `levels` are (span, bytes/s, latency), and `reduces` whether
+    they sum in the fabric. Without figures, ops that count no floating-point operations
+    take no time.
     """
     kind = KindOp(
         "unit",
@@ -56,7 +58,13 @@ def cluster(
         launch_latency=launch,
     )
     links = [
-        LinkOp(f"level{i}", span, bandwidth=rate, latency=latency)
+        LinkOp(
+            f"level{i}",
+            span,
+            bandwidth=rate,
+            latency=latency,
+            in_fabric_reduction=reduces,
+        )
         for i, (span, rate, latency) in enumerate(levels or ((devices, 1.0, 0.0),))
     ]
     return ClusterOp("c", [kind], links)

@@ -9,6 +9,34 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.passes.differentiate import DifferentiatePass
 
 
+def experts_layer(
+    groups: int, tokens: int, width: int, experts: int, slots: int, hidden: int
+) -> ModuleOp:
+    """
+    Experts behind a mask that says which tokens go where: `x`, `mask`, and the experts' two
+    products `w1` and `w2`, with a ReLU between them.
+    """
+    x = f"tensor<{groups}x{tokens}x{width}xf32>"
+    mask = f"tensor<{groups}x{tokens}x{experts}x{slots}xf32>"
+    sent = f"tensor<{experts}x{groups}x{slots}x{width}xf32>"
+    inside = f"tensor<{experts}x{groups}x{slots}x{hidden}xf32>"
+    w1 = f"tensor<{experts}x{width}x{hidden}xf32>"
+    w2 = f"tensor<{experts}x{hidden}x{width}xf32>"
+    return parse(f"""
+func.func @main(
+    %x: {x} {{dist.role = "input", dist.name = "x"}},
+    %mask: {mask} {{dist.role = "input", dist.name = "mask"}},
+    %w1: {w1} {{dist.role = "parameter", dist.name = "w1"}},
+    %w2: {w2} {{dist.role = "parameter", dist.name = "w2"}}) -> {x} {{
+  %sent = onnx.Einsum(%x, %mask) {{equation = "gsm,gsec->egcm"}} : ({x}, {mask}) -> {sent}
+  %h = onnx.Einsum(%sent, %w1) {{equation = "egcm,emh->egch"}} : ({sent}, {w1}) -> {inside}
+  %a = onnx.Relu(%h) : ({inside}) -> {inside}
+  %y = onnx.Einsum(%a, %w2) {{equation = "egch,ehm->egcm"}} : ({inside}, {w2}) -> {sent}
+  %out = onnx.Einsum(%y, %mask) {{equation = "egcm,gsec->gsm"}} : ({sent}, {mask}) -> {x}
+  func.return %out : {x}
+}}""")
+
+
 def moe_step(
     layers: int, *, groups: int, tokens: int, width: int, experts: int, slots: int
 ) -> ModuleOp:

@@ -9,7 +9,6 @@ from itertools import product
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
-from xdsl.traits import SymbolTable
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
@@ -104,11 +103,3 @@ def meshes(module: Operation) -> dict[str, Mesh]:
         for op in module.body.block.ops
         if isinstance(op, MeshOp)
     }
-
-
-def mesh_named(op: Operation, name: str) -> Mesh:
-    """The mesh of that name visible from `op`."""
-    found = SymbolTable.lookup_symbol(op, name)
-    if not isinstance(found, MeshOp):
-        raise DistIRError(f"there is no device.mesh @{name}")
-    return Mesh.of(found)

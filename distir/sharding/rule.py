@@ -140,12 +140,6 @@ def rule_for(op: Operation) -> Rule:
     return Rule.replicated(op) if function is None else function(op)
 
 
-def has_rule(op: Operation) -> bool:
-    """Whether a rule is registered for the op."""
-    rule_for(op)
-    return op.name in _RULES
-
-
 def dim_shards(
     dim: Dim, rule: Rule, assignment: Assignment, mesh: Mesh
 ) -> tuple[Shard, ...]:

@@ -25,6 +25,12 @@ from distir.solver.problem import Costs
 from distir.solver.program import Answer, Program, Rows, violated
 from distir.solver.reductions import reduce
 
+NEAR = 0.9
+"""
+Points at which a relaxation needs this part of the memory are those at which an integer solution
+may need too much.
+"""
+
 SolverName = Literal["highs", "cbc"]
 """What is run: HiGHS in this process, or CBC through PuLP."""
 
@@ -122,8 +128,8 @@ class _Relaxed:
 
 def relax(program: Program, graph: Graph, clock: Clock) -> tuple[Answer, list[int]]:
     """
-    The relaxation with all the memory rows that it needs, and their points: without columns
-    when it has no solution or found none in time.
+    The relaxation with all the memory rows that it needs: without columns when it has no
+    solution or found none in time. Their points, and those at which it leaves little.
     """
     highs = Highs(program.relaxed())
     points: list[int] = []
@@ -133,9 +139,11 @@ def relax(program: Program, graph: Graph, clock: Clock) -> tuple[Answer, list[in
         bound = max(bound, answer.bound)
         if answer.columns is None:
             return Answer(None, bound), points
-        new = violated(program.load(answer.columns), graph.capacity, points)
+        load = program.load(answer.columns)
+        new = violated(load, graph.capacity, points)
         if not len(new):
-            return answer, points
+            near = violated(load, NEAR * graph.capacity, points)
+            return answer, points + near.tolist()
         points += new.tolist()
         highs.add(program.points(new))
 

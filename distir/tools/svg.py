@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, log10
 
+STYLE = "text { font: 13px sans-serif; fill: #222 } .grid { stroke: #ddd } "
+"""How texts and grids look."""
+
 
 class LogAxis:
     """A logarithmic axis from pixel `start` to pixel `end`."""
@@ -26,6 +29,65 @@ class LogAxis:
         digits = (1, 2, 5) if self.high - self.low < 3 else (1,)
         found = [digit * 10.0**n for n in decades for digit in digits]
         return [v for v in found if self.low <= log10(v) <= self.high]
+
+
+class Chart:
+    """
+    A field over two logarithmic axes; what is around it has `LEFT`, `right`, `top` and `BOTTOM` pixels.
+    """
+
+    LEFT, BOTTOM = 90, 60
+
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        right: int,
+        top: int,
+        xs: Sequence[float],
+        ys: Sequence[float],
+    ):
+        self.x = LogAxis(xs, self.LEFT, width - right)
+        self.y = LogAxis(ys, height - self.BOTTOM, top)
+
+    def grid(self, x_title: str, y_title: str) -> list[str]:
+        """Lines and numbers, and what is on the axes."""
+        x, y = self.x, self.y
+        parts: list[str] = []
+        for value in x.ticks():
+            parts.append(line(x(value), y.start, x(value), y.end, "grid"))
+            parts.append(text(x(value), y.start + 20, f"{value:g}", "middle"))
+        for value in y.ticks():
+            parts.append(line(x.start, y(value), x.end, y(value), "grid"))
+            parts.append(text(x.start - 8, y(value) + 4, f"{value:g}", "end"))
+        parts.append(text((x.start + x.end) / 2, y.start + 44, x_title, "middle"))
+        middle = (y.start + y.end) / 2
+        parts.append(
+            f'<text text-anchor="middle" transform="translate(22 {middle:.1f}) '
+            f'rotate(-90)">{escape(y_title)}</text>'
+        )
+        return parts
+
+    def dot(self, x: float, y: float, look: str, title: str) -> str:
+        """A dot with attributes for its look; the title is shown beside the pointer."""
+        return (
+            f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="3.5" {look}>'
+            f"<title>{escape(title)}</title></circle>"
+        )
+
+
+def document(width: int, height: int, style: str, parts: Sequence[str]) -> str:
+    """A whole drawing, on white."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">',
+            f"<style>{STYLE}{style}</style>",
+            f'<rect width="{width}" height="{height}" fill="white"/>',
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -7,11 +7,13 @@ from math import prod
 
 import numpy as np
 import pytest
+from cost_programs import cluster
+from interrupts import interrupt_after
 from training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import ClusterOp, KindOp, LinkOp, MeshOp
+from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
@@ -23,7 +25,6 @@ from distir.passes.auto_parallel import AutoParallelPass
 from distir.passes.search import (
     Configuration,
     Evaluator,
-    Outcome,
     Programs,
     Space,
     pipelined,
@@ -42,16 +43,14 @@ from distir.program import argument_names, entry_function
 def machine(
     devices: int, memory: int = 10**10, latency: float = 1e-6, bandwidth: float = 1e10
 ) -> ClusterOp:
-    kind = KindOp(
-        "gpu",
-        range(devices),
+    return cluster(
+        devices,
+        levels=((devices, bandwidth, latency),),
+        peak=1e12,
+        bandwidth=1e11,
+        launch=latency,
         memory=memory,
-        memory_bandwidth=1e11,
-        peak_flops={"default": 1e12},
-        launch_latency=latency,
     )
-    link = LinkOp("link", devices, bandwidth=bandwidth, latency=latency)
-    return ClusterOp("c", [kind], [link])
 
 
 def placed(module: ModuleOp, on: ClusterOp) -> ModuleOp:
@@ -216,17 +215,7 @@ def test_no_time_still_gives_a_plan() -> None:
 
 
 def test_an_interrupt_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, left = Evaluator.evaluate, [2]
-
-    def evaluate(
-        self: Evaluator, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return original(self, configuration, known)
-
-    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    left = interrupt_after(monkeypatch, 2)
     module = placed(training_mlp(16), machine(2))
     found = distributed(module)
     assert "of 2 plans judged" in read_notes(found)[-1]

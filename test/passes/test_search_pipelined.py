@@ -6,15 +6,16 @@ from collections.abc import Callable
 from math import prod
 
 import pytest
-from cost_programs import cluster, parse
+from cost_programs import cluster
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from moe_programs import experts_layer
 from random_programs import arguments_of, assert_same_results, programs
 from training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import ClusterOp, KindOp, LinkOp, MeshOp
+from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
@@ -30,27 +31,6 @@ from distir.passes.search.sharding import search_sharding
 from distir.passes.search_sharding import SearchShardingPass
 from distir.program import argument_names, entry_function
 
-EXPERTS = """
-func.func @main(
-    %x: tensor<4x16x8xf32> {dist.role = "input", dist.name = "x"},
-    %mask: tensor<4x16x2x8xf32> {dist.role = "input", dist.name = "mask"},
-    %w1: tensor<2x8x16xf32> {dist.role = "parameter", dist.name = "w1"},
-    %w2: tensor<2x16x8xf32> {dist.role = "parameter", dist.name = "w2"})
-    -> tensor<4x16x8xf32> {
-  %sent = onnx.Einsum(%x, %mask) {equation = "gsm,gsec->egcm"}
-    : (tensor<4x16x8xf32>, tensor<4x16x2x8xf32>) -> tensor<2x4x8x8xf32>
-  %h = onnx.Einsum(%sent, %w1) {equation = "egcm,emh->egch"}
-    : (tensor<2x4x8x8xf32>, tensor<2x8x16xf32>) -> tensor<2x4x8x16xf32>
-  %a = onnx.Relu(%h) : (tensor<2x4x8x16xf32>) -> tensor<2x4x8x16xf32>
-  %y = onnx.Einsum(%a, %w2) {equation = "egch,ehm->egcm"}
-    : (tensor<2x4x8x16xf32>, tensor<2x16x8xf32>) -> tensor<2x4x8x8xf32>
-  %out = onnx.Einsum(%y, %mask) {equation = "egcm,gsec->gsm"}
-    : (tensor<2x4x8x8xf32>, tensor<4x16x2x8xf32>) -> tensor<4x16x8xf32>
-  func.return %out : tensor<4x16x8xf32>
-}
-"""
-"""Two experts behind a mask that says which tokens go where."""
-
 
 def forward_gpt() -> ModuleOp:
     return build_gpt(layers=2, d_model=16, heads=4, vocab=32, batch=4, seq=8)
@@ -63,7 +43,7 @@ def checkpointed_gpt() -> ModuleOp:
 
 
 def experts() -> ModuleOp:
-    return parse(EXPERTS)
+    return experts_layer(4, 16, 8, 2, 8, 16)
 
 
 def tied_mlp() -> ModuleOp:
@@ -77,16 +57,15 @@ def slow_machine() -> ClusterOp:
 
 def fabric(memory: int = 10**12) -> ClusterOp:
     """A link that sums as fast as it sends: plain data parallelism is the fastest."""
-    kind = KindOp(
-        "gpu",
-        range(8),
+    return cluster(
+        8,
+        levels=((8, 1e9, 1e-7),),
+        peak=1e10,
+        bandwidth=1e9,
+        launch=1e-7,
         memory=memory,
-        memory_bandwidth=1e9,
-        peak_flops={"default": 1e10},
-        launch_latency=1e-7,
+        reduces=True,
     )
-    link = LinkOp("link", 8, bandwidth=1e9, latency=1e-7, in_fabric_reduction=True)
-    return ClusterOp("c", [kind], [link])
 
 
 def placed(module: ModuleOp, on: ClusterOp) -> ModuleOp:

@@ -7,13 +7,14 @@ from math import prod
 
 import numpy as np
 import pytest
-from cost_programs import parse
+from cost_programs import cluster, parse
+from moe_programs import experts_layer
 from training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.device import ClusterOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp, build_moe
@@ -40,18 +41,15 @@ def machine(
     devices: int, *, bandwidth: float, memory: int = 10**12, reduces: bool = False
 ) -> ClusterOp:
     """Devices of 1e13 FLOP/s and 1e12 B/s; `reduces`: their link sums in the fabric."""
-    kind = KindOp(
-        "gpu",
-        range(devices),
+    return cluster(
+        devices,
+        levels=((devices, bandwidth, 1e-6),),
+        peak=1e13,
+        bandwidth=1e12,
+        launch=1e-6,
         memory=memory,
-        memory_bandwidth=1e12,
-        peak_flops={"default": 1e13},
-        launch_latency=1e-6,
+        reduces=reduces,
     )
-    link = LinkOp(
-        "link", devices, bandwidth=bandwidth, latency=1e-6, in_fabric_reduction=reduces
-    )
-    return ClusterOp("c", [kind], [link])
 
 
 def searched(
@@ -122,33 +120,12 @@ def test_sequences_are_split_where_the_batch_is_too_small() -> None:
     assert layouts(module, "layer")["hidden"] == "[{}, {t}, {}]"
 
 
-EXPERTS = """
-func.func @main(
-    %x: tensor<8x256x64xf32> {dist.role = "input", dist.name = "x"},
-    %mask: tensor<8x256x8x32xf32> {dist.role = "input", dist.name = "mask"},
-    %w1: tensor<8x64x512xf32> {dist.role = "parameter", dist.name = "w1"},
-    %w2: tensor<8x512x64xf32> {dist.role = "parameter", dist.name = "w2"})
-    -> tensor<8x256x64xf32> {
-  %sent = onnx.Einsum(%x, %mask) {equation = "gsm,gsec->egcm"}
-    : (tensor<8x256x64xf32>, tensor<8x256x8x32xf32>) -> tensor<8x8x32x64xf32>
-  %h = onnx.Einsum(%sent, %w1) {equation = "egcm,emh->egch"}
-    : (tensor<8x8x32x64xf32>, tensor<8x64x512xf32>) -> tensor<8x8x32x512xf32>
-  %a = onnx.Relu(%h) : (tensor<8x8x32x512xf32>) -> tensor<8x8x32x512xf32>
-  %y = onnx.Einsum(%a, %w2) {equation = "egch,ehm->egcm"}
-    : (tensor<8x8x32x512xf32>, tensor<8x512x64xf32>) -> tensor<8x8x32x64xf32>
-  %out = onnx.Einsum(%y, %mask) {equation = "egcm,gsec->gsm"}
-    : (tensor<8x8x32x64xf32>, tensor<8x256x8x32xf32>) -> tensor<8x256x64xf32>
-  func.return %out : tensor<8x256x64xf32>
-}
-"""
-
-
 def test_experts_are_parallel_as_in_gshard() -> None:
     """
     Groups of tokens are split at first, experts where their weights do not fit: tokens go to
     their experts and back.
     """
-    module = parse(EXPERTS)
+    module = experts_layer(8, 256, 64, 8, 32, 512)
     weights = 2 * 8 * 64 * 512 * 4
     searched(
         module, machine(8, bandwidth=1e10), "e=8", memory=0.2 * weights + 2_000_000

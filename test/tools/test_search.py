@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command_line import distir, failure, succeed, write_program
+from interrupts import interrupt_after
 
 from distir.passes.search import Configuration, Evaluator, Outcome
 from distir.tools.pareto_plot import pareto_plot
@@ -118,18 +119,7 @@ def test_an_interrupt_leaves_the_best_so_far(
 ) -> None:
     journal, out = tmp_path / "journal.jsonl", tmp_path / "out.json"
     plot = tmp_path / "out.svg"
-    original = Evaluator.evaluate
-    left = [3]
-
-    def evaluate(
-        self: Evaluator, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return original(self, configuration, known)
-
-    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    left = interrupt_after(monkeypatch, 3)
     command = ("search", model, *GRID, "--resume", journal, "--json", out)
     done = distir(*command, "--plot", plot)
     assert done.code == 130

@@ -213,9 +213,7 @@ class CrossEntropyPartGradOp(LabelLossOp):
         )
 
     def verify_(self) -> None:
-        self._verify(self.logits, self.labels)
-        check_shape(self, "dloss", self.dloss, ())
-        check_element_type(self, "dloss", self.dloss, accumulation_type(self.logits))
+        self._verify(self.logits, self.labels, "dloss", self.dloss)
         _check_per_label(self, "maximum", self.maximum, self.logits)
         _check_per_label(self, "total", self.total, self.logits)
         check_like(self, "dlogits", self.dlogits, self.logits)

@@ -64,9 +64,14 @@ class LabelLossOp(IRDLOperation):
         """The label that does not count."""
         return None if self.ignore_index is None else self.ignore_index.value.data
 
-    def _verify(self, logits: SSAValue, labels: SSAValue) -> None:
+    def _verify(
+        self, logits: SSAValue, labels: SSAValue, name: str, scalar: SSAValue
+    ) -> None:
+        """The operands, and the loss or its gradient, which is called `name`."""
         check_logits(self, logits)
         self._verify_labels(labels, shape_of(logits)[:-1])
+        check_shape(self, name, scalar, ())
+        check_element_type(self, name, scalar, accumulation_type(logits))
 
     def _verify_labels(self, labels: SSAValue, expected: Sequence[int]) -> None:
         check_integers(self, "labels", labels)
@@ -110,9 +115,7 @@ class CrossEntropyOp(LabelLossOp):
         )
 
     def verify_(self) -> None:
-        self._verify(self.logits, self.labels)
-        check_shape(self, "loss", self.loss, ())
-        check_element_type(self, "loss", self.loss, accumulation_type(self.logits))
+        self._verify(self.logits, self.labels, "loss", self.loss)
 
 
 @irdl_op_definition
@@ -150,9 +153,7 @@ class CrossEntropyGradOp(LabelLossOp):
         )
 
     def verify_(self) -> None:
-        self._verify(self.logits, self.labels)
-        check_shape(self, "dloss", self.dloss, ())
-        check_element_type(self, "dloss", self.dloss, accumulation_type(self.logits))
+        self._verify(self.logits, self.labels, "dloss", self.dloss)
         check_like(self, "dlogits", self.dlogits, self.logits)
 
 

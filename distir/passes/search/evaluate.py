@@ -136,9 +136,6 @@ def distribute_as(
         searched = SearchedLayouts(context, requests)
         searched.replay(module, configuration, outcome.layouts)
         VerifyDistributionPass().apply(context, module)
-        if configuration.overlap:
-            OverlapCommunicationPass().apply(context, module)
-            VerifyDistributionPass().apply(context, module)
     check_whole(module, requests.whole)
 
 
@@ -212,8 +209,6 @@ class Evaluator:
             return self._plan(configuration).module
         module = self._program(configuration.batch).clone()
         self._searched.replay(module, configuration, layouts)
-        if configuration.overlap:
-            OverlapCommunicationPass().apply(self._context, module)
         return module
 
     def _plan(

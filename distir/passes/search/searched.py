@@ -19,6 +19,7 @@ from distir.passes.distribute import (
     cluster_in,
     request_shards,
 )
+from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.grid import Configuration
 from distir.passes.search.layout_graph import ChosenLayouts, apply_layouts
@@ -114,7 +115,10 @@ class SearchedLayouts:
     def replay(
         self, module: ModuleOp, configuration: Configuration, layouts: ChosenLayouts
     ) -> None:
-        """Distributes with the layouts that `search` found. Raises DistIRError."""
+        """
+        Distributes with the layouts that `search` found, and overlaps communication if the
+        configuration does. Raises DistIRError.
+        """
         cluster, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, cluster, layouts)
         if configuration.is_pipelined:
@@ -122,6 +126,8 @@ class SearchedLayouts:
             _finish(configuration).complete(self.context, module)
         else:
             PartitionPass().apply(self.context, module)
+        if configuration.overlap:
+            OverlapCommunicationPass().apply(self.context, module)
 
     def _prepare(
         self, module: ModuleOp, configuration: Configuration

@@ -100,6 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _sizes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What all transformers have."""
+    names = ("layers", "d_model", "heads", "vocab", "batch", "dtype")
+    return {name: getattr(arguments, name) for name in names}
+
+
 def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
     from distir.errors import DistIRError
     from distir.frontends.builders import build_gpt
@@ -120,23 +126,10 @@ def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
                 "--decode generates one token from a cache; add --seq 1 and leave out "
                 "--cache"
             )
-        return build_gpt_decoding(
-            layers=arguments.layers,
-            d_model=arguments.d_model,
-            heads=arguments.heads,
-            vocab=arguments.vocab,
-            batch=arguments.batch,
-            cached=arguments.decode,
-            dtype=arguments.dtype,
-        )
+        return build_gpt_decoding(**_sizes(arguments), cached=arguments.decode)
     return build_gpt(
-        layers=arguments.layers,
-        d_model=arguments.d_model,
-        heads=arguments.heads,
-        vocab=arguments.vocab,
-        batch=arguments.batch,
+        **_sizes(arguments),
         seq=arguments.seq,
-        dtype=arguments.dtype,
         dropout=arguments.dropout or 0.0,
         seed=arguments.dropout_seed or 0,
         cache=arguments.cache,
@@ -147,14 +140,9 @@ def _moe(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
     from distir.frontends.builders import build_moe
 
     return build_moe(
-        layers=arguments.layers,
-        d_model=arguments.d_model,
-        heads=arguments.heads,
+        **_sizes(arguments),
         experts=arguments.experts,
-        vocab=arguments.vocab,
-        batch=arguments.batch,
         seq=arguments.seq,
-        dtype=arguments.dtype,
         ffn=arguments.ffn,
         capacity_factor=arguments.capacity_factor,
     )
