@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 from cost_programs import cluster, parse
@@ -114,6 +115,17 @@ def test_sharing_is_released_where_a_gap_is_asked_for() -> None:
     assert simulate(module).step_time_s <= found.objective * (1 + 1e-9)
     hurried, _ = found_for(program, Limits(release=True, seconds=0.01), share=True)
     assert hurried.shared and not hurried.released
+
+
+def test_sharing_is_released_under_a_limit_too() -> None:
+    program = training_gpt(layers=3)
+    limits = Limits(0.7 * found_for(program)[0].peak, gap=1e-3)
+    shared, _ = found_for(program, limits, share=True)
+    found, _ = found_for(program, replace(limits, release=True), share=True)
+    assert shared.shared and found.released
+    assert found.peak <= limits.memory and found.gap <= limits.gap
+    assert found.bound <= shared.objective * (1 + 1e-9)
+    assert found.objective <= shared.objective * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
