@@ -41,6 +41,9 @@ LEVELS: tuple[Level, ...] = ("O2", "O3")
 
 _NANO = 1e9
 
+_SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
+"""Of the memory that axes which are chosen later could save at most."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -230,19 +233,19 @@ class _Search:
     def run_stages(self, stages: Sequence[int]) -> None:
         """
         Chooses for so many of the first axes at a time. Memory that does not fit may still be
-        split by the axes to come: at first they are expected to split all of it, and when
-        the last ones cannot, half as much, and so on.
+        split by the axes to come: at first they are expected to split all of it; while the last
+        ones cannot, less and less, until it is too little for the first ones.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in stages]
-        splits, failure = float(rest[0]), None
-        while True:
+        failure = None
+        for share in _SHARES:
             self.before, axes = self.first, 0
             self.steps: list[tuple[int, tuple[int, ...]]] = []
             self.limited = False
             try:
                 for axes, most in zip(stages, rest, strict=True):
-                    self.run(axes, max(1.0, min(splits, most)))
+                    self.run(axes, max(1.0, share * most))
                 return
             except DistIRError as error:
                 if not isinstance(error.__cause__, InfeasibleError):
@@ -250,9 +253,10 @@ class _Search:
                 # What the last axes could not do says more than what the first cannot.
                 is_last = axes == len(sizes)
                 failure = error if is_last or failure is None else failure
-                if not is_last or splits <= 1:
-                    raise failure from failure.__cause__
-                splits /= 2
+                if not is_last or share * rest[0] <= 1:
+                    break
+        assert failure is not None
+        raise failure from failure.__cause__
 
     def run(self, axes: int, splits: float) -> None:
         """
