@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
@@ -73,6 +74,10 @@ def _check_size(
     for axis, size in degrees:
         if size < 1:
             raise DistIRError(f"{what}: the degree {axis}={size} must be positive")
+    names = [axis for axis, _ in degrees]
+    for axis in names:
+        if names.count(axis) > 1:
+            raise DistIRError(f"{what}: there are two axes {axis!r}; give each a name")
     needed = prod(size for _, size in degrees)
     if cluster is not None and needed > cluster.size:
         shown = " x ".join(f"{axis}={size}" for axis, size in degrees)
@@ -114,6 +119,24 @@ def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> Non
     function = entry_function(module)
     attributes = argument_attributes(function)
     names = argument_names(function)
+    for i, dim, shard in requested_splits(function, requests):
+        type_ = function.function_type.inputs.data[i]
+        layout = requested_layout(attributes[i]) or Layout(mesh.name)
+        layout = request_split(layout, dim, shard, rank_of(type_))
+        layout = canonical(shape_of(type_), layout, mesh)
+        check_layout(shape_of(type_), layout, mesh, f"argument {names[i]!r}")
+        attributes[i][LAYOUT] = LayoutAttr(layout)
+    set_argument_attributes(function, attributes)
+
+
+def requested_splits(
+    function: FuncOp, requests: Sequence[str]
+) -> Iterator[tuple[int, int, Shard]]:
+    """
+    The arguments that `NAME:DIM=AXIS[:RUN]` mean, each with its dimension and how that is
+    split. Raises DistIRError.
+    """
+    names = argument_names(function)
     for text in requests:
         match = _REQUEST.fullmatch(text)
         if match is None:
@@ -136,12 +159,7 @@ def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> Non
                     f"distribute: {names[i]!r} has no dimension {dim}: its type is "
                     f"{type_}"
                 )
-            layout = requested_layout(attributes[i]) or Layout(mesh.name)
-            layout = request_split(layout, dim, shard, rank_of(type_))
-            layout = canonical(shape_of(type_), layout, mesh)
-            check_layout(shape_of(type_), layout, mesh, f"argument {names[i]!r}")
-            attributes[i][LAYOUT] = LayoutAttr(layout)
-    set_argument_attributes(function, attributes)
+            yield i, dim, shard
 
 
 def check_sequential(module: ModuleOp, what: str = "distribute") -> None:

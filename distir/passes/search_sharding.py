@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from xdsl.context import Context
@@ -21,14 +21,9 @@ from distir.passes.distribute import (
     request_shards,
 )
 from distir.passes.options import DistIRPass
-from distir.passes.partition import PartitionPass
-from distir.passes.search.pipelined import (
-    PipelinedPlan,
-    PipelineSearch,
-    replace_program,
-)
-from distir.passes.search.requests import axes_of, keep_whole, least_memory
-from distir.passes.search.sharding import LEVELS, SOLVERS, Limits, search_sharding
+from distir.passes.search.fitted import FittedSearch, replace_program
+from distir.passes.search.requests import axes_of, keep_whole
+from distir.passes.search.sharding import LEVELS, SOLVERS, Limits
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
@@ -63,17 +58,17 @@ class SearchShardingPass(DistIRPass):
       one.
     - `solver`: `highs` or `cbc` for integer programming, `auto` for whatever suits.
     - `memory`: bytes per device that may be used; those of the smallest device by default.
+      The result is simulated; if it does not fit, it is solved for again under a tighter limit.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
-      after that many seconds of solving. Without `gap` it is 0.1 % of the best plan in which
+      after that many seconds of each solving. Without `gap` it is 0.1 % of the best plan in which
       repeated calls share their choices, if the program is so large that they do; with it,
       they only do so at first, if there is time for more.
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical nodes after
       the other (Rhino section 4.3.2): faster for meshes of several axes, without a proof.
     - `profile`: what devices reach in practice, as for `simulate`.
     - `p`, `k`: stages of a pipeline, and micro-batches. The axes are those of the mesh of
-      each stage, and what is promised is for all micro-batches on the first of these. The
-      pipeline is simulated; if it does not fit into memory, layouts are solved for again
-      under a tighter limit. With p = 1, `k` micro-batches accumulate gradients.
+      each stage, and what is promised is for all micro-batches on the first of these.
+      With p = 1, `k` micro-batches accumulate gradients.
     - `schedule`, `chunks`, `stages`, `blocking_sends`: of the pipeline; see `distribute`.
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split. `dist.constrain` fixes layouts of other values.
@@ -131,30 +126,13 @@ class SearchShardingPass(DistIRPass):
             level,
             release=self.gap is not None,
         )
-        if finish.is_pipelined:
-            search = PipelineSearch(ctx, mesh, cluster, finish, limits, profiles)
-            plan = search.run(op)
-            self._check_memory(plan)
-            replace_program(op, plan.module)
-            VerifyDistributionPass().apply(ctx, op)
-            add_notes(op, [f"search-sharding: {plan.found}"])
-            return
-        if self.memory is None:
-            limits = replace(limits, memory=least_memory(cluster, mesh))
-        found = search_sharding(op, mesh, cluster, limits, profiles=profiles)
-        PartitionPass().apply(ctx, op)
+        pipeline = finish if finish.is_pipelined else None
+        search = FittedSearch(ctx, mesh, cluster, pipeline, limits, profiles)
+        plan = search.run(op)
+        search.check(plan)
+        replace_program(op, plan.module)
         VerifyDistributionPass().apply(ctx, op)
-        add_notes(op, [f"search-sharding: {found}"])
-
-    def _check_memory(self, plan: PipelinedPlan) -> None:
-        if not plan.fits:
-            allowed = plan.needed / plan.occupied
-            raise DistIRError(
-                f"search-sharding: no layouts were found with which the pipeline fits into "
-                f"{allowed:.6g} bytes per device; {plan.needed:.6g} bytes would do. Use more "
-                f"devices or stages, more micro-batches, or `activation-checkpoint` before "
-                f"the search"
-            )
+        add_notes(op, [f"search-sharding: {plan.found}"])
 
     def _mesh(self, module: ModuleOp, cluster: ClusterOp, is_pipelined: bool) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]

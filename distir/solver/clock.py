@@ -30,8 +30,11 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds until the limit; negative after it, infinite without one."""
-        return self.limit - self.seconds
+        """
+        Seconds until the limit; negative after it, infinite without one, and 0 after an
+        interruption.
+        """
+        return 0.0 if self.interrupted else self.limit - self.seconds
 
     @property
     def stopped(self) -> bool:

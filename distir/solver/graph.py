@@ -17,6 +17,9 @@ import numpy.typing as npt
 from distir.errors import DistIRError
 from distir.solver.problem import Costs, Memory, Problem
 
+ROUNDED = 1e-12
+"""By what fraction a sum of bytes may be off."""
+
 Table = npt.NDArray[np.int64]
 
 
@@ -123,7 +126,12 @@ class Graph:
         """
         intervals = np.array(memory.intervals, np.int64).reshape(-1, 2)
         first, last, points = peak_points(intervals)
-        self.limit = np.full(points, float(memory.limit))
+        limit = float(memory.limit)
+        if any((usage % 1).any() for usage in memory.usages):
+            # Sums of fractions of bytes are rounded.
+            largest = max(float(usage.max(initial=0.0)) for usage in memory.usages)
+            limit += ROUNDED * max(abs(limit), largest)
+        self.limit = np.full(points, limit)
         self.always = np.zeros(points + 1)
         self.pieces = {}
         for i, usage in enumerate(memory.usages):

@@ -27,7 +27,7 @@ from distir.passes.search import (
     Evaluator,
     Programs,
     Space,
-    pipelined,
+    fitted,
     ranked,
     run,
 )
@@ -36,7 +36,8 @@ from distir.passes.search.auto_results import memory_binds, runner_up
 from distir.passes.search.auto_space import AutoSpace
 from distir.passes.search.evaluate import reusable
 from distir.passes.search.explain import by_scope
-from distir.passes.search.requests import axes_of
+from distir.passes.search.layout_graph import ChosenLayouts
+from distir.passes.search.requests import Requests, axes_of
 from distir.program import argument_names, entry_function
 
 
@@ -184,6 +185,37 @@ def test_memory_that_binds_is_named() -> None:
     assert "k=3" in memory_binds(found) and "100 % faster" in memory_binds(found)
 
 
+def test_memory_that_decided_on_layouts_is_named() -> None:
+    found = search(build_mlp(2, 8, 8), machine(2))
+    best = found.best
+    assert best is not None
+    layouts = ChosenLayouts(False, True, ())
+    slower = replace(best.configuration, axes="d=2", k=5)
+    found.outcomes[slower] = replace(
+        best, configuration=slower, layouts=layouts, step_time_s=1.0
+    )
+    assert "layouts of 1 other plan" in memory_binds(found)
+    found.outcomes[best.configuration] = replace(best, layouts=layouts)
+    assert "layouts of the best plan" in memory_binds(found)
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        (Requests(("nothing:0=d",)), "no argument is called 'nothing'"),
+        (Requests(whole=("nothing",)), "no argument is called 'nothing'"),
+        (Requests(("input:0=z",)), "over 'z'; choose an axis of d, t, s, u"),
+        (Requests(("input:7=d",)), "has no dimension 7"),
+        (Requests(("input:0=d",), ("inp*",)), "to be split and to be kept whole"),
+    ],
+)
+def test_requests_that_no_plan_keeps_are_refused_at_once(
+    requests: Requests, message: str
+) -> None:
+    with pytest.raises(DistIRError, match=message):
+        auto_search([build_mlp(2, 8, 8)], machine(2), requests=requests)
+
+
 def test_requests_are_kept() -> None:
     module = placed(training_mlp(16), machine(2))
     names = argument_names(entry_function(module))
@@ -281,7 +313,7 @@ def test_known_layouts_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
     def no_search(*_: object, **__: object) -> None:
         raise AssertionError("layouts are searched")
 
-    monkeypatch.setattr(pipelined, "search_sharding", no_search)
+    monkeypatch.setattr(fitted, "search_sharding", no_search)
     for other, anew in zip(others, expected, strict=True):
         assert reusable(outcome, other)
         assert Evaluator(source).evaluate(other, outcome) == anew

@@ -170,3 +170,11 @@ def test_bad_shapes():
         solve(Problem([np.array([np.nan])]))
     with pytest.raises(DistIRError, match="no solver"):
         solve(layered_problem(1, ops=4), method="integer-program", solver="x")  # type: ignore
+
+
+def test_fractions_of_bytes_fill_a_limit_exactly():
+    """Their sums are rounded: 0.1 + 0.2 is more than 0.3."""
+    usages = [np.array([0.1, 0.0]), np.array([0.2, 0.0])]
+    problem = Problem([np.array([0.0, 5.0])] * 2, {}, Memory(usages, [(0, 1)] * 2, 0.3))
+    for method in ("auto", "integer-program", "lagrangian"):
+        assert solve(problem, method=method).objective == 0

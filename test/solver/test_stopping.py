@@ -6,13 +6,19 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
+from importlib import import_module
 
+import numpy as np
 import pytest
 from layered_problems import layered_problem
 from random_problems import random_problem
 
 from distir.errors import DistIRError
-from distir.solver import Problem, Solution, solve
+from distir.solver import InfeasibleError, Memory, Problem, Solution, solve
+
+# The package has a function of that name.
+solving = import_module("distir.solver.solve")
 
 
 def check(problem: Problem, solution: Solution) -> None:
@@ -73,3 +79,39 @@ def test_a_solver_that_is_not_installed(monkeypatch, module: str, solver, name: 
     problem = random_problem(7, memory=True)
     with pytest.raises(DistIRError, match=f"{name} is not installed"):
         solve(problem, method="integer-program", solver=solver)
+
+
+def test_an_interruption_where_nothing_fits_ends_soon(monkeypatch):
+    """What is done after it has its own time."""
+    problem = layered_problem(3, ops=20, limit=0.9)
+    assert problem.memory is not None
+    problem = replace(problem, memory=replace(problem.memory, limit=1.0))
+    clocks: list[float] = []
+    original = solving.smallest_peak
+
+    def peak(graph, clock):
+        clocks.append(clock.limit)
+        return original(graph, clock)
+
+    monkeypatch.setattr(solving, "smallest_peak", peak)
+
+    def interrupt(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(InfeasibleError):
+            solve(problem, method="lagrangian", progress=interrupt)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert all(limit <= solving.PATIENCE for limit in clocks)
+
+
+def test_cbc_says_without_highs_that_nothing_fits(monkeypatch):
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    sizes = np.array([4.0, 3.0])
+    problem = Problem([np.zeros(2)] * 2, {}, Memory([sizes] * 2, [(0, 1)] * 2, 5.0))
+    with pytest.raises(InfeasibleError, match="smallest peak found is 6 bytes"):
+        solve(problem, method="integer-program", solver="cbc")

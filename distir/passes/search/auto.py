@@ -11,11 +11,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.passes.search.auto_space import POLICIES_BY_COST, AutoSpace, own_axes
+from distir.passes.search.auto_space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
 from distir.passes.search.bounds import Bounds
 from distir.passes.search.evaluate import Outcome, reusable
+from distir.passes.search.fitted import SECONDS
 from distir.passes.search.grid import Configuration
-from distir.passes.search.pipelined import SECONDS
 from distir.passes.search.programs import Programs, trains
 from distir.passes.search.requests import Requests
 from distir.passes.search.results import ranked
@@ -73,12 +73,16 @@ def auto_search(
             "auto-parallel: ZeRO and activation checkpointing are for training steps, but "
             "the program updates no argument (dist.updates); leave them out"
         )
+    own = own_axes(modules)
+    known = [text.partition("=")[0] for text in own.split(",")] if own else list(AXES)
+    for module in modules:
+        requests.check(module, known)
     space = AutoSpace(
         batches=sorted(programs.texts),
         trains=trained == {True},
         devices=devices,
         degrees=degrees,
-        own_axes=own_axes(modules),
+        own_axes=own,
         asked_axes=requests.axes,
         micro_batches=micro_batches,
         zero=zero or (0, 1, 2, 3),

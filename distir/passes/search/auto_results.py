@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from math import inf
+
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -46,7 +49,7 @@ def chosen_plan(search: AutoSearch) -> str:
     if search.gap is not None:
         text += (
             f"; no plan for this batch takes less than {bounds.seconds:.4g} s, its "
-            f"operations at the peak of {bounds.devices} devices"
+            f"operations at the peak of {bounds.devices} device{'s' * (bounds.devices > 1)}"
         )
     if search.interrupted:
         text += "; the search was interrupted"
@@ -56,7 +59,10 @@ def chosen_plan(search: AutoSearch) -> str:
 
 
 def memory_binds(search: AutoSearch) -> str:
-    """Which plan would be faster than the best if there were more memory; "" for none."""
+    """
+    Which plan would be faster than the best if there were more memory, or for which plans
+    memory decided on the layouts; "" for none.
+    """
     best = search.best
     assert best is not None
     large = [
@@ -67,6 +73,19 @@ def memory_binds(search: AutoSearch) -> str:
         and o.throughput_samples_per_s > best.throughput_samples_per_s
     ]
     if not large:
+        decided = [
+            o for o in search.outcomes.values() if o.layouts and o.layouts.limited
+        ]
+        if best in decided:
+            return (
+                "memory binds: it decided on the layouts of the best plan, and with more "
+                "there are faster ones"
+            )
+        if decided:
+            return (
+                f"memory may bind: it decided on the layouts of {len(decided)} other "
+                f"plan{'s' * (len(decided) > 1)}, which would be faster with more"
+            )
         return ""
     other = max(large, key=lambda o: o.throughput_samples_per_s)
     gain = other.throughput_samples_per_s / best.throughput_samples_per_s - 1
@@ -106,10 +125,19 @@ def nothing_found(search: AutoSearch) -> str:
     if legal:
         least = min(legal, key=lambda o: (o.peak_memory_bytes, o.configuration))
         text += f". Most is taken by {_largest(search.programs, least)}"
-    searched = [o.error for o in outcomes if o.configuration.axes and o.error]
+    searched = [o for o in outcomes if o.configuration.axes and o.error]
     if searched and legal:
-        text += f". Searched layouts: {searched[0]}"
+        other = min(searched, key=lambda o: _would_do(o.error))
+        peak = min(o.peak_memory_bytes for o in legal)
+        what = "Less will do for" if _would_do(other.error) < peak else "As for"
+        text += f". {what} {other.configuration}: {other.error}"
     return text
+
+
+def _would_do(error: str) -> float:
+    """The bytes that an error says would do; infinite if it does not say."""
+    found = re.search(r"(\S+) bytes would do", error)
+    return float(found[1]) if found else inf
 
 
 def _largest(programs: Programs, outcome: Outcome) -> str:

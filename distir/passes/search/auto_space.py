@@ -11,7 +11,7 @@ from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.passes.search.grid import Configuration, Space
 
-_AXES = "dtsu"
+AXES = "dtsu"
 """
 Names of the axes of meshes that layouts are searched on, outermost first; requests know the
 first two.
@@ -176,7 +176,7 @@ class AutoSpace:
         if self.degrees:
             return
         for i, size in enumerate(sizes):
-            for outer in range(2, size) if len(sizes) < len(_AXES) else ():
+            for outer in range(2, size) if len(sizes) < len(AXES) else ():
                 if size % outer == 0:
                     split = [*sizes[:i], outer, size // outer, *sizes[i + 1 :]]
                     yield replace(c, axes=self._named(split))
@@ -212,9 +212,9 @@ class AutoSpace:
 
     def _named(self, sizes: Sequence[int]) -> str:
         """The axes of a mesh of these sizes."""
-        names = _AXES
-        if len(sizes) == 1 and self.asked_axes == frozenset(_AXES[1]):
-            names = _AXES[1:]
+        names = AXES
+        if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
+            names = AXES[1:]
         return ",".join(
             f"{name}={size}" for name, size in zip(names, sizes, strict=False)
         )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import ClusterOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, layout_of
 from distir.errors import DistIRError
-from distir.interpreters.cost.hardware import Hardware
 from distir.passes.annotations import requested_layout
+from distir.passes.distribute import requested_splits
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -45,6 +44,25 @@ class Requests:
         found = (text.partition("=")[2].partition(":")[0] for text in self.shard)
         return frozenset(found)
 
+    def check(self, module: ModuleOp, axes: Collection[str]) -> None:
+        """
+        Refuses requests that no plan can keep: of arguments that a program does not have,
+        of axes that no mesh has, and of arguments both split and whole.
+        """
+        function = entry_function(module)
+        names = argument_names(function)
+        whole = set(_arguments(names, self.whole))
+        for i, _, shard in requested_splits(function, self.shard):
+            if shard.axis not in axes:
+                raise DistIRError(
+                    f"{names[i]!r} is to be split over {shard.axis!r}; choose an axis of "
+                    f"{', '.join(axes)}"
+                )
+            if i in whole:
+                raise DistIRError(
+                    f"{names[i]!r} is to be split and to be kept whole; ask for one of these"
+                )
+
 
 def axes_of(texts: Sequence[str]) -> list[tuple[str, int]]:
     """The names and sizes of `NAME=SIZE`. Raises DistIRError."""
@@ -58,12 +76,6 @@ def axes_of(texts: Sequence[str]) -> list[tuple[str, int]]:
             )
         found.append((match["name"], int(match["size"])))
     return found
-
-
-def least_memory(cluster: ClusterOp, mesh: Mesh) -> float:
-    """Bytes of the smallest device of a mesh."""
-    kinds = Hardware.of(cluster).distinct_kinds(mesh.devices)
-    return min(kind.memory for kind in kinds)
 
 
 def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -21,11 +21,11 @@ from distir.passes.distribute import (
 )
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
+from distir.passes.search.fitted import FittedSearch
 from distir.passes.search.grid import Configuration
 from distir.passes.search.layout_graph import ChosenLayouts, apply_layouts
-from distir.passes.search.pipelined import PipelineSearch
-from distir.passes.search.requests import Requests, axes_of, keep_whole, least_memory
-from distir.passes.search.sharding import Limits, search_sharding
+from distir.passes.search.requests import Requests, axes_of, keep_whole
+from distir.passes.search.sharding import Limits
 from distir.sharding.mesh import TIME_AXIS, Mesh
 
 _GAP = 1e-3
@@ -93,14 +93,13 @@ class SearchedLayouts:
                 apply_layouts(module, mesh, cluster, known)
                 PartitionPass().apply(self.context, module)
                 return SearchedPlan(module, known)
-            limits = replace(limits, memory=least_memory(cluster, mesh))
-            found = search_sharding(module, mesh, cluster, limits, profiles=profiles)
-            PartitionPass().apply(self.context, module)
+            search = FittedSearch(self.context, mesh, cluster, None, limits, profiles)
+            plan = search.run(module)
+            found = plan.found
+            assert found is not None
             bound = found.bound if found.stages == 1 and not found.shared else 0.0
-            return SearchedPlan(module, found.layouts, bound)
-        search = PipelineSearch(
-            self.context, mesh, cluster, _finish(c), limits, profiles
-        )
+            return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
+        search = FittedSearch(self.context, mesh, cluster, _finish(c), limits, profiles)
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:

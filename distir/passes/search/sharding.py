@@ -117,15 +117,24 @@ class Found:
     layouts: ChosenLayouts
     level: Level
 
+    def with_proof(self, bound: float, peak: float) -> Found:
+        """The same with another bound and the bytes that are really needed."""
+        gap = (self.objective - bound) / self.objective if self.objective else 0.0
+        return replace(self, bound=bound, gap=gap, peak=peak)
+
     def __str__(self) -> str:
+        proof = "without a bound"
+        if self.bound > 0 or not self.objective:
+            above = self.objective / self.bound - 1 if self.objective else 0.0
+            proof = f"at most {100 * above:.3g} % above the best"
         level = ", level O2" if self.level == "O2" else ""
         shared = ", repeated calls share their choices" if self.shared else ""
         if self.released:
             shared += " though they need not" if self.shared else ", nothing is shared"
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
         return (
-            f"{self.objective:.6g} s of work and communication, at most "
-            f"{100 * self.gap:.3g} % above the best, in {self.peak:.6g} bytes "
+            f"{self.objective:.6g} s of work and communication, {proof}, "
+            f"in {self.peak:.6g} bytes "
             f"({self.choices} choices with "
             f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages}{level})"
         )

@@ -230,7 +230,7 @@ def _run_auto(arguments: argparse.Namespace, modules: list[ModuleOp]) -> int:
     from distir.passes.search.auto_results import nothing_found
     from distir.tools.auto_search import explain, search, write_plan
     from distir.tools.pareto_plot import write_pareto_plot
-    from distir.tools.reporting import INTERRUPTED
+    from distir.tools.reporting import INTERRUPTED, note
 
     found, interrupted = search(arguments, modules)
     outcomes = sorted(found.outcomes.values(), key=lambda o: o.configuration)
@@ -239,6 +239,9 @@ def _run_auto(arguments: argparse.Namespace, modules: list[ModuleOp]) -> int:
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, outcomes)
     best = found.best
+    if best is None and interrupted:
+        note(nothing_found(found))
+        return INTERRUPTED
     if best is None:
         raise DistIRError(nothing_found(found))
     _report(outcomes, arguments.top)

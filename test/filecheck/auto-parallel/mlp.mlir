@@ -20,7 +20,7 @@
 // WHOLE: %x: tensor<64x64xf32, #dist.layout<@mesh>>
 
 // NONE: error: auto-parallel: none of the {{.*}} possible configurations fits: the one that needs the least, batch=64 {{.*}} Most is taken by activations ({{.*}} GB), parameters
-// NONE-SAME: Searched layouts: search-sharding: no layouts fit into 1000 bytes per device; {{.*}} bytes would do
+// NONE-SAME: Less will do for batch=64 layouts searched over {{.*}}: search-sharding: no layouts fit into 1000 bytes per device; {{.*}} bytes would do
 
 // ZERO: error: auto-parallel: ZeRO and activation checkpointing are for training steps
 

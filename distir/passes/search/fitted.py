@@ -1,9 +1,10 @@
-"""Searched layouts inside a pipeline, under the memory that the simulator finds it to need."""
+"""Searched layouts that fit, inside pipelines too, as the simulator is the judge of memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -39,12 +40,12 @@ _MARGIN = 0.99
 
 
 @dataclass(frozen=True)
-class PipelinedPlan:
+class FittedPlan:
     """
-    A pipeline, simulated.
+    A distributed program, simulated.
 
     - `annotated`: the program with the layouts, before `partition`;
-    - `module`: the pipeline; `simulation`: of it;
+    - `module`: the program distributed; `simulation`: of it;
     - `occupied`: what part of a device's memory is used, where that is the most;
       `needed`: those bytes;
     - `layouts`: which they are; `found`: what the search of them found, if they are new.
@@ -64,19 +65,22 @@ class PipelinedPlan:
         return self.occupied <= 1
 
 
-class PipelineSearch:
+class FittedSearch:
     """
-    Finds layouts for the stages of a pipeline.
+    Finds layouts with which a program or a pipeline fits.
 
-    All stages have one graph of choices: the program as it runs for one micro-batch, in
-    which devices hold their `Shares`. What a stage really holds depends on where the
-    stages begin and on the schedule, so the simulator judges: if a pipeline does not fit,
-    layouts are solved for again under a limit that is lower by as much as was missing; if
-    much is left although the limit made it slower, under a higher one. The fastest of
-    these that fits is taken. Each solving ends after 20 s, if the user says nothing else.
+    What memory a choice of layouts takes is an estimate: steps of changes of layouts have
+    copies of their own, and what a stage of a pipeline holds depends on where the stages
+    begin and on the schedule, while all stages have one graph of choices: the program as it
+    runs for one micro-batch, in which devices hold their `Shares`. So the simulator judges:
+    what does not fit is solved for again under a limit that is lower by as much as was
+    missing; if a pipeline leaves much although the limit made it slower, under a higher
+    one. The fastest of these that fits is taken. For a pipeline each solving ends after
+    20 s, if the user says nothing else.
 
-    - `mesh`: its first axis is the axis over time, the others are those of each stage;
-    - `finish`: makes the pipeline (`distribute`'s last part);
+    - `mesh`: for a pipeline, its first axis is the axis over time, the others are those of
+      each stage;
+    - `finish`: makes the pipeline (`distribute`'s last part), if there is to be one;
     - `limits`: memory is what may be used on each device, by default all of it.
     """
 
@@ -85,7 +89,7 @@ class PipelineSearch:
         context: Context,
         mesh: Mesh,
         cluster: ClusterOp,
-        finish: DistributePass,
+        finish: DistributePass | None,
         limits: Limits,
         profiles: Sequence[Profile] = (),
     ):
@@ -94,17 +98,20 @@ class PipelineSearch:
         self.cluster = cluster
         self.finish = finish
         self.limits = limits
-        if limits.seconds is None:
+        if limits.seconds is None and finish is not None:
             self.limits = replace(limits, seconds=SECONDS)
         self.profiles = profiles
-        devices = finish.p * len(mesh.devices) // mesh.size(TIME_AXIS)
-        if devices > cluster.size:
-            raise DistIRError(
-                f"a pipeline of {finish.p} stages on {devices // finish.p} devices each "
-                f"needs {devices} devices, but cluster @{cluster.sym_name.data} has "
-                f"{cluster.size}; choose fewer stages or smaller axes"
-            )
-        kinds = Hardware.of(cluster).distinct_kinds(range(devices))
+        devices = len(mesh.devices)
+        if finish is not None:
+            devices = finish.p * devices // mesh.size(TIME_AXIS)
+            if devices > cluster.size:
+                raise DistIRError(
+                    f"a pipeline of {finish.p} stages on {devices // finish.p} devices each "
+                    f"needs {devices} devices, but cluster @{cluster.sym_name.data} has "
+                    f"{cluster.size}; choose fewer stages or smaller axes"
+                )
+        used = mesh.devices if finish is None else range(devices)
+        kinds = Hardware.of(cluster).distinct_kinds(used)
         least = float(min(kind.memory for kind in kinds))
         self.memory = least if limits.memory is None else limits.memory
 
@@ -112,20 +119,21 @@ class PipelineSearch:
         self,
         module: ModuleOp,
         known: tuple[ModuleOp, ChosenLayouts] | None = None,
-    ) -> PipelinedPlan:
+    ) -> FittedPlan:
         """
         The fastest plan that fits; if none does, the one that lacks the least. The module
         stays as it is. `known` are layouts (annotated) that are the fastest without a
         limit, found for another schedule, say: if the pipeline fits with them, nothing is
         solved. Raises DistIRError.
         """
-        shares = Shares.of(self.finish.schedule_of(trains(module)))
-        plans: list[PipelinedPlan] = []
+        finish = self.finish
+        shares = finish and Shares.of(finish.schedule_of(trains(module)))
+        plans: list[FittedPlan] = []
         if known is not None:
             plans.append(self._plan(*known))
             if plans[0].fits:
                 return plans[0]
-        limit, failed = self.memory, False
+        limit, failed, bound = self.memory, False, inf
         failure: DistIRError | None = None
         for attempt in range(_ROUNDS):
             annotated = module.clone()
@@ -143,15 +151,18 @@ class PipelineSearch:
                 if not isinstance(error.__cause__, InfeasibleError):
                     raise
                 failure = failure or error
-                if attempt:
+                if attempt or finish is None:
                     break
                 limit *= _DOUBT
                 continue
-            plan = replace(self._plan(annotated, found.layouts), found=found)
+            plan = self._plan(annotated, found.layouts)
+            # What a tighter limit excludes may fit: the first bound is that of all plans.
+            bound = min(bound, found.bound)
+            plan = replace(plan, found=found.with_proof(bound, float(plan.needed)))
             plans.append(plan)
-            if plan.fits and (not plan.layouts.limited or plan.occupied > _CLOSE):
-                break
-            if plan.fits and failed:
+            as_expected = finish is None or failed
+            close = not plan.layouts.limited or plan.occupied > _CLOSE
+            if plan.fits and (as_expected or close):
                 break
             failed = failed or not plan.fits
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
@@ -162,16 +173,29 @@ class PipelineSearch:
             key=lambda p: (0, p.simulation.step_time_s) if p.fits else (1, p.occupied),
         )
 
-    def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> PipelinedPlan:
+    def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()
-        PartitionPass(lower=False).apply(self.context, module)
-        self.finish.complete(self.context, module)
+        PartitionPass(lower=self.finish is None).apply(self.context, module)
+        if self.finish is not None:
+            self.finish.complete(self.context, module)
         simulation = simulate(module, profiles=self.profiles)
         peaks = zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True)
         occupied, needed = max(
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )
-        return PipelinedPlan(annotated, module, simulation, occupied, needed, layouts)
+        return FittedPlan(annotated, module, simulation, occupied, needed, layouts)
+
+    def check(self, plan: FittedPlan) -> None:
+        """Raises DistIRError for a plan that does not fit."""
+        if not plan.fits:
+            allowed = plan.needed / plan.occupied
+            what = "program" if self.finish is None else "pipeline"
+            raise DistIRError(
+                f"search-sharding: no layouts were found with which the {what} fits into "
+                f"{allowed:.6g} bytes per device; {plan.needed:.6g} bytes would do. Use more "
+                f"devices or stages, more micro-batches, or `activation-checkpoint` before "
+                f"the search"
+            )
 
 
 def replace_program(module: ModuleOp, other: ModuleOp) -> None:
