@@ -84,11 +84,14 @@ class _Writer:
         What to call a value: its own name, or else that of what it is in the function
         which computes it, at last the op that does.
         """
+        # The argument of a function that was entered by a call is that call's operand.
+        entered: list[CallOp] = []
         while not value.name_hint:
             owner = value.owner
             if isinstance(owner, CallOp):
                 body = functions(self.module)[owner.callee.string_value()].body.block
                 assert isinstance(value, OpResult) and body.last_op is not None
+                entered.append(owner)
                 value = body.last_op.operands[value.index]
             elif isinstance(owner, Operation):
                 return sanitized(owner.name.rpartition(".")[2]).lower()
@@ -96,7 +99,8 @@ class _Writer:
                 assert isinstance(value, BlockArgument)
                 function = owner.parent_op()
                 assert isinstance(function, FuncOp)
-                caller = self.callers.get(function.sym_name.data)
+                known = self.callers.get(function.sym_name.data)
+                caller = entered.pop() if entered else known
                 if caller is None:
                     return "x"
                 value = caller.operands[value.index]

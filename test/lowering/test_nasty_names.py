@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lowering_cases import run_here
 from programs import parse
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -192,3 +193,23 @@ def test_identifiers_differ() -> None:
         len({names.fresh("a.b", "x"), names.fresh("a_b", "x"), names.fresh("a b", "x")})
         == 3
     )
+
+
+def test_functions_that_return_their_argument() -> None:
+    """Without names: what the argument is depends on the call that is followed."""
+    module = parse("""
+func.func @main(%a: tensor<2xf32> {dist.role = "input", dist.name = "a"}) -> tensor<2xf32> {
+  %1 = func.call @outer(%a) : (tensor<2xf32>) -> tensor<2xf32>
+  %2 = func.call @same(%1) : (tensor<2xf32>) -> tensor<2xf32>
+  func.return %2 : tensor<2xf32>
+}
+func.func @outer(%0: tensor<2xf32>) -> tensor<2xf32> {
+  %1 = func.call @same(%0) : (tensor<2xf32>) -> tensor<2xf32>
+  func.return %1 : tensor<2xf32>
+}
+func.func @same(%0: tensor<2xf32>) -> tensor<2xf32> {
+  func.return %0 : tensor<2xf32>
+}
+""")
+    (values,) = run_here(module, [np.array([1, 2], np.float32)])
+    assert values.tolist() == [1, 2]
