@@ -14,7 +14,7 @@ with NVLink and 100 Gb/s between (`v100-roce`), a global batch of 64 (GPT) and 2
 paper gives neither its sequences, here 1,024 tokens as in Alpa's evaluation of the same
 models, nor its vocabulary, here 51,200. Every other layer of its MoE models has experts, and all MLPs
 have its D_ffn, which gives 2.40 and 10.2 billion parameters. CPU seconds are those of
-`auto-parallel` alone, and of its last run where a search was resumed.
+`auto-parallel` alone.
 """
 
 from __future__ import annotations
