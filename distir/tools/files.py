@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.parser import Parser
 from xdsl.passes import ModulePass
-from xdsl.printer import Printer
 from xdsl.universe import Universe
 
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
 from distir.passes import get_all_passes
+from distir.text import ProgramParser, ProgramPrinter
 from distir.weights import SUFFIX, load_weights, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -37,16 +36,16 @@ def new_context() -> Context:
 def read_program(path: Path, context: Context | None = None) -> ModuleOp:
     """Reads and verifies a module. Raises ParseError or VerifyException."""
     content = path.read_bytes().decode()
-    module = Parser(context or new_context(), content, str(path)).parse_module()
+    parser = ProgramParser(context or new_context(), content, str(path))
+    module = parser.parse_module()
     module.verify()
     return module
 
 
 def write_program(module: ModuleOp, path: Path) -> None:
-    """Writes a module as text."""
+    """Writes a module as text, with names for the types that it repeats."""
     with path.open("w") as stream:
-        Printer(stream=stream).print_op(module)
-        stream.write("\n")
+        ProgramPrinter(stream).print_program(module)
 
 
 def named_pass(name: str) -> ModulePass:

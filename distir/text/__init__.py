@@ -1,0 +1,9 @@
+"""
+Programs as `.mlir` text: a parser that is quick on the long lists of types and values
+of distributed programs, and a printer that gives repeated types a name.
+"""
+
+from distir.text.parser import ProgramParser
+from distir.text.printer import ProgramPrinter
+
+__all__ = ["ProgramParser", "ProgramPrinter"]

@@ -1,0 +1,113 @@
+"""A printer that gives the layouts and types of distributed tensors a name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import TextIO, cast
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.ir import Attribute
+from xdsl.printer import Printer
+
+from distir.dialects.dist import Layout, LayoutAttr, Shard
+
+MIN_USES = 3
+"""A type that stands in fewer places is spelled out where it stands."""
+
+
+class ProgramPrinter(Printer):
+    """
+    Prints a module as MLIR text, in which a tensor type that has a layout is defined once
+    and called by a name from then on:
+
+        !f32_8d_32t = tensor<8x32xf32, #dist.layout<@stage0, [{d}, {t}]>>
+
+    The name says what the type is: the element type, then for each dimension its size and
+    the axes that split it, then the axes over which the values are partial, and the mesh
+    where the module has several (`!bf16_64d_4096_sum_t_stage3`). Names are for people: two
+    types that would be called alike get numbers, and nothing reads anything out of them.
+    """
+
+    def __init__(self, stream: TextIO):
+        super().__init__(stream=stream)
+        self._aliases: dict[Attribute, str] = {}
+
+    def print_program(self, module: ModuleOp) -> None:
+        """Prints the definitions and the module, and ends the last line."""
+        uses = Counter(
+            type_ for type_ in _types(module) if _layout_of(type_) is not None
+        )
+        layouts = [_layout_of(type_) for type_ in uses]
+        show_mesh = len({layout.mesh for layout in layouts if layout}) > 1
+        taken = set[str]()
+        named: dict[Attribute, str] = {}
+        for type_, times in uses.items():
+            if times < MIN_USES:
+                continue
+            alias = _unique(_alias(type_, show_mesh), taken)
+            self.print_string(f"{alias} = ")
+            self.print_attribute(type_)
+            self.print_string("\n")
+            named[type_] = alias
+        self._aliases = named
+        self.print_op(module)
+        self.print_string("\n")
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        """Prints an attribute, by its name if it has one."""
+        if isinstance(attribute, TensorType):
+            alias = self._aliases.get(cast(Attribute, attribute))
+            if alias is not None:
+                self.print_string(alias)
+                return
+        super().print_attribute(attribute)
+
+
+def _types(module: ModuleOp) -> Iterator[Attribute]:
+    """The type of every value, once for each place where it is printed."""
+    for op in module.walk():
+        for region in op.regions:
+            for block in region.blocks:
+                yield from (arg.type for arg in block.args)
+        yield from (value.type for value in op.operands)
+        yield from (value.type for value in op.results)
+
+
+def _layout_of(type_: Attribute) -> Layout | None:
+    if isinstance(type_, TensorType):
+        encoding = type_.encoding
+        if isinstance(encoding, LayoutAttr):
+            return encoding.data
+    return None
+
+
+def _alias(type_: Attribute, show_mesh: bool) -> str:
+    """What a tensor type with a layout is called, before it is made unique."""
+    assert isinstance(type_, TensorType)
+    layout = _layout_of(type_)
+    assert layout is not None
+    shape = type_.get_shape()
+    sizes = zip(shape, layout.full_dims(len(shape)), strict=False)
+    parts = [str(type_.element_type), *[_dim(size, shards) for size, shards in sizes]]
+    for axis, monoid in layout.partial:
+        parts += [monoid, axis]
+    if show_mesh:
+        parts.append(layout.mesh)
+    return "!" + re.sub(r"\W", "_", "_".join(parts), flags=re.ASCII)
+
+
+def _dim(size: int, shards: Iterable[Shard]) -> str:
+    """A dimension of that size and what splits it."""
+    axes = (s.axis if s.run is None else f"{s.axis}{s.run}" for s in shards)
+    return f"{'dyn' if size < 0 else size}{''.join(axes)}"
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it if it is taken; takes it."""
+    names = (name if n == 1 else f"{name}_v{n}" for n in count(1))
+    found = next(n for n in names if n not in taken)
+    taken.add(found)
+    return found

@@ -1,0 +1,88 @@
+"""The quick parser reads what xDSL's reads, and refuses what that refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from distir.text import ProgramParser
+from distir.tools.files import new_context
+
+FILES = sorted((Path(__file__).parents[1] / "filecheck").rglob("*.mlir"))
+
+CONTEXT = new_context()
+"""Read into again and again: registering dialects takes longer than reading."""
+
+ALIASES = """
+!w = tensor<4x4xf32, #dist.layout<@mesh, [{}, {t}]>>
+device.mesh @mesh on @box <"t" = 2> [0 to 2]
+func.func @main(%0: !w, %a.b-c$: !w) -> (!w, !w) {
+  // A comment, with %names and "quotes.
+  %1, %2 = func.call @f(%0, %a.b-c$) {scope = "a \\22 } b"} : (!w, !w) -> (!w, !w)
+  %3:2 = func.call @f(%1, %2) : (!w,  !w) -> (!w, !w)
+  %4 = onnx.Relu(%3#1) {x = -1 : i64, y = [0x1F, 0], z = 1.5e-3 : f32} : (!w) -> !w
+  func.return %3#0, %4 : !w, !w
+}
+func.func private @f(!w, !w) -> (!w, !w)
+"""
+
+
+def _outcome(parser: type[Parser], text: str) -> ModuleOp | str:
+    """The module, or what is wrong with the text."""
+    try:
+        return parser(CONTEXT, text, "m.mlir").parse_module()
+    except (ParseError, VerifyException) as error:
+        return str(error)
+
+
+def _assert_same(text: str) -> None:
+    ours = _outcome(ProgramParser, text)
+    theirs = _outcome(Parser, text)
+    if isinstance(theirs, ModuleOp):
+        assert isinstance(ours, ModuleOp), ours
+        assert str(ours) == str(theirs)
+    else:
+        assert ours == theirs
+
+
+def test_every_lit_file_is_read_alike() -> None:
+    """Those that are in error included; they are many, so this is one test."""
+    assert len(FILES) > 100
+    for file in FILES:
+        for part in file.read_text().split("// -----"):
+            _assert_same(part)
+
+
+def test_aliases_tuples_and_comments() -> None:
+    _assert_same(ALIASES)
+    module = _outcome(ProgramParser, ALIASES)
+    assert isinstance(module, ModuleOp)
+    assert 'scope = "a \\22 } b"' in str(module)
+
+
+def test_lists_that_were_read_before_are_checked_again() -> None:
+    """A list of types is known by its text, but who uses it is checked each time."""
+    text = """
+      func.func @main(%0: tensor<4xf32>, %1: tensor<4xf32>) {
+        %2 = onnx.Add(%0, %1) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        %3 = onnx.Relu(%0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      }"""
+    assert isinstance(_outcome(Parser, text), str)
+    _assert_same(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_broken_text_gets_the_same_message(data: st.DataObject) -> None:
+    """A character is taken out, put in or put elsewhere, anywhere."""
+    text = ALIASES
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        new = data.draw(st.sampled_from(["", *' ,:#%!@(){}<>="-x0\n']))
+        text = text[:at] + new + text[at + data.draw(st.integers(0, 2)) :]
+    _assert_same(text)

@@ -1,0 +1,76 @@
+"""Programs are written with names for their types, and read back as they were."""
+
+from __future__ import annotations
+
+import io
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.text import ProgramParser, ProgramPrinter
+from distir.tools.files import new_context
+
+PROGRAM = """
+device.mesh @mesh on @box <"d" = 2, "t" = 2> [0 to 4]
+func.func @main(%x: tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>,
+                %w: tensor<16x32xf32, #dist.layout<@mesh, [{}, {t:8}]>>)
+                  -> tensor<8x32xf32, #dist.layout<@mesh, [{d}, {t:8}]>> {
+  %0 = onnx.Relu(%x) : (tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>) -> tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>
+  %1 = onnx.MatMul(%0, %w) : (tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>, tensor<16x32xf32, #dist.layout<@mesh, [{}, {t:8}]>>) -> tensor<8x32xf32, #dist.layout<@mesh, [{d}, {t:8}]>>
+  func.return %1 : tensor<8x32xf32, #dist.layout<@mesh, [{d}, {t:8}]>>
+}
+"""
+
+
+def _read(text: str) -> ModuleOp:
+    return ProgramParser(new_context(), text).parse_module()
+
+
+def _printed(module: ModuleOp) -> str:
+    stream = io.StringIO()
+    ProgramPrinter(stream).print_program(module)
+    return stream.getvalue()
+
+
+def test_a_type_that_is_used_often_has_a_name_that_says_what_it_is() -> None:
+    text = _printed(_read(PROGRAM))
+    definition = "!f32_8d_16 = tensor<8x16xf32, #dist.layout<@mesh, [{d}, {}]>>"
+    assert text.splitlines()[0] == definition
+    assert text.count("tensor<8x16xf32") == 1
+    assert "onnx.MatMul(%0, %w) : (!f32_8d_16, tensor<16x32xf32" in text
+
+
+def test_what_is_written_is_read_back_and_written_alike() -> None:
+    module = _read(PROGRAM)
+    text = _printed(module)
+    again = _read(text)
+    assert module.is_structurally_equivalent(again)
+    assert _printed(again) == text
+
+
+def test_a_sequential_program_is_spelled_out() -> None:
+    text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n  func.return %x : tensor<4xf32>\n}"
+    assert f"  {text.splitlines()[0]}\n" in _printed(_read(text))
+
+
+def test_types_of_several_meshes_and_like_names_are_told_apart() -> None:
+    """Two axes that make the same letters, and the same layout on two meshes."""
+    types = [
+        "tensor<8xf32, #dist.layout<@a, [{d, t}]>>",
+        "tensor<8xf32, #dist.layout<@a, [{dt}]>>",
+        "tensor<8xf32, #dist.layout<@b, [{dt}]>>",
+        "tensor<8xf32, #dist.layout<@b, [{}], partial sum {dt}>>",
+    ]
+    body = "\n".join(
+        f"func.func private @f{i}(%x: {t}, %y: {t}) -> {t} {{ func.return %x : {t} }}"
+        for i, t in enumerate(types)
+    )
+    module = _read(body)
+    text = _printed(module)
+    names = [line.split(" = ")[0] for line in text.splitlines() if line[0] == "!"]
+    assert names == [
+        "!f32_8dt_a",
+        "!f32_8dt_a_v2",
+        "!f32_8dt_b",
+        "!f32_8_sum_dt_b",
+    ]
+    assert module.is_structurally_equivalent(_read(text))
