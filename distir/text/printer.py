@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import TextIO, cast
+from typing import TextIO
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Attribute
@@ -33,13 +33,16 @@ class ProgramPrinter(Printer):
 
     def __init__(self, stream: TextIO):
         super().__init__(stream=stream)
-        self._aliases: dict[Attribute, str] = {}
+        self._aliases: dict[int, tuple[Attribute, str]] = {}
+        """By identity, as hashing a type takes long; what is in it stays alive."""
 
     def print_program(self, module: ModuleOp) -> None:
         """Prints the definitions and the module, and ends the last line."""
-        uses = Counter(
-            type_ for type_ in _types(module) if _layout_of(type_) is not None
-        )
+        objects = {id(type_): type_ for type_ in _types(module)}
+        uses = Counter[Attribute]()
+        for identity, times in Counter(map(id, _types(module))).items():
+            if _layout_of(objects[identity]) is not None:
+                uses[objects[identity]] += times
         layouts = [_layout_of(type_) for type_ in uses]
         show_mesh = len({layout.mesh for layout in layouts if layout}) > 1
         taken = set[str]()
@@ -52,18 +55,21 @@ class ProgramPrinter(Printer):
             self.print_attribute(type_)
             self.print_string("\n")
             named[type_] = alias
-        self._aliases = named
+        self._aliases = {
+            identity: (type_, named[type_])
+            for identity, type_ in objects.items()
+            if type_ in named
+        }
         self.print_op(module)
         self.print_string("\n")
 
     def print_attribute(self, attribute: Attribute) -> None:
         """Prints an attribute, by its name if it has one."""
-        if isinstance(attribute, TensorType):
-            alias = self._aliases.get(cast(Attribute, attribute))
-            if alias is not None:
-                self.print_string(alias)
-                return
-        super().print_attribute(attribute)
+        known = self._aliases.get(id(attribute))
+        if known is None:
+            super().print_attribute(attribute)
+        else:
+            self.print_string(known[1])
 
 
 def _types(module: ModuleOp) -> Iterator[Attribute]:
