@@ -55,11 +55,11 @@ def dimension(text: str) -> tuple[str, int]:
     return name, positive_integer(size)
 
 
-def add_cluster_arguments(parser: ArgumentParser) -> None:
+def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
     """The cluster that a program is distributed over, and its size."""
     parser.add_argument(
         "--cluster",
-        required=True,
+        required=required,
         metavar="NAME|FILE",
         help="dgx2, dgx-a100, dgx-h100, dgx-h200, v100-roce, cpu, or an .mlir file with a "
         "device.cluster",

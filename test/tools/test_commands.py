@@ -72,6 +72,31 @@ def test_import_writes_the_weights_beside_the_program(onnx_model: Path, model: P
     assert 'dist.weights = "model.safetensors"' in model.read_text()
 
 
+def test_a_sequential_program_is_distributed_and_simulated_without_a_file_between(
+    model: Path, distributed: Path, tmp_path: Path
+):
+    direct, through_file = tmp_path / "direct.json", tmp_path / "file.json"
+    options = ("--cluster", "dgx2", "-d", "2", "-t", "2", "--shard", "up.weight:1=t")
+    succeed("simulate", model, *options, "--json", direct)
+    succeed("simulate", distributed, "--json", through_file)
+    assert json.loads(direct.read_text()) == json.loads(through_file.read_text())
+
+
+def test_a_distribution_without_a_cluster(model: Path):
+    message = failure("simulate", model, "-d", "2", "--zero", "1")
+    assert "-d and --zero" in message and "--cluster" in message
+
+
+def test_simulating_a_distributed_program_under_another_distribution(distributed: Path):
+    message = failure("simulate", distributed, "--cluster", "dgx2", "-d", "4")
+    assert "distributed already" in message
+
+
+def test_a_comparison_takes_no_cluster(distributed: Path):
+    files = ("--diff", distributed, distributed)
+    assert "--diff" in failure("simulate", *files, "--cluster", "dgx2")
+
+
 def test_unresolved_dimension(onnx_model: Path, tmp_path: Path):
     message = failure("import", onnx_model, "-o", tmp_path / "model.mlir")
     assert "(batch)" in message and "--dim batch=SIZE" in message

@@ -1,15 +1,26 @@
-"""`distir simulate`: what a distributed program costs on its cluster."""
+"""
+`distir simulate`: what a distributed program costs on its cluster, or what a sequential one
+would cost, distributed like that.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from distir.tools.arguments import add_profile_argument
+from distir.tools.arguments import add_cluster_arguments, add_profile_argument
+from distir.tools.distribution import add_distribution_arguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", type=Path, nargs="?", metavar="dist.mlir")
+    parser.add_argument(
+        "program",
+        type=Path,
+        nargs="?",
+        metavar="program.mlir",
+        help="a distributed program; or a sequential one, which is distributed first, with "
+        "--cluster and the options of `distir distribute`",
+    )
     parser.add_argument(
         "--json", type=Path, metavar="out.json", help="write the numbers to a file"
     )
@@ -46,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     add_profile_argument(parser)
+    add_cluster_arguments(parser, required=False)
+    add_distribution_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,18 +68,47 @@ def run(arguments: argparse.Namespace) -> int:
         raise DistIRError(
             "give one program to simulate, or two to compare with --diff a.mlir b.mlir"
         )
-    return _one(arguments) if arguments.diff is None else _difference(arguments)
+    asked = _asked_distribution(arguments)
+    if asked and arguments.cluster is None:
+        raise DistIRError(
+            f"{' and '.join(asked)} distributes a sequential program; say over which "
+            f"cluster with --cluster"
+        )
+    if arguments.diff is not None:
+        if arguments.cluster is not None:
+            raise DistIRError(
+                "--diff compares two distributed programs; leave out --cluster and the "
+                "options that go with it"
+            )
+        return _difference(arguments)
+    return _one(arguments)
+
+
+def _asked_distribution(arguments: argparse.Namespace) -> list[str]:
+    """The options of `distribute` that were given, as they are written."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_cluster_arguments(parser, required=False)
+    add_distribution_arguments(parser)
+    return [
+        max(action.option_strings, key=len)
+        for action in parser._actions
+        if action.dest != "cluster"
+        and getattr(arguments, action.dest) != action.default
+    ]
 
 
 def _one(arguments: argparse.Namespace) -> int:
     from distir.interpreters.cost import MemoryReport, simulate, write_html
     from distir.interpreters.cost.simulation import write_json
+    from distir.tools.distribution import distributed_as_asked
     from distir.tools.files import read_program
     from distir.tools.reporting import progress
     from distir.tools.simulation_tables import print_memory, print_simulation
 
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
+    if arguments.cluster is not None:
+        distributed_as_asked(module, arguments)
     with progress("simulating"):
         result = simulate(module, flat=arguments.flat, profiles=arguments.profile)
         memory = MemoryReport.of(result) if arguments.memory else None
