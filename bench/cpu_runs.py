@@ -24,7 +24,7 @@ import numpy as np
 from cpu_programs import MODELS, Case, cases
 from scatter_plot import scatter_plot
 
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.lowering.calibration import Machine, Settings, calibrate
 from distir.lowering.timing import (
     TimedPackage,

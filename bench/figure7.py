@@ -23,7 +23,7 @@ from report import DOCUMENT
 from simulator import least
 
 from distir.errors import DistIRError
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.search import Evaluator, Space
 from distir.tools.svg import Chart, document, text
 

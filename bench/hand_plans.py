@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass

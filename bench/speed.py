@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.passes.search.programs import replace_cluster

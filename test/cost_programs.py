@@ -11,7 +11,7 @@ from xdsl.parser import Parser
 
 from distir.dialects import get_all_dialects
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
-from distir.interpreters.cost import (
+from distir.interpreters.simulator import (
     Cost,
     CostContext,
     Simulation,

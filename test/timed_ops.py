@@ -36,7 +36,7 @@ from xdsl.traits import Pure
 
 from distir.dialects.dist import NAME, ROLE, SCOPE
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
-from distir.interpreters.cost import Cost, CostContext, cost_function
+from distir.interpreters.simulator import Cost, CostContext, cost_function
 from distir.sharding.rule import Factor, Linear, Rule, shape_of, sharding_rule
 
 

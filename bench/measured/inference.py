@@ -18,7 +18,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
 from distir.frontends.gpt_decoding import build_gpt_decoding
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from measured.clusters import GPUS, cluster
 from measured.rows import Row

@@ -12,7 +12,7 @@ from typing import Any
 from xdsl.context import Context
 
 from distir.frontends.builders import build_mlp
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from measured.clusters import GPUS, cluster
 from measured.rows import Row

@@ -9,7 +9,7 @@ from xdsl.parser import Parser
 
 from distir.dialects import get_all_dialects
 from distir.dialects.device import ClusterOp
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 
 
 def seconds(text: str, on: ClusterOp, profile: str) -> float:

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.frontends.builders import build_gpt
-from distir.interpreters.cost import Simulation, simulate
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator import Simulation, simulate
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from measured.clusters import cluster

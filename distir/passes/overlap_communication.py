@@ -8,7 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.annotations import add_notes
 from distir.passes.options import DistIRPass
 from distir.passes.overlap.hoist import hoist_gathers

@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
-from distir.interpreters.cost.profile_files import load_profiles
+from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.passes.annotations import add_notes
 from distir.passes.distribute import (
     DistributePass,

@@ -9,7 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.hardware import load_cluster
-from distir.interpreters.cost import report, simulate, write_html
+from distir.interpreters.simulator import report, simulate, write_html
 from distir.passes.options import DistIRPass
 
 

@@ -14,10 +14,10 @@ from distir.tools.reporting import (
 )
 
 if TYPE_CHECKING:
-    from distir.interpreters.cost import Difference, MemoryReport, Simulation
-    from distir.interpreters.cost.difference import Side
-    from distir.interpreters.cost.memory_report import GroupMemory
-    from distir.interpreters.cost.time_report import Spent
+    from distir.interpreters.simulator import Difference, MemoryReport, Simulation
+    from distir.interpreters.simulator.reports.difference import Side
+    from distir.interpreters.simulator.reports.memory_report import GroupMemory
+    from distir.interpreters.simulator.reports.time_report import Spent
 
 _LISTED = 32
 """Lines of a table of devices."""
@@ -127,7 +127,7 @@ def _print_scopes(memory: GroupMemory) -> None:
 
 def print_difference(difference: Difference, names: tuple[str, str]) -> None:
     """How much longer the second program takes, and what for."""
-    from distir.interpreters.cost.time_report import Spent
+    from distir.interpreters.simulator.reports.time_report import Spent
 
     first, second = difference.first, difference.second
     step = _signed(difference.step)
@@ -202,6 +202,6 @@ def _percent(share: float) -> str:
 
 
 def _devices(devices: Sequence[int]) -> str:
-    from distir.interpreters.cost.program_description import device_ranges
+    from distir.interpreters.simulator.reports.program_description import device_ranges
 
     return device_ranges(devices)

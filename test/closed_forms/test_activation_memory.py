@@ -33,9 +33,9 @@ from xdsl.ir import Operation
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import onnx_element_type
 from distir.hardware import load_cluster
-from distir.interpreters.cost import Simulation, simulate
-from distir.interpreters.cost.memory_report import MemoryReport
-from distir.interpreters.cost.value_kinds import ACTIVATIONS, RECEIVED
+from distir.interpreters.simulator import Simulation, simulate
+from distir.interpreters.simulator.reports.memory_report import MemoryReport
+from distir.interpreters.simulator.reports.value_kinds import ACTIVATIONS, RECEIVED
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import entry_function, return_op, scope_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_programs import cluster, simulate_text
 from xdsl.dialects.builtin import FloatAttr
 
-from distir.interpreters.cost import Cost, CostContext, cost_function
+from distir.interpreters.simulator import Cost, CostContext, cost_function
 
 PARTIAL = "tensor<2x0xf32, #dist.layout<@m, partial sum {d}>>"
 WHOLE = "tensor<2x0xf32, #dist.layout<@m>>"

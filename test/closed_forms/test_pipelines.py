@@ -10,7 +10,7 @@ Closed forms of pipelines, by simulating whole training steps that the passes ma
   2021, section 3.3.1);
 - the bubble of ZB-H1 is a third of that of 1F1B (Qi et al. 2023).
 
-PP6, DistIR's synchronous sends, is in test/interpreters/cost/test_closed_forms.py.
+PP6, DistIR's synchronous sends, is in test/interpreters/simulator/test_closed_forms.py.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from timed_ops import timed_layers
 from xdsl.context import Context
 
 from distir.frontends.builders import build_gpt
-from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 

@@ -30,7 +30,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 

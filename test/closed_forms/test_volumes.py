@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import MeshOp
 from distir.frontends.builders import build_mlp
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass

@@ -16,7 +16,7 @@ from xdsl.ir import Operation
 
 from distir.frontends.builders import LAYER, build_gpt
 from distir.hardware import load_cluster
-from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import (

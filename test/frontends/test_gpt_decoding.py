@@ -10,9 +10,9 @@ from distir.frontends.builders import build_gpt
 from distir.frontends.decoder import cache_names
 from distir.frontends.gpt_decoding import build_gpt_decoding
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.program import argument_names, entry_function
 

@@ -14,9 +14,9 @@ from xdsl.dialects.func import CallOp
 
 from distir.gradients.reverse import FORWARD
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import (
     ActivationCheckpointPass,
     saved_values,

@@ -17,9 +17,9 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.cost import simulate
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.auto_parallel import AutoParallelPass
 from distir.passes.search import (

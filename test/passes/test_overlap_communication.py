@@ -17,8 +17,8 @@ from xdsl.dialects.func import CallOp
 from distir.dialects import collective
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
-from distir.interpreters.cost import simulate
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass

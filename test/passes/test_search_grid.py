@@ -19,9 +19,9 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.search import (
     Configuration,

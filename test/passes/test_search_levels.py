@@ -17,7 +17,7 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import add_mesh

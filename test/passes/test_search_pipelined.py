@@ -19,8 +19,8 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.cost import simulate
 from distir.interpreters.inputs import random_arguments
+from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.annotations import read_notes
 from distir.passes.differentiate import DifferentiatePass

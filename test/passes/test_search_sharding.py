@@ -19,9 +19,9 @@ from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
-from distir.interpreters.cost import Simulation, simulate
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
+from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.annotations import read_notes
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import add_mesh

@@ -14,7 +14,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.search.sharding import search_sharding
 from distir.passes.search.sharding_choice import annotate

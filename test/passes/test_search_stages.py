@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.dist import STAGE
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
 from distir.passes.pipelines.stages import mark

@@ -9,7 +9,7 @@ import pytest
 from command_line import failure, succeed
 
 import distir.lowering.calibration as calibration
-from distir.interpreters.cost.measured import OpFigures
+from distir.interpreters.simulator.profiles.measured import OpFigures
 from distir.lowering.calibration.fit import LinkFit, OpFit, Residual, Sample
 from distir.lowering.calibration.machine import PASSING, Machine
 

@@ -29,7 +29,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         "[load() for load in get_all_passes().values()]",
         "import distir.tools.cli; distir.tools.cli.argument_parser()",
         "import distir.universe",
-        "import distir.sharding.rules, distir.hardware, distir.interpreters.cost",
+        "import distir.sharding.rules, distir.hardware, distir.interpreters.simulator",
     ],
 )
 def test_torch_is_not_imported(code: str):

@@ -10,7 +10,7 @@ import pytest
 from command_line import failure, succeed, write_program
 from onnx import TensorProto, helper, numpy_helper
 
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.program import argument_names, argument_roles, entry_function
 from distir.tools.distir_opt import main as distir_opt
 from distir.tools.files import read_program

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.errors import DistIRError
-from distir.interpreters.cost.measured import OpFigures
+from distir.interpreters.simulator.profiles.measured import OpFigures
 
 CACHES = (0.0, 2.0**17, 2.0**18, 2.0**19, 2.0**20, 2.0**21, 2.0**22)
 """Sizes in bytes from which on an op may be slower; 0: it is not."""

@@ -11,7 +11,7 @@ from typing import Any
 from xdsl.printer import Printer
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.lowering.calibration.fit import LinkFit, OpFit, Residual
 from distir.lowering.calibration.samples import OpFits
 

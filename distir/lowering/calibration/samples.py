@@ -12,10 +12,10 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_values import bytes_per_element
-from distir.interpreters.cost.costs import Cost, CostContext, cost_of
-from distir.interpreters.cost.hardware import DeviceKind
-from distir.interpreters.cost.measured import figures_of
-from distir.interpreters.cost.work import Work
+from distir.interpreters.simulator.costs.hardware import DeviceKind
+from distir.interpreters.simulator.costs.op_costs import Cost, CostContext, cost_of
+from distir.interpreters.simulator.profiles.measured import figures_of
+from distir.interpreters.simulator.work import Work
 from distir.lowering.calibration.fit import OpFit, Sample, fit_op
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.program import entry_function

@@ -21,7 +21,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective import AllGatherOp, CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
-from distir.interpreters.cost.costs import VIEWS
+from distir.interpreters.simulator.costs.op_costs import VIEWS
 from distir.passes.overlap.sink import REDUCTIONS
 
 Arrivals = tuple[int, ...]

@@ -8,7 +8,7 @@ from math import inf
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.interpreters.cost import MemoryReport, Simulation, simulate
+from distir.interpreters.simulator import MemoryReport, Simulation, simulate
 from distir.passes.annotations import add_notes
 from distir.passes.search.auto import AutoSearch
 from distir.passes.search.evaluate import Evaluator, Outcome, distribute_as

@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.onnx_values import bytes_per_element
-from distir.interpreters.cost import simulate
-from distir.interpreters.cost.hardware import Hardware
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.passes.search.grid import Configuration
 from distir.program import argument_roles, entry_function
 

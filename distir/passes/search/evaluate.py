@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
-from distir.interpreters.cost import simulate
+from distir.interpreters.simulator import simulate
 from distir.passes.distribute import MESH, DistributePass
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.overlap_communication import OverlapCommunicationPass

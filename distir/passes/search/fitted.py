@@ -11,9 +11,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.interpreters.cost import Simulation, simulate
-from distir.interpreters.cost.hardware import Hardware
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator import Simulation, simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.passes.search.layout_graph import ChosenLayouts

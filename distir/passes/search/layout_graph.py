@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.annotations import requested_layout
 from distir.passes.search.micro_batch_prices import MicroBatchPrices, Shares
 from distir.passes.search.over_time import before_devices, has_time, split_over_time

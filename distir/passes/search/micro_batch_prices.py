@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Block
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.pipelines.over_time import (
     micro_batch_type,
     whole_type,

@@ -13,9 +13,9 @@ from xdsl.universe import Universe
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
-from distir.interpreters.cost.hardware import Hardware
-from distir.interpreters.cost.profile_files import load_profiles
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.profiles.files import load_profiles
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.search.requests import Requests
 from distir.program import argument_roles, entry_function, updated_arguments
 

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
-from distir.interpreters.cost import Simulation
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator import Simulation
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.distribute import (
     DistributePass,

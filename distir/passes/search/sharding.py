@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.interpreters.cost.profiles import Profile
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.search.layout_graph import (
     ChosenLayouts,
     LayoutGraph,

@@ -13,12 +13,21 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout, with_layout
 from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
-from distir.interpreters.cost.costs import VIEWS, Cost, CostContext, cost_of
-from distir.interpreters.cost.hardware import Hardware
-from distir.interpreters.cost.placement import NotUniform, Placement, UniformPlacement
-from distir.interpreters.cost.profiles import Profile
-from distir.interpreters.cost.transfers import transfers_of
-from distir.interpreters.cost.work import Work
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.costs.op_costs import (
+    VIEWS,
+    Cost,
+    CostContext,
+    cost_of,
+)
+from distir.interpreters.simulator.engine.device_map import (
+    DeviceMap,
+    NotUniform,
+    UniformDeviceMap,
+)
+from distir.interpreters.simulator.engine.transfers import transfers_of
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.interpreters.simulator.work import Work
 from distir.passes.lower_reshard import op_of_step
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
@@ -46,9 +55,9 @@ class SimulatedPrices:
         self.kinds = hardware.distinct_kinds(mesh.devices)
         meshes, names = {mesh.name: mesh}, [mesh.name]
         try:
-            self.placement: Placement = UniformPlacement(meshes, names, hardware)
+            self.device_map: DeviceMap = UniformDeviceMap(meshes, names, hardware)
         except NotUniform:
-            self.placement = Placement(meshes, names, hardware)
+            self.device_map = DeviceMap(meshes, names, hardware)
         self._bytes: dict[tuple[int, Layout], int] = {}
         self._reshards: dict[tuple[int, Layout, Layout], float] = {}
         self._plans: dict[
@@ -175,11 +184,11 @@ class SimulatedPrices:
 
     def _communication(self, op: Operation) -> float:
         self._seen += [op.operands[0].type, op.results[0].type]
-        transfers = transfers_of(op, self.placement)
+        transfers = transfers_of(op, self.device_map)
         if transfers is not None:
             return sum(float(np.max(t.seconds)) for t in transfers)
         sizes = [
-            tuple(self.placement.bytes_of(v, op) for v in values)
+            tuple(self.device_map.bytes_of(v, op) for v in values)
             for values in (op.operands, op.results)
         ]
         work = Work(rule_for(op), {})

@@ -12,9 +12,9 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import SCOPE
-from distir.interpreters.cost import simulate
-from distir.interpreters.cost.hardware import Hardware
-from distir.interpreters.cost.plan import Plan, Step
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.pipelines.structure import Structure
@@ -49,8 +49,8 @@ class OpCosts:
         run = simulate(copy).run
         known = {f"op {i}": op for i, op in enumerate(ops)}
         seconds = dict.fromkeys(ops, 0.0)
-        _Totals(known, seconds).add(run.plan)
-        return OpCosts(seconds, run.placement.hardware)
+        _Totals(known, seconds).add(run.compiled)
+        return OpCosts(seconds, run.device_map.hardware)
 
 
 class _Totals:
@@ -62,12 +62,12 @@ class _Totals:
         self._of_plans: dict[int, float] = {}
         self._calls: dict[int, list[tuple[Operation, float]]] = {}
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: CompiledFunction) -> None:
         """Adds the steps of a function each time that it is called."""
         for op, seconds in self._by_op(plan):
             self._seconds[op] += seconds
 
-    def _by_op(self, plan: Plan) -> Sequence[tuple[Operation, float]]:
+    def _by_op(self, plan: CompiledFunction) -> Sequence[tuple[Operation, float]]:
         if id(plan) not in self._calls:
             found: dict[Operation, float] = {}
             for step in plan.steps:
@@ -80,14 +80,14 @@ class _Totals:
             self._calls[id(plan)] = list(found.items())
         return self._calls[id(plan)]
 
-    def _of_step(self, step: Step) -> float:
+    def _of_step(self, step: CompiledOp) -> float:
         """Seconds of a step on its slowest device."""
         if step.callee is not None:
             return self._of_plan(step.callee)
         transfers = sum(float(np.max(t.seconds)) for t in step.transfers)
         return float(np.max(step.seconds)) + transfers
 
-    def _of_plan(self, plan: Plan) -> float:
+    def _of_plan(self, plan: CompiledFunction) -> float:
         if id(plan) not in self._of_plans:
             self._of_plans[id(plan)] = sum(self._of_step(s) for s in plan.steps)
         return self._of_plans[id(plan)]

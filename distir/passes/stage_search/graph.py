@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
-from distir.interpreters.cost.communication import send_seconds
-from distir.interpreters.cost.hardware import Hardware
+from distir.interpreters.simulator.costs.communication import send_seconds
+from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.passes.pipelines.balance import layer_positions
 from distir.passes.pipelines.homes import Homes, stages_reached
 from distir.passes.pipelines.kinds import Kind

@@ -10,7 +10,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from distir.interpreters.cost import Simulation, simulate
+from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.pipeline import PipelinePass
 from distir.passes.pipelines.stages import mark, take_marks

@@ -98,8 +98,8 @@ def _asked_distribution(arguments: argparse.Namespace) -> list[str]:
 
 
 def _one(arguments: argparse.Namespace) -> int:
-    from distir.interpreters.cost import MemoryReport, simulate, write_html
-    from distir.interpreters.cost.simulation import write_json
+    from distir.interpreters.simulator import MemoryReport, simulate, write_html
+    from distir.interpreters.simulator.simulation import write_json
     from distir.tools.distribution import distributed_as_asked
     from distir.tools.files import read_program
     from distir.tools.reporting import progress
@@ -127,8 +127,8 @@ def _one(arguments: argparse.Namespace) -> int:
 
 def _difference(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
-    from distir.interpreters.cost import Difference, Simulation, simulate
-    from distir.interpreters.cost.simulation import write_json
+    from distir.interpreters.simulator import Difference, Simulation, simulate
+    from distir.interpreters.simulator.simulation import write_json
     from distir.tools.files import read_program
     from distir.tools.reporting import progress
     from distir.tools.simulation_tables import print_difference

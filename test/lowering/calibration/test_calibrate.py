@@ -10,9 +10,9 @@ import pytest
 
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
-from distir.interpreters.cost import simulate
-from distir.interpreters.cost.measured import OpFigures, figures_of
-from distir.interpreters.cost.profile_files import load_profile
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.profiles.files import load_profile
+from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.lowering.calibration import Machine, Settings, calibrate
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes

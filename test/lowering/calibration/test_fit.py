@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distir.errors import DistIRError
-from distir.interpreters.cost.measured import OpFigures
+from distir.interpreters.simulator.profiles.measured import OpFigures
 from distir.lowering.calibration.fit import (
     Residual,
     Sample,

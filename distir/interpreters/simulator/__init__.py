@@ -1,0 +1,35 @@
+"""
+The simulator: how long a program takes on a cluster, and how much memory it needs.
+
+- `profiles`: what devices and links reach in practice, read from files;
+- `costs`: a cluster as numbers, and what ops and communication cost on it;
+- `engine`: compiles each function once (`compiled.py`), and runs the compiled functions on
+  one clock per device (`machine.py`), calls by their summaries (`summaries.py`);
+- `reports`: where time and memory go, found by following the program while it is executed
+  once more, op by op (`engine/following.py`).
+"""
+
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+)
+from distir.interpreters.simulator.reports.difference import Difference
+from distir.interpreters.simulator.reports.html_report import write_html
+from distir.interpreters.simulator.reports.memory_report import MemoryReport
+from distir.interpreters.simulator.reports.time_report import TimeReport
+from distir.interpreters.simulator.simulate import simulate
+from distir.interpreters.simulator.simulation import Simulation, report
+
+__all__ = [
+    "Cost",
+    "CostContext",
+    "Difference",
+    "MemoryReport",
+    "Simulation",
+    "TimeReport",
+    "cost_function",
+    "report",
+    "simulate",
+    "write_html",
+]

@@ -1,0 +1,1 @@
+"""What ops and communication cost on a cluster."""

@@ -1,0 +1,262 @@
+"""
+The time that communication takes: alpha-beta models over the levels of links.
+
+A group of devices is reduced to its `Topology`: at each level of links the number of
+blocks that communicate through it. Bandwidth-optimal rings run level by level, innermost
+first, on what the level inside has left to do: a reduce-scatter of S bytes over g devices
+of a node and then N nodes costs `(g-1)(a + S/(g B))` inside and `(N-1)(a' + S/(g N B'))`
+outside. An all-reduce is a reduce-scatter and an all-gather.
+
+With a profile, links reach a share of their bandwidth, what is added up or copied also
+moves through the memory, every collective has an overhead, and libraries choose: between
+rings level by level, one ring of all devices whose levels are busy at the same time, and,
+for an all-reduce, two trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log2
+
+from distir.interpreters.simulator.costs.hardware import Hardware, LinkLevel
+from distir.interpreters.simulator.profiles.profile import LinkFigures
+
+
+@dataclass(frozen=True)
+class Stage:
+    """
+    One level of a group: `blocks` parts of the group, each of `inner` devices that the
+    levels inside connect already, talk through `level`. `sharing` devices of each block
+    below the level use it at the same time, those of other groups too. `kind` is what they
+    do, which profiles may have figures for.
+    """
+
+    level: LinkLevel
+    blocks: int
+    inner: int
+    sharing: int = 1
+    kind: str = ""
+
+    @property
+    def figures(self) -> LinkFigures | None:
+        """What the level reaches in practice; None without a profile."""
+        figures = self.level.figures
+        return None if figures is None else figures.of_kind(self.kind)
+
+    @property
+    def devices(self) -> int:
+        """The devices of the group that this level and those inside connect."""
+        return self.blocks * self.inner
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s that each device of the group gets, in each direction."""
+        level = self.level
+        bandwidth = level.bandwidth
+        if level.block_bandwidth is not None:
+            bandwidth = min(bandwidth, level.block_bandwidth / self.sharing)
+        figures = self.figures
+        return bandwidth if figures is None else bandwidth * figures.share(self.devices)
+
+    @property
+    def latency(self) -> float:
+        """Seconds per message."""
+        figures = self.figures
+        return self.level.latency if figures is None else figures.latency
+
+    @property
+    def per_copied_byte(self) -> float:
+        """Seconds for a byte that is added up or copied on its way."""
+        figures = self.figures
+        return 0.0 if figures is None else 1 / figures.copy_bandwidth
+
+
+Topology = tuple[Stage, ...]
+"""The levels that a group crosses, innermost first; empty for a single device."""
+
+
+def topology(group: Sequence[int], hardware: Hardware) -> Topology:
+    """
+    The levels that a group of devices crosses. A group that is spread unevenly over the
+    blocks of a level is treated as one ring over the outermost level that it crosses.
+    """
+    stages: list[Stage] = []
+    inner = 1
+    size = len(group)
+    even = True
+    for within, level in zip((None, *hardware.levels), hardware.levels, strict=False):
+        if inner == size:
+            break
+        counts: dict[int, int] = {}
+        for device in group:
+            block = device // level.span
+            counts[block] = counts.get(block, 0) + 1
+        if len(counts) == 1 and not even:
+            return (Stage(hardware.level_within(level, None, group), size, 1),)
+        count = min(counts.values())
+        even = even and max(counts.values()) == count and count % inner == 0
+        if even and count > inner:
+            slowest = hardware.level_within(level, within, group)
+            stages.append(Stage(slowest, count // inner, inner))
+            inner = count
+    return tuple(stages)
+
+
+def shared(
+    groups: Sequence[Sequence[int]], topologies: Sequence[Topology], hardware: Hardware
+) -> list[Topology]:
+    """
+    The topologies of groups that communicate at the same time: with how many others of
+    its block a device shares each level whose blocks have a bandwidth of their own.
+    """
+    found = list(topologies)
+    for inner, level in zip((None, *hardware.levels), hardware.levels, strict=False):
+        if level.block_bandwidth is None:
+            continue
+        span = 1 if inner is None else inner.span
+        users: dict[int, int] = {}
+        crossing = [
+            (i, j)
+            for i, stages in enumerate(found)
+            for j, stage in enumerate(stages)
+            if stage.level.name == level.name
+        ]
+        for i, _ in crossing:
+            for device in groups[i]:
+                users[device // span] = users.get(device // span, 0) + 1
+        for i, j in crossing:
+            sharing = max(users[device // span] for device in groups[i])
+            stages = list(found[i])
+            stages[j] = replace(stages[j], sharing=sharing)
+            found[i] = tuple(stages)
+    return found
+
+
+def of_kind(kind: str, stages: Topology) -> Topology:
+    """The levels with the figures for a kind of communication, such as `all_reduce`."""
+    return tuple([replace(stage, kind=kind) for stage in stages])
+
+
+def _overhead(stages: Topology) -> float:
+    """Seconds that a collective takes however small it is; none without a profile."""
+    figures = [stage.figures for stage in stages]
+    return max((f.overhead for f in figures if f is not None), default=0.0)
+
+
+def _is_profiled(stages: Topology) -> bool:
+    return bool(stages) and stages[-1].level.profile is not None
+
+
+def _level_by_level(size: float, stages: Topology) -> float:
+    """Seconds of a reduce-scatter or all-gather of a buffer of `size` bytes."""
+    seconds = 0.0
+    for stage in stages:
+        n = stage.blocks
+        part = size / stage.inner
+        seconds += (n - 1) * (stage.latency + part / (n * stage.bandwidth))
+        seconds += part * stage.per_copied_byte / 2
+    return seconds
+
+
+def _one_ring(size: float, stages: Topology) -> float:
+    """
+    The same along rings of all devices, as many as a block has, each of which enters and
+    leaves every block through another device: all levels work at the same time.
+    """
+    devices = stages[-1].devices
+    latency = sum((s.blocks - 1) * s.latency * devices / s.devices for s in stages)
+    slowest = min(stage.bandwidth * stage.inner for stage in stages)
+    copied = size * stages[0].per_copied_byte / 2
+    return latency + (devices - 1) / devices * size / slowest + copied
+
+
+def _ring_pass(size: float, stages: Topology) -> float:
+    if not _is_profiled(stages) or len(stages) == 1:
+        return _level_by_level(size, stages)
+    return min(_level_by_level(size, stages), _one_ring(size, stages))
+
+
+def tree_all_reduce_seconds(size: float, stages: Topology) -> float:
+    """
+    Seconds of an all-reduce of `size` bytes up and down two binary trees of blocks, each
+    of which carries one half.
+    """
+    if not stages:
+        return 0.0
+    latency = sum(2 * log2(s.blocks) * s.latency for s in stages)
+    slowest = min(stage.bandwidth * stage.inner for stage in stages)
+    return latency + 2 * size / slowest + size * stages[0].per_copied_byte
+
+
+def all_reduce_seconds(size: float, stages: Topology) -> float:
+    """
+    Seconds of an all-reduce of `size` bytes. Where the outermost level reduces in the
+    fabric, every device sends its part up once and gets the sum back.
+    """
+    if stages and stages[-1].level.in_fabric_reduction:
+        outer = stages[-1]
+        part = size / outer.inner
+        in_fabric = 2 * outer.latency + part / outer.bandwidth
+        return 2 * _ring_pass(size, stages[:-1]) + in_fabric + _overhead(stages)
+    seconds = 2 * _ring_pass(size, stages)
+    if _is_profiled(stages):
+        seconds = min(seconds, tree_all_reduce_seconds(size, stages))
+    return seconds + _overhead(stages)
+
+
+def all_gather_seconds(size: float, stages: Topology) -> float:
+    """Seconds of an all-gather whose result has `size` bytes on each device."""
+    return _ring_pass(size, stages) + _overhead(stages)
+
+
+def reduce_scatter_seconds(size: float, stages: Topology) -> float:
+    """Seconds of a reduce-scatter whose operand has `size` bytes on each device."""
+    return _ring_pass(size, stages) + _overhead(stages)
+
+
+def all_to_all_seconds(size: float, stages: Topology) -> float:
+    """
+    Seconds in which each device exchanges equal parts of a buffer of `size` bytes with
+    all others of the group, one after the other; also those in which the root of a
+    gather or scatter exchanges its parts of the whole buffer.
+    """
+    devices = stages[-1].devices if stages else 1
+    seconds = _overhead(stages)
+    for stage in stages:
+        peers = (stage.blocks - 1) * stage.inner
+        seconds += peers * stage.latency + peers / devices * size / stage.bandwidth
+    return seconds
+
+
+def broadcast_seconds(size: float, stages: Topology) -> float:
+    """
+    Seconds to pass `size` bytes along a chain of all devices of the group, in pieces, so
+    that the slowest link is always busy; also those of a reduction to one device.
+    """
+    if not stages:
+        return 0.0
+    slowest = min(stage.bandwidth for stage in stages)
+    latency = sum((s.blocks - 1) * s.latency for s in stages)
+    return size / slowest + latency + _overhead(stages)
+
+
+def shift_seconds(size: float, stages: Topology) -> float:
+    """Seconds in which each device passes `size` bytes to the next one of the group."""
+    if not stages:
+        return 0.0
+    slowest = max(s.latency + size / s.bandwidth for s in stages)
+    return slowest + _overhead(stages)
+
+
+def send_seconds(
+    size: float, source: int, target: int, hardware: Hardware, sharing: int = 1
+) -> float:
+    """
+    Seconds to send `size` bytes from one device to another while `sharing` devices of
+    its block send; 0 to itself.
+    """
+    if source == target:
+        return 0.0
+    level = hardware.level_between(source, target)
+    return shift_seconds(size, (Stage(level, 2, 1, sharing, "send"),))

@@ -1,0 +1,251 @@
+"""A cluster as plain numbers: what the cost functions compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from xdsl.dialects.builtin import FloatAttr
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp, RouteOp
+from distir.errors import DistIRError
+from distir.interpreters.simulator.profiles.profile import LinkFigures, Profile
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """
+    One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
+    element type (`default` serves the others), seconds from issuing an op to its start,
+    bytes that memory is handed out in multiples of, bytes that libraries keep throughout,
+    and those for each group of devices that it communicates with; what it reaches in
+    practice.
+    """
+
+    name: str
+    memory: int
+    memory_bandwidth: float
+    peak_flops: Mapping[str, float]
+    launch_latency: float
+    allocation_block: int = 1
+    library_memory: int = 0
+    communicator_memory: int = 0
+    profile: Profile | None = None
+
+    @staticmethod
+    def of(op: KindOp, profile: Profile | None = None) -> DeviceKind:
+        """The kind that a `device.kind` declares."""
+        rates = {
+            name: rate.value.data
+            for name, rate in op.peak_flops.data.items()
+            if isinstance(rate, FloatAttr)
+        }
+        return DeviceKind(
+            op.sym_name.data,
+            op.memory.value.data,
+            op.memory_bandwidth.value.data,
+            rates,
+            op.launch_latency.value.data,
+            1 if op.allocation_block is None else op.allocation_block.value.data,
+            0 if op.library_memory is None else op.library_memory.value.data,
+            0 if op.communicator_memory is None else op.communicator_memory.value.data,
+            profile,
+        )
+
+    def peak(self, element_type: str) -> float:
+        """FLOP/s for an element type such as `f16`. Raises DistIRError."""
+        rate = self.peak_flops.get(element_type, self.peak_flops.get("default"))
+        if rate is None:
+            raise DistIRError(
+                f"device kind @{self.name} gives no peak_flops for {element_type}; add "
+                f"it to the cluster, or a `default`"
+            )
+        return rate
+
+
+@dataclass(frozen=True)
+class LinkLevel:
+    """
+    Consecutive groups of `span` devices reach each other at `bandwidth` bytes/s per
+    device and direction, `latency` seconds per message.
+    """
+
+    name: str
+    span: int
+    bandwidth: float
+    latency: float
+    in_fabric_reduction: bool
+    block_bandwidth: float | None = None
+    profile: Profile | None = field(default=None, compare=False)
+
+    @property
+    def figures(self) -> LinkFigures | None:
+        """What it reaches in practice; None without a profile. Raises DistIRError."""
+        return None if self.profile is None else self.profile.link(self.name)
+
+    @staticmethod
+    def of(op: LinkOp, profile: Profile | None = None) -> LinkLevel:
+        """The level that a `device.link` declares."""
+        reduces = op.in_fabric_reduction
+        return LinkLevel(
+            op.sym_name.data,
+            op.spans.value.data,
+            op.bandwidth.value.data,
+            op.latency.value.data,
+            reduces is not None and bool(reduces.value.data),
+            None if op.block_bandwidth is None else op.block_bandwidth.value.data,
+            profile,
+        )
+
+
+@dataclass(frozen=True)
+class Route:
+    """Links between devices of two sets that are not as those of their level."""
+
+    first: frozenset[int]
+    second: frozenset[int]
+    bandwidth: float
+    latency: float
+
+    @staticmethod
+    def of(op: RouteOp) -> Route:
+        """What a `device.route` declares."""
+        return Route(
+            frozenset(op.first.data),
+            frozenset(op.second.data),
+            op.bandwidth.value.data,
+            op.latency.value.data,
+        )
+
+    def joins(self, first: int, second: int) -> bool:
+        """Whether messages between the two devices take it."""
+        return (first in self.first and second in self.second) or (
+            first in self.second and second in self.first
+        )
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """
+    The kind of each device, by device id, the levels of links, innermost first, and links
+    that differ from these.
+    """
+
+    name: str
+    kinds: tuple[DeviceKind, ...]
+    levels: tuple[LinkLevel, ...]
+    routes: tuple[Route, ...] = ()
+
+    @staticmethod
+    def of(cluster: ClusterOp, profiles: Sequence[Profile] = ()) -> Hardware:
+        """
+        What a `device.cluster` declares, with a profile for each of its kinds of devices
+        or none at all. Links have the figures of the first of them that knows the link.
+        Raises DistIRError.
+        """
+        of_kind = _profiles_by_kind(cluster, profiles)
+        by_device: dict[int, DeviceKind] = {}
+        for op in cluster.kinds:
+            kind = DeviceKind.of(op, of_kind.get(op.sym_name.data))
+            by_device.update(dict.fromkeys(op.devices.data, kind))
+        return Hardware(
+            cluster.sym_name.data,
+            tuple(by_device[i] for i in range(len(by_device))),
+            tuple(
+                LinkLevel.of(op, _link_profile(op, profiles)) for op in cluster.links
+            ),
+            tuple(Route.of(op) for op in cluster.routes),
+        )
+
+    @property
+    def has_profiles(self) -> bool:
+        """Whether profiles say what the kinds of devices reach in practice."""
+        return self.kinds[0].profile is not None
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all devices are of one kind."""
+        return len(set(map(id, self.kinds))) == 1
+
+    def distinct_kinds(self, devices: Sequence[int]) -> list[DeviceKind]:
+        """The kinds among these devices; that of device 0 if there are none."""
+        if self.is_uniform or not devices:
+            return [self.kinds[0]]
+        return list({id(self.kinds[i]): self.kinds[i] for i in devices}.values())
+
+    def level_between(self, first: int, second: int) -> LinkLevel:
+        """The innermost level that connects two devices, as it is between them."""
+        for level in self.levels:
+            if first // level.span == second // level.span:
+                for route in self.routes:
+                    if route.joins(first, second):
+                        return self._changed(level, route.bandwidth, route.latency)
+                return level
+        raise DistIRError(
+            f"no link of cluster @{self.name} connects devices {first} and {second}"
+        )
+
+    def level_within(
+        self, level: LinkLevel, inner: LinkLevel | None, group: Sequence[int]
+    ) -> LinkLevel:
+        """
+        A level for a group of devices that talk through it, between the groups of the level
+        inside: as slow as the slowest link that a ring through all of them may take.
+        """
+        for route in self.routes:
+            sides = [[d for d in group if d in s] for s in (route.first, route.second)]
+            if any(
+                inner is None or a // inner.span != b // inner.span
+                for a in sides[0]
+                for b in sides[1]
+                if a // level.span == b // level.span
+            ):
+                bandwidth = min(level.bandwidth, route.bandwidth)
+                latency = max(level.latency, route.latency)
+                level = self._changed(level, bandwidth, latency)
+        return level
+
+    @cached_property
+    def _changed_levels(self) -> dict[tuple[int, float, float], LinkLevel]:
+        return {}
+
+    def _changed(self, level: LinkLevel, bandwidth: float, latency: float) -> LinkLevel:
+        """The level with other figures; equal ones are one object."""
+        key = level.span, bandwidth, latency
+        if key not in self._changed_levels:
+            changed = replace(level, bandwidth=bandwidth, latency=latency)
+            self._changed_levels[key] = changed
+        return self._changed_levels[key]
+
+
+def _profiles_by_kind(
+    cluster: ClusterOp, profiles: Sequence[Profile]
+) -> dict[str, Profile]:
+    kinds = [op.sym_name.data for op in cluster.kinds]
+    shown = ", ".join(f"@{kind}" for kind in kinds)
+    found: dict[str, Profile] = {}
+    for profile in profiles:
+        if profile.device not in kinds:
+            raise DistIRError(
+                f"profile {profile.name} is for device @{profile.device}, but cluster "
+                f"@{cluster.sym_name.data} has {shown}; choose a profile for these"
+            )
+        if profile.device in found:
+            raise DistIRError(
+                f"profiles {found[profile.device].name} and {profile.name} are both for "
+                f"device @{profile.device}; choose one of them"
+            )
+        found[profile.device] = profile
+    missing = [kind for kind in kinds if kind not in found]
+    if found and missing:
+        raise DistIRError(
+            f"no profile is for device @{missing[0]} of cluster "
+            f"@{cluster.sym_name.data}; give one for each of {shown}, or none"
+        )
+    return found
+
+
+def _link_profile(op: LinkOp, profiles: Sequence[Profile]) -> Profile | None:
+    knowing = [p for p in profiles if op.sym_name.data in p.links]
+    return next(iter(knowing or profiles), None)

@@ -1,0 +1,277 @@
+"""
+What an op costs on one device: a registry of functions by op name.
+
+```python
+@cost_function("toy.scale")
+def scale(context: CostContext) -> Cost:
+    return context.roofline(moved=2 * sum(context.result_bytes))
+```
+
+Ops without a function follow the roofline: the floating-point operations that their
+sharding rule counts, or the bytes of their operands and results, whichever takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation
+
+from distir.dialects.onnx_values import ElementType
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.hardware import DeviceKind
+from distir.interpreters.simulator.fusion import is_bucketed, is_view, joins, stays
+from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
+from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
+from distir.interpreters.simulator.work import Work
+
+
+@dataclass(frozen=True)
+class Cost:
+    """
+    Seconds on one device, the bytes that the op needs besides its operands and results
+    while it runs, and the seconds that the host takes to issue it.
+    """
+
+    seconds: float
+    workspace: int = 0
+    issue: float = 0.0
+
+
+FREE = Cost(0.0)
+
+
+@dataclass(frozen=True)
+class CostContext:
+    """
+    An op on one device.
+
+    - `op`: the op, with global shapes in its types;
+    - `device`: the kind of device it runs on;
+    - `work`: what it computes on this device, by its sharding rule;
+    - `operand_bytes`, `result_bytes`: of this device's parts.
+    """
+
+    op: Operation
+    device: DeviceKind
+    work: Work
+    operand_bytes: tuple[int, ...]
+    result_bytes: tuple[int, ...]
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations on this device."""
+        return self.work.flops
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written when each operand and result is touched once."""
+        return sum(self.operand_bytes) + sum(self.result_bytes)
+
+    @property
+    def element_type(self) -> str:
+        """The element type that the op computes in: that of its first tensor."""
+        for value in (*self.op.operands, *self.op.results):
+            if isinstance(value.type, TensorType):
+                element = value.type.element_type
+                if isinstance(element, ElementType):
+                    return element.kind.data
+                return str(element)
+        return "default"
+
+    @property
+    def seconds_at_peak(self) -> float:
+        """Seconds of the floating-point operations alone; 0 where no peak is known."""
+        if not self.flops:
+            return 0.0
+        rates = self.device.peak_flops
+        rate = rates.get(self.element_type, rates.get("default"))
+        return self.flops / rate if rate else 0.0
+
+    def roofline(self, flops: float | None = None, moved: float | None = None) -> Cost:
+        """
+        Launch latency plus the longer of computing and of moving bytes through memory.
+        With a profile, what the curve of its class says about both.
+        """
+        flops = self.flops if flops is None else flops
+        moved = self.bytes if moved is None else moved
+        device = self.device
+        if device.profile is not None:
+            measured = self._measured(device.profile)
+            if measured is not None:
+                return Cost(measured.seconds(flops, moved))
+            return self._profiled(device.profile, flops, moved)
+        compute = flops / device.peak(self.element_type) if flops else 0.0
+        memory = moved / device.memory_bandwidth
+        return Cost(device.launch_latency + max(compute, memory))
+
+    def unworked(self) -> Cost:
+        """The cost of an op that only gives a value another name or shape."""
+        profile = self.device.profile
+        measured = None if profile is None else self._measured(profile)
+        return FREE if measured is None else Cost(measured.seconds(0, self.bytes))
+
+    def _measured(self, profile: Profile) -> OpFigures | None:
+        """The figures of this very op, if it was measured."""
+        table = profile.ops.get(self.element_type, profile.ops.get(DEFAULT))
+        return None if table is None else figures_of(self.op, table)
+
+    def _profiled(self, profile: Profile, flops: float, moved: float) -> Cost:
+        sizes = (*self.operand_bytes, *self.result_bytes)
+        if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
+            return FREE  # numbers are the host's business
+        before, after = joins(self.op, profile.fusion), stays(self.op, profile.fusion)
+        if before is not None:
+            moved -= self.operand_bytes[list(self.op.operands).index(before)]
+        if after is not None:
+            moved -= self.result_bytes[after.index]
+        moved = max(moved, 0)
+        op_class = _CLASSES.get(self.op.name, "contraction" if flops else "elementwise")
+        curve = profile.curve(self.element_type, op_class)
+        bandwidth = self.device.memory_bandwidth
+        if before is not None or is_bucketed(self.op, profile.fusion):
+            return Cost(moved / (bandwidth * curve.bandwidth))
+        if not flops:
+            seconds = curve.moving_seconds(moved, bandwidth)
+        else:
+            peak = self.device.peak(self.element_type)
+            product = self.work.product if op_class == "contraction" else None
+            seconds = curve.seconds(flops, product, moved, peak, bandwidth)
+        if not profile.dispatch.ahead:
+            return Cost(max(seconds, profile.dispatch.op))
+        return Cost(seconds, issue=profile.dispatch.op)
+
+
+CostFunction = Callable[[CostContext], Cost]
+_COSTS: dict[str, CostFunction] = {}
+
+
+def cost_function(*names: str) -> Callable[[CostFunction], CostFunction]:
+    """Registers a function as the cost of the ops with these names."""
+
+    def register(function: CostFunction) -> CostFunction:
+        for name in names:
+            _COSTS[name] = function
+        return function
+
+    return register
+
+
+_CLASSES: dict[str, str] = {}
+
+
+def op_class(name: str, *ops: str) -> None:
+    """
+    Says which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these names
+    belong to. Others are contractions if they compute, elementwise if they do not.
+    """
+    if name not in OP_CLASSES:
+        raise DistIRError(
+            f"there is no class of ops {name!r}; choose one of {', '.join(OP_CLASSES)}"
+        )
+    _CLASSES.update(dict.fromkeys(ops, name))
+
+
+def cost_of(context: CostContext) -> Cost:
+    """The cost of an op on one device."""
+    function = _COSTS.get(context.op.name)
+    return context.roofline() if function is None else function(context)
+
+
+VIEWS = frozenset(
+    f"onnx.{name}"
+    for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+)
+"""Ops whose result is their first operand's memory under another shape."""
+
+
+@cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
+def no_work(context: CostContext) -> Cost:
+    """Ops that compute nothing when the program runs."""
+    return context.unworked()
+
+
+@cost_function(
+    "onnx.Gather", "onnx.GatherElements", "onnx.GatherND", "train.label_logit"
+)
+def lookup(context: CostContext) -> Cost:
+    """Reads the indices and the elements that it selects, not the whole table."""
+    indices = sum(context.operand_bytes[1:])
+    return context.roofline(moved=indices + 2 * sum(context.result_bytes))
+
+
+@cost_function("train.gather_grad")
+def lookup_gradient(context: CostContext) -> Cost:
+    """Fills its result with zeros, then reads and writes the elements looked up."""
+    gradient, indices = context.operand_bytes[:2]
+    return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
+
+
+@cost_function("onnx.Slice", "collective.slice")
+def selection(context: CostContext) -> Cost:
+    """Reads what it keeps and writes it."""
+    return context.roofline(moved=2 * sum(context.result_bytes))
+
+
+@cost_function("onnx.ConstantOfShape", "onnx.Range", "onnx.Expand")
+def fill(context: CostContext) -> Cost:
+    """Writes its result; what it reads is small beside it or counted already."""
+    moved = sum(context.result_bytes)
+    if context.op.name == "onnx.Expand":
+        moved += context.operand_bytes[0]
+    return context.roofline(moved=moved)
+
+
+@cost_function("train.layer_norm_grad")
+def layer_norm_gradient(context: CostContext) -> Cost:
+    """The kernel takes statistics from a forward that runs again, beside its result."""
+    (_, x, _) = context.operand_bytes
+    cost = context.roofline(moved=context.bytes + 2 * x)
+    return replace(cost, workspace=x)
+
+
+@cost_function("train.attention_grad")
+def attention_gradient(context: CostContext) -> Cost:
+    """The forward runs again, on copies of its operands; its result is kept."""
+    dy, q, k, v, *_ = context.operand_bytes
+    return replace(context.roofline(), workspace=dy + q + k + v)
+
+
+op_class("attention", "onnx.Attention")
+op_class("attention_gradient", "train.attention_grad")
+op_class(
+    "convolution",
+    "onnx.Conv",
+    "onnx.ConvTranspose",
+    "train.conv_grad_input",
+    "train.conv_grad_weight",
+)
+op_class(
+    "normalization",
+    "onnx.LayerNormalization",
+    "onnx.LogSoftmax",
+    "onnx.RMSNormalization",
+    "onnx.Softmax",
+    "train.layer_norm_grad",
+    "train.log_softmax_grad",
+    "train.rms_norm_grad",
+    "train.softmax_grad",
+)
+op_class(
+    "loss",
+    "train.cross_entropy",
+    "train.cross_entropy_grad",
+    "train.cross_entropy_part_grad",
+    "train.exponential_sum",
+)
+op_class("optimizer", "train.adam", "train.adamw", "train.sgd")
+op_class(
+    "gather",
+    "onnx.Gather",
+    "onnx.GatherElements",
+    "onnx.GatherND",
+    "train.gather_grad",
+    "train.label_logit",
+)

@@ -1,0 +1,1 @@
+"""Running a program on clocks and memories instead of devices."""

@@ -1,0 +1,123 @@
+"""What ops that compute occupy: seconds, operations and workspace on a mesh's devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation
+
+from distir.dialects.dist import layout_of, with_layout
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.op_costs import (
+    VIEWS,
+    Cost,
+    CostContext,
+    cost_of,
+)
+from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
+from distir.interpreters.simulator.work import Work
+from distir.program import describe
+from distir.sharding.choice import Signatures
+
+Seconds = float | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Computation:
+    """
+    On each device of its mesh an op computes `flops` for `seconds` (a number, or one per
+    device; the `flops` alone would take `seconds_at_peak`). The host takes `issue` seconds
+    to issue it. `is_view`: its result is its first operand's memory.
+    """
+
+    seconds: Seconds
+    flops: float
+    seconds_at_peak: Seconds
+    issue: float
+    workspace: Bytes
+    is_view: bool
+
+
+class Computations:
+    """
+    Those of a program's ops. Without a profile, which looks at what is around an op too,
+    ops that are alike cost the same and are worked out once.
+    """
+
+    def __init__(self, device_map: DeviceMap):
+        self.device_map = device_map
+        self._signatures = Signatures(_on_any_mesh)
+        self._works: dict[tuple[int, object], Work] = {}
+        self._known: dict[tuple[int, object], Computation] = {}
+
+    def of(self, op: Operation, name: str | None) -> Computation:
+        """What an op on that mesh (None: sequential) occupies. Raises DistIRError."""
+        hardware, mesh = (
+            self.device_map.hardware,
+            self.device_map.meshes.get(name or ""),
+        )
+        signature, axes = self._signatures.of(op, None), mesh.axes if mesh else ()
+        work = self._works.get((signature, axes))
+        if work is None:
+            work = Work.of(op, mesh, self._signatures.rule(op))
+            self._works[signature, axes] = work
+        if hardware.has_profiles:
+            return self._computation(op, name, work)
+        # All meshes with the same axes are alike if their devices are.
+        key = signature, axes if hardware.is_uniform else name
+        if key not in self._known:
+            self._known[key] = self._computation(op, name, work)
+        return self._known[key]
+
+    def mesh_name(self, op: Operation) -> str | None:
+        """The mesh that an op computes on; None: sequential. Raises DistIRError."""
+        names = self.device_map.mesh_names((*op.operands, *op.results))
+        if len(names) > 1:
+            where = " and ".join(f"@{name}" for name in names)
+            raise DistIRError(
+                f"{describe(op)} uses values on meshes {where}; a dist.send must bring "
+                f"them together"
+            )
+        return names[0] if names else None
+
+    def _computation(self, op: Operation, name: str | None, work: Work) -> Computation:
+        device_map = self.device_map
+        operand_bytes = tuple(device_map.bytes_of(v, op) for v in op.operands)
+        result_bytes = tuple(device_map.bytes_of(v, op) for v in op.results)
+        by_kind: dict[int, Cost] = {}
+        at_peak: dict[int, float] = {}
+        ids = device_map.device_ids(name)
+        for kind in device_map.hardware.distinct_kinds(ids):
+            context = CostContext(op, kind, work, operand_bytes, result_bytes)
+            by_kind[id(kind)] = cost_of(context)
+            at_peak[id(kind)] = context.seconds_at_peak
+        kinds = device_map.hardware.kinds
+        seconds: Seconds
+        seconds_at_peak: Seconds
+        if len(by_kind) == 1:
+            (cost,) = by_kind.values()
+            seconds, (seconds_at_peak,) = cost.seconds, at_peak.values()
+        else:
+            seconds = np.array([by_kind[id(kinds[d])].seconds for d in ids])
+            seconds_at_peak = np.array([at_peak[id(kinds[d])] for d in ids])
+        return Computation(
+            seconds,
+            work.flops,
+            seconds_at_peak,
+            max(c.issue for c in by_kind.values()),
+            device_map.allocated(max(c.workspace for c in by_kind.values()), name),
+            op.name in VIEWS
+            and len(op.results) == 1
+            and operand_bytes[:1] == result_bytes,
+        )
+
+
+def _on_any_mesh(attribute: Attribute) -> Attribute:
+    """A type without the name of its mesh: work is the same on all with the same axes."""
+    layout = layout_of(attribute)
+    if layout is None or not isinstance(attribute, TensorType):
+        return attribute
+    return with_layout(attribute, replace(layout, mesh=""))

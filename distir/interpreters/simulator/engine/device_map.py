@@ -1,0 +1,275 @@
+"""Where the values of a program live, and how many bytes of each a device holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import TensorType, UnrankedTensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import layout_of
+from distir.dialects.onnx_values import bytes_per_element
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.communication import Topology, shared, topology
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.program import describe
+from distir.sharding.layout import check_layout, local_shape
+from distir.sharding.mesh import Mesh
+
+Positions = slice | npt.NDArray[np.intp]
+"""Which entries of the arrays over the program's devices, as an index."""
+
+Bytes = int | npt.NDArray[np.int64]
+"""As many on each device, or one number per device."""
+
+
+class DeviceMap:
+    """
+    The devices that a program uses, as positions `0..count-1` in arrays over devices.
+
+    A value without a layout belongs to a sequential program and lives on the first
+    device, or, beside distributed values, on no device at all (sequences of tensors).
+    """
+
+    def __init__(
+        self, meshes: Mapping[str, Mesh], used: Sequence[str], hardware: Hardware
+    ):
+        self.meshes = meshes
+        self.hardware = hardware
+        self.used = tuple(used)
+        self.devices: tuple[int, ...] = tuple(
+            sorted({d for name in used for d in meshes[name].devices}) or (0,)
+        )
+        self.is_sequential = not used
+        self._position = {d: i for i, d in enumerate(self.devices)}
+        self._positions: dict[str, Positions] = {}
+        self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
+        self._bytes: dict[int, int] = {}
+
+    def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
+        """The meshes of the values, each once, in order."""
+        types = {id(type_): type_ for type_ in [value.type for value in values]}
+        layouts = (layout_of(type_) for type_ in types.values())
+        return list(dict.fromkeys(layout.mesh for layout in layouts if layout))
+
+    def positions(self, mesh: str | None) -> Positions:
+        """The positions of the devices of a mesh, in its order; None: sequential."""
+        if mesh is None:
+            return slice(0, 1 if self.is_sequential else 0)
+        if mesh not in self._positions:
+            self._positions[mesh] = as_positions(
+                [self._position[d] for d in self.meshes[mesh].devices]
+            )
+        return self._positions[mesh]
+
+    def device_ids(self, mesh: str | None) -> tuple[int, ...]:
+        """The device ids of a mesh, in its order; None: sequential."""
+        if mesh is None:
+            return self.devices[:1] if self.is_sequential else ()
+        return self.meshes[mesh].devices
+
+    def position_of(self, device: int) -> int:
+        """The position of a device id."""
+        return self._position[device]
+
+    def bytes_of(self, value: SSAValue, op: Operation) -> int:
+        """
+        Bytes of a value on each device that it lives on; 0 for values that are not
+        tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
+        """
+        key = id(value.type)
+        if key not in self._bytes:
+            self._bytes[key] = self._bytes_of_type(value.type, op)
+        return self._bytes[key]
+
+    def _bytes_of_type(self, type_: Attribute, op: Operation) -> int:
+        if not isinstance(type_, TensorType | UnrankedTensorType):
+            return 0
+        shape: tuple[int, ...] = ()
+        if isinstance(type_, TensorType):
+            shape = type_.get_shape()
+        if isinstance(type_, UnrankedTensorType) or any(size < 0 for size in shape):
+            raise DistIRError(
+                f"{describe(op)}: cannot simulate a value of type {type_}, whose shape "
+                f"is not known; give the dimension on import and run fold-shapes"
+            )
+        layout = layout_of(type_)
+        if layout is None and not self.is_sequential:
+            raise DistIRError(
+                f"{describe(op)}: a value of type {type_} has no layout, though others "
+                f"have one; run partition over the whole program"
+            )
+        if layout is not None:
+            mesh = self.meshes[layout.mesh]
+            check_layout(shape, layout, mesh, describe(op))
+            shape = local_shape(shape, layout, mesh)
+        try:
+            each = bytes_per_element(type_.element_type)
+        except ValueError as error:
+            raise DistIRError(f"{describe(op)}: {error}") from error
+        return ceil(prod(shape) * each)
+
+    def allocated(self, size: int, mesh: str | None) -> Bytes:
+        """
+        What devices of a mesh hand out for `size` bytes: whole blocks, where their kind
+        has an `allocation_block`. A number, or one per device where the blocks differ.
+        """
+        kinds = self.hardware.kinds
+        ids = self.device_ids(mesh)
+        blocks = {k.allocation_block for k in self.hardware.distinct_kinds(ids)}
+        if len(blocks) == 1:
+            (block,) = blocks
+            return -(-size // block) * block
+        each = np.array([kinds[d].allocation_block for d in ids], dtype=np.int64)
+        return -(-size // each) * each
+
+    def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
+        """The groups of devices along mesh axes."""
+        key = (mesh, axes)
+        if key not in self._groups:
+            self._groups[key] = Groups(
+                _groups_along(self.meshes[mesh], axes), self._position, self.hardware
+            )
+        return self._groups[key]
+
+    def group(self, devices: Sequence[int]) -> Groups:
+        """One group of these devices, in this order."""
+        ids = np.asarray([devices], dtype=np.intp)
+        return Groups(ids, self._position, self.hardware)
+
+    def pairs(self, source: str, target: str) -> list[tuple[int, int]]:
+        """The devices of two meshes at the same coordinates, where they differ."""
+        pairs = zip(self.device_ids(source), self.device_ids(target), strict=True)
+        return [(s, t) for s, t in pairs if s != t]
+
+    def sharing(self, pairs: Sequence[tuple[int, int]], pair: tuple[int, int]) -> int:
+        """How many of these pairs send from the block of one of them over its link."""
+        hardware = self.hardware
+        level = hardware.level_between(*pair)
+        if level.block_bandwidth is None:
+            return 1
+        # By name: on a route, a level has other figures.
+        place = [each.name for each in hardware.levels].index(level.name)
+        span = hardware.levels[place - 1].span if place else 1
+        return sum(
+            source // span == pair[0] // span
+            and hardware.level_between(source, target).name == level.name
+            for source, target in pairs
+        )
+
+
+class NotUniform(Exception):
+    """The devices of a mesh do not all do the same at the same time."""
+
+
+class UniformDeviceMap(DeviceMap):
+    """
+    One position for each mesh, where all devices of a mesh do the same at the same time:
+    they are of one kind, belong to no other mesh, and wait only for each other or, all of
+    them, for another mesh. What is simulated for one of them is true of all, however many
+    they are. Raises NotUniform where that does not hold.
+    """
+
+    def __init__(
+        self, meshes: Mapping[str, Mesh], used: Sequence[str], hardware: Hardware
+    ):
+        super().__init__(meshes, used, hardware)
+        if sum(len(meshes[name].devices) for name in used) != len(self.devices):
+            raise NotUniform
+        for name in used:
+            if len(hardware.distinct_kinds(meshes[name].devices)) > 1:
+                raise NotUniform
+        self.index = {name: i for i, name in enumerate(used)}
+        self._pairs: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def positions(self, mesh: str | None) -> Positions:
+        """The position of a mesh."""
+        if mesh is None:
+            return super().positions(mesh)
+        return slice(self.index[mesh], self.index[mesh] + 1)
+
+    def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
+        """One group that stands for all groups along mesh axes."""
+        key = (mesh, axes)
+        if key not in self._groups:
+            groups = super().groups(mesh, axes)
+            if len(set(groups.topologies)) > 1:
+                raise NotUniform
+            groups.positions = np.array([[self.index[mesh]]], dtype=np.intp)
+            groups.topologies = groups.topologies[:1]
+        return self._groups[key]
+
+    def group(self, devices: Sequence[int]) -> Groups:
+        """Groups across meshes have a root that does something else."""
+        raise NotUniform
+
+    def pair(self, source: str, target: str) -> tuple[int, int]:
+        """A pair of devices that stands for all those between which a send goes."""
+        key = (source, target)
+        if key not in self._pairs:
+            pairs = self.pairs(source, target)
+            if len({id(self.hardware.level_between(s, t)) for s, t in pairs}) > 1:
+                raise NotUniform
+            self._pairs[key] = pairs[0]
+        return self._pairs[key]
+
+    def expanded(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One value per device, in the order of `devices`, from one per mesh."""
+        found = np.empty(len(self.devices), dtype=values.dtype)
+        for name, index in self.index.items():
+            found[[self._position[d] for d in self.meshes[name].devices]] = values[
+                index
+            ]
+        return found
+
+
+class Groups:
+    """
+    Groups of devices that communicate at the same time: `ids` and `positions` have one
+    row per group, `size` is the number of devices in each.
+    """
+
+    def __init__(
+        self,
+        ids: npt.NDArray[np.intp],
+        position: Mapping[int, int],
+        hardware: Hardware,
+    ):
+        self.ids = ids
+        self.positions = np.vectorize(position.__getitem__, otypes=[np.intp])(ids)
+        self._hardware = hardware
+        self.size = ids.shape[1]
+
+    @cached_property
+    def topologies(self) -> list[Topology]:
+        """The levels of links that each group crosses."""
+        rows = self.ids.tolist()
+        each = [topology(row, self._hardware) for row in rows]
+        return shared(rows, each, self._hardware)
+
+    def distinct(self) -> Iterator[Topology]:
+        """Each topology once."""
+        yield from dict.fromkeys(self.topologies)
+
+
+def as_positions(indices: Sequence[int]) -> Positions:
+    """An index for these positions; a slice where they are consecutive."""
+    first = indices[0]
+    if list(indices) == list(range(first, first + len(indices))):
+        return slice(first, first + len(indices))
+    return np.asarray(indices, dtype=np.intp)
+
+
+def _groups_along(mesh: Mesh, axes: tuple[str, ...]) -> npt.NDArray[np.intp]:
+    """The device ids of all groups along `axes`, the first axis major."""
+    names = [name for name, _ in mesh.axes]
+    size = prod(mesh.size(axis) for axis in axes)
+    grid = np.asarray(mesh.devices, dtype=np.intp).reshape([n for _, n in mesh.axes])
+    last = range(grid.ndim - len(axes), grid.ndim)
+    moved = np.moveaxis(grid, [names.index(axis) for axis in axes], list(last))
+    return np.ascontiguousarray(moved).reshape(-1, size)

@@ -1,0 +1,369 @@
+"""
+Executing compiled functions on clocks: DistIR's synchronous semantics, and communication beside it.
+
+Ops run in program order. A device does one thing at a time; a computation occupies each
+of its devices on its own, a collective or send makes its devices wait for each other and
+occupies all of them. What is asynchronous leaves the devices free. Collectives then take
+turns on the communication streams of their devices (`streams.py`); sends from one device
+to another follow each other, from when the sender comes to them. A device waits for such a
+value where it uses it, which may be in another function than where it was started. Memory:
+results are allocated before operands are freed; a value is freed after its last use,
+across calls too, the operand of an asynchronous collective when that is done (an all-reduce
+works on a copy). What updates an argument of the program may take over its memory (see
+`Planner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.interpreters.simulator.engine.compiled import (
+    Allocation,
+    CompiledFunction,
+    CompiledOp,
+    Seconds,
+)
+from distir.interpreters.simulator.engine.device_map import Bytes, Positions
+from distir.interpreters.simulator.engine.streams import CommunicationStreams
+from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
+
+if TYPE_CHECKING:
+    from distir.interpreters.simulator.engine.summaries import Summaries
+
+
+class Execution(NamedTuple):
+    """
+    An op as it runs, after the calls in `path`: where, from when, for how long, in
+    seconds per position (or the same for all).
+    """
+
+    step: CompiledOp
+    path: Sequence[CompiledOp]
+    positions: Positions | npt.NDArray[np.intp]
+    start: npt.NDArray[np.float64]
+    seconds: Seconds
+
+
+Observer = Callable[[Execution], None]
+"""Is told of every op as it runs."""
+
+
+class Buffer:
+    """
+    Memory on some devices, and how many values hold it. `arrival` says when the value is
+    there, per device of the program, `departure` since when it (and what is before it on
+    the same stream) has been on its way; None once nobody has to wait for it. Until then
+    `source`, the memory that it is made from, is held.
+    """
+
+    __slots__ = ("arrival", "departure", "holders", "positions", "size", "source")
+
+    def __init__(self, positions: Positions, size: Bytes):
+        self.positions = positions
+        self.size = size
+        self.holders = 1
+        self.arrival: npt.NDArray[np.float64] | None = None
+        self.departure: npt.NDArray[np.float64] | None = None
+        self.source: Buffer | None = None
+
+
+class Machine:
+    """
+    The state of all devices while a program runs. Arrays have one entry per device:
+    `clock` (of the compute stream) and `idle` in seconds, `live` and `peak` in bytes.
+    `transit` is the part of `idle` in which devices wait for a value while it is being sent.
+    `streams` are those of asynchronous collectives; `channels` has the clocks of the sends
+    beside them, one for each pair of devices, by the pairs that send together. `runs` counts
+    how often each function ran (see `Totals`).
+    """
+
+    def __init__(
+        self,
+        devices: int,
+        observer: Observer | None = None,
+        summaries: Summaries | None = None,
+    ):
+        self.devices = devices
+        self.clock = np.zeros(devices)
+        self.streams = CommunicationStreams(devices)
+        self.channels: dict[bytes, npt.NDArray[np.float64]] = {}
+        self.idle = np.zeros(devices)
+        self.transit = np.zeros(devices)
+        self.live = np.zeros(devices, dtype=np.int64)
+        self.peak = np.zeros(devices, dtype=np.int64)
+        self.runs: dict[CompiledFunction, int] = {}
+        self.constants: dict[CompiledOp, Buffer] = {}
+        self._observer = observer
+        self._summaries = summaries
+        # Parts of the arrays by the id of the slice, which stays with them: an index made
+        # anew for every op would take a third of the time.
+        self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
+        self._lives: dict[int, tuple[slice, npt.NDArray[np.int64]]] = {}
+        self._path: list[CompiledOp] = []
+
+    @property
+    def end(self) -> float:
+        """When the last device, and what it has started, is done."""
+        sends = [float(clock.max()) for clock in self.channels.values()]
+        free = float(self.streams.free.max())
+        return max(float(self.clock.max()), free, *sends, 0.0)
+
+    def allocate(self, allocation: Allocation) -> Buffer:
+        """New memory for a value."""
+        _, positions, size = allocation
+        known = self._lives.get(id(positions))
+        if known is not None:
+            live = known[1]
+            live += size
+        else:
+            self.live[positions] += size
+            if isinstance(positions, slice):
+                self._lives[id(positions)] = positions, self.live[positions]
+        return Buffer(positions, size)
+
+    def release(self, buffer: Buffer) -> None:
+        """One value less holds the memory; without holders it is freed."""
+        buffer.holders -= 1
+        if not buffer.holders:
+            known = self._lives.get(id(buffer.positions))
+            if known is not None:
+                live = known[1]
+                live -= buffer.size
+            else:
+                self.live[buffer.positions] -= buffer.size
+            if buffer.source is not None:  # nobody has waited for it
+                source, buffer.source = buffer.source, None
+                self.release(source)
+
+    def note_peak(self) -> None:
+        """Updates the peak of each device from what is live now."""
+        np.maximum(self.peak, self.live, out=self.peak)
+
+    def run(
+        self, compiled: CompiledFunction, arguments: Sequence[Buffer]
+    ) -> list[Buffer]:
+        """
+        Runs a function. Each argument is held once for it; each of its results is held
+        once for the caller. Results may still be on their way.
+        """
+        self.runs[compiled] = self.runs.get(compiled, 0) + 1
+        frame: list[Buffer] = [
+            *arguments,
+            *([_NOTHING] * (compiled.slots - compiled.arguments)),
+        ]
+        for slot in compiled.unused:
+            self.release(frame[slot])
+        for step in compiled.steps:
+            for slot in step.operands:
+                if frame[slot].arrival is not None:
+                    self.wait_for(frame[slot])
+            if step.callee is not None:
+                self._call(step, step.callee, frame)
+                continue
+            if step.is_asynchronous:
+                self._start(step, frame)
+            else:
+                self._occupy(step)
+                self._store(step, frame)
+            for slot in step.dying:
+                self.release(frame[slot])
+        results = [frame[slot] for slot in compiled.returns]
+        for buffer in results:
+            buffer.holders += 1
+        for slot in dict.fromkeys(compiled.returns):
+            self.release(frame[slot])
+        return results
+
+    def _call(
+        self, step: CompiledOp, callee: CompiledFunction, frame: list[Buffer]
+    ) -> None:
+        arguments = [frame[slot] for slot in step.operands]
+        for buffer in arguments:
+            buffer.holders += 1
+        # What the caller needs no more is the callee's to free.
+        results = {allocation.slot for allocation in step.results}
+        for slot in step.dying:
+            if slot not in results:
+                self.release(frame[slot])
+        if self._summaries is not None and callee.mesh is not None:
+            returned = self._summaries.call(self, callee, arguments)
+        else:
+            self._path.append(step)
+            returned = self.run(callee, arguments)
+            self._path.pop()
+        for allocation, buffer in zip(step.results, returned, strict=True):
+            frame[allocation.slot] = buffer
+        for slot in step.dying:
+            if slot in results:
+                self.release(frame[slot])
+
+    def wait_for(self, buffer: Buffer) -> None:
+        """The devices of a value that is on its way wait for it."""
+        if buffer.arrival is None or buffer.departure is None:
+            return
+        waits = np.maximum(buffer.arrival - self.clock, 0.0)
+        self.transit += np.minimum(waits, buffer.arrival - buffer.departure)
+        self.idle += waits
+        self.clock += waits
+        self._arrive(buffer)
+
+    def play(
+        self, timeline: Timeline, mesh: int
+    ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+        """
+        What a function does to the clocks of a mesh that is one position. Gives departure
+        and arrival of what it starts.
+        """
+        streams = self.streams
+        before = float(self.clock[mesh]), float(streams.free[mesh])
+        clocks = Clocks(*before, float(streams.since[mesh]))
+        timeline.play(clocks)
+        self.clock[mesh] = clocks.compute
+        if timeline.started or streams.in_use:
+            streams.in_use = True
+            streams.free[mesh], streams.since[mesh] = clocks.free, clocks.since
+            self.idle[mesh] += clocks.idle
+            self.transit[mesh] += clocks.transit
+        found: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []
+        for since, until in clocks.arrivals:
+            departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
+            departure[mesh], arrival[mesh] = since, until
+            found.append((departure, arrival))
+        return found
+
+    def _arrive(self, buffer: Buffer) -> None:
+        """Nobody has to wait for the value any more."""
+        buffer.arrival = buffer.departure = None
+        if buffer.source is not None:
+            source, buffer.source = buffer.source, None
+            self.release(source)
+
+    def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
+        """Starts to communicate while the devices go on."""
+        departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
+        for transfer in step.transfers:
+            rows = transfer.positions
+            if step.is_collective:
+                start, end = self.streams.start(transfer, self.clock)
+                departure[rows] = self.streams.since[rows]
+                arrival[rows] = end[:, None]
+            else:
+                senders, receivers = rows.T
+                pairs = rows.tobytes()
+                start = np.maximum(self.clock[senders], self.channels.get(pairs, 0.0))
+                end = self.channels[pairs] = start + transfer.seconds
+                departure[receivers], arrival[receivers] = start, end
+            self._observe(step, rows, start, end - start)
+        self._send_off(step, frame, departure, arrival)
+
+    def _send_off(
+        self,
+        step: CompiledOp,
+        frame: list[Buffer],
+        departure: npt.NDArray[np.float64],
+        arrival: npt.NDArray[np.float64],
+    ) -> None:
+        """The memory of a value that is on its way."""
+        self._store(step, frame)
+        received = frame[step.results[0].slot]
+        received.departure, received.arrival = departure, arrival
+        if step.holds_operand:
+            received.source = frame[step.operands[0]]
+            received.source.holders += 1
+
+    def _observe(
+        self,
+        step: CompiledOp,
+        rows: npt.NDArray[np.intp],
+        start: npt.NDArray[np.float64],
+        seconds: Seconds,
+    ) -> None:
+        """Tells of a transfer: when each group starts, for how long."""
+        if self._observer is not None:
+            starts = np.broadcast_to(start[:, None], rows.shape).ravel()
+            each = np.broadcast_to(seconds, start.shape)
+            lasting = np.broadcast_to(each[:, None], rows.shape).ravel()
+            self._observer(Execution(step, self._path, rows.ravel(), starts, lasting))
+
+    def _occupy(self, step: CompiledOp) -> None:
+        """Computes or communicates, and nothing else meanwhile."""
+        clock, positions = self.clock, step.positions
+        if not step.transfers:
+            if self._observer is not None:
+                start = clock[positions].copy()
+                self._observer(
+                    Execution(step, self._path, positions, start, step.seconds)
+                )
+            known = self._clocks.get(id(positions))
+            if known is not None:
+                part = known[1]
+                part += step.seconds
+            else:
+                clock[positions] += step.seconds
+                if isinstance(positions, slice):
+                    self._clocks[id(positions)] = positions, clock[positions]
+            return
+        uses_stream = step.is_collective and self.streams.in_use
+        for transfer in step.transfers:
+            if uses_stream:
+                self.streams.join(transfer, clock, self.idle, self.transit)
+            rows = clock[transfer.positions]
+            start = rows.max(axis=1)
+            self.idle[transfer.positions] += start[:, None] - rows
+            self._observe(step, transfer.positions, start, transfer.seconds)
+            end = start + transfer.seconds
+            clock[transfer.positions] = end[:, None]
+            if uses_stream:
+                self.streams.occupy(transfer, end)
+
+    def _store(self, step: CompiledOp, frame: list[Buffer]) -> None:
+        if step.view_of is not None:
+            buffer = frame[step.view_of]
+            buffer.holders += 1
+            frame[step.results[0].slot] = buffer
+            return
+        if step.is_constant:
+            buffer = self.constants[step]
+            buffer.holders += 1
+            frame[step.results[0].slot] = buffer
+            return
+        if step.in_place:
+            kept = [
+                a.slot for a, source in step.in_place if self._take(a, source, frame)
+            ]
+            made = [a for a in step.results if a.slot not in kept]
+        else:
+            made = step.results
+        for allocation in made:
+            frame[allocation.slot] = self.allocate(allocation)
+        if not isinstance(step.workspace, int) or step.workspace:
+            self.live[step.positions] += step.workspace
+            self.note_peak()
+            self.live[step.positions] -= step.workspace
+        else:
+            self.note_peak()
+
+    def _take(self, allocation: Allocation, source: int, frame: list[Buffer]) -> bool:
+        """Takes over an argument's memory, unless a view of it is alive."""
+        buffer = frame[source]
+        # The caller holds an argument of the program, and so does its own slot until
+        # its last use.
+        if buffer.holders > 2:
+            return False
+        buffer.holders += 1
+        frame[allocation.slot] = buffer
+        return True
+
+    def hold_constants(self, compiled_functions: Sequence[CompiledFunction]) -> None:
+        """Allocates the constants of these functions for the whole step."""
+        for compiled in compiled_functions:
+            for step in compiled.steps:
+                if step.is_constant:
+                    self.constants[step] = self.allocate(step.results[0])
+
+
+_NOTHING = Buffer(slice(0, 0), 0)

@@ -1,0 +1,57 @@
+"""
+The host beside the device: ops take no less time than it takes to issue them.
+
+The host of a device issues the ops of a function one after another and runs ahead while the
+device works. So a function takes the longer of what its ops take on the device and of what
+the host takes to issue them: where the host is slower, all ops are stretched evenly. Only
+profiles know of the host; without one nothing happens here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from distir.interpreters.simulator.engine.compiled import CompiledOp
+
+
+@dataclass
+class _Queue:
+    """What the devices of a mesh are issued in a function."""
+
+    issuing: float = 0.0
+    communicating: float = 0.0
+    computing: float = 0.0
+    steps: list[CompiledOp] = field(default_factory=list["CompiledOp"])
+
+
+def pace(steps: Sequence[CompiledOp]) -> None:
+    """Stretches the computations of a function to the pace of the host."""
+    queues: dict[bytes, _Queue] = {}
+    for step in steps:
+        if not step.issue or step.is_asynchronous:
+            continue
+        queue = queues.setdefault(_devices(step), _Queue())
+        queue.issuing += step.issue
+        if step.transfers:
+            queue.communicating += sum(float(np.max(t.seconds)) for t in step.transfers)
+        else:
+            queue.computing += float(np.max(step.seconds))
+            queue.steps.append(step)
+    for queue in queues.values():
+        missing = queue.issuing - queue.communicating - queue.computing
+        if missing > 0 and queue.computing:
+            for step in queue.steps:
+                step.seconds = step.seconds * (1 + missing / queue.computing)
+
+
+def _devices(step: CompiledOp) -> bytes:
+    positions = [t.positions for t in step.transfers] or [step.positions]
+    first = positions[0]
+    if isinstance(first, slice):
+        first = np.arange(first.start, first.stop, dtype=np.intp)
+    return np.unique(first).tobytes()

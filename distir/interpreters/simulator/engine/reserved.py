@@ -1,0 +1,81 @@
+"""
+Memory that libraries keep on a device throughout: not values of the program.
+
+A `device.kind` may give it (PyTorch with CUDA: contexts and the workspaces of matrix products;
+the buffers of each communicator of NCCL). Without these figures there is none, and memory
+counts values alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.dialects.collective import CollectiveOp, SliceOp
+from distir.dialects.dist import SendOp, layout_of
+from distir.interpreters.simulator.engine.compiled import CompiledFunction
+from distir.interpreters.simulator.engine.device_map import DeviceMap
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """Bytes on each position: of libraries, and of communicators."""
+
+    libraries: npt.NDArray[np.int64]
+    communicators: npt.NDArray[np.int64]
+
+    @property
+    def total(self) -> npt.NDArray[np.int64]:
+        """Both."""
+        return self.libraries + self.communicators
+
+    @staticmethod
+    def of(
+        device_map: DeviceMap,
+        compiled_functions: Sequence[CompiledFunction],
+        positions: int,
+    ) -> Reserved:
+        """What the devices reserve for a program that is made of these functions."""
+        libraries = np.zeros(positions, dtype=np.int64)
+        each = np.zeros(positions, dtype=np.int64)
+        kinds = device_map.hardware.kinds
+        for name in device_map.used or (None,):
+            where, ids = device_map.positions(name), device_map.device_ids(name)
+            here = np.arange(positions)[where]
+            # Where one position stands for a mesh, its devices are of one kind.
+            for position, device in zip(here, ids, strict=False):
+                libraries[position] = kinds[device].library_memory
+                each[position] = kinds[device].communicator_memory
+        count = np.zeros(positions, dtype=np.int64)
+        if each.any():
+            for meshes in dict.fromkeys(_communicators(device_map, compiled_functions)):
+                for mesh in meshes[0]:
+                    count[device_map.positions(mesh)] += 1
+        return Reserved(libraries, count * each)
+
+
+_Communicator = tuple[tuple[str, ...], tuple[str, ...]]
+"""The meshes whose devices belong to groups that communicate, and the axes of these."""
+
+
+def _communicators(
+    device_map: DeviceMap, compiled_functions: Sequence[CompiledFunction]
+) -> Iterator[_Communicator]:
+    """Those of every op that communicates: along axes of a mesh, or between two meshes."""
+    for compiled in compiled_functions:
+        for step in compiled.steps:
+            op = step.op
+            if isinstance(op, SendOp):
+                layouts = layout_of(op.source), layout_of(op.result)
+                yield tuple(sorted(x.mesh for x in layouts if x is not None)), ()
+            elif isinstance(op, CollectiveOp) and not isinstance(op, SliceOp):
+                sides = [layout_of(op.source), layout_of(op.result)]
+                names = [layout.mesh for layout in sides if layout is not None]
+                mesh = max(names, key=lambda name: len(device_map.device_ids(name)))
+                sizes = device_map.meshes[mesh].sizes
+                if prod(sizes[axis] for axis in op.axis_names) > 1:
+                    yield (mesh,), op.axis_names

@@ -1,0 +1,127 @@
+"""A program compiled for the devices of its meshes: what executes it, as often as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from distir.interpreters.simulator.engine.compiled import (
+    Allocation,
+    CompiledFunction,
+    Compiler,
+)
+from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
+from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
+from distir.interpreters.simulator.engine.machine import Machine, Observer
+from distir.interpreters.simulator.engine.reserved import Reserved
+from distir.interpreters.simulator.engine.summaries import Summaries
+
+
+@dataclass(frozen=True)
+class DeviceGroup:
+    """
+    Devices that do the same: `devices` are their ids, `meshes` those they belong to. The
+    first of them stands for all; `index` is its place in the lists of a `Simulation`,
+    `position` that in the arrays of a machine.
+    """
+
+    meshes: tuple[str, ...]
+    devices: tuple[int, ...]
+    index: int
+    position: int
+
+    @property
+    def name(self) -> str:
+        """The meshes, or the device of a sequential program."""
+        return ", ".join(f"@{m}" for m in self.meshes) or f"device {self.devices[0]}"
+
+
+@dataclass
+class Run:
+    """A program compiled for the devices that its values live on."""
+
+    module: ModuleOp
+    entry: FuncOp
+    device_map: DeviceMap
+    compiler: Compiler
+    compiled: CompiledFunction
+    arguments: list[Allocation]
+
+    @staticmethod
+    def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
+        """Compiles a program. Raises DistIRError."""
+        compiler = Compiler(module, device_map)
+        compiled = compiler.compile(entry)
+        arguments = [
+            compiler.allocation(arg, i, entry)
+            for i, arg in enumerate(entry.body.block.args)
+        ]
+        return Run(module, entry, device_map, compiler, compiled, arguments)
+
+    @property
+    def positions(self) -> int:
+        """How many devices the machine simulates: one per mesh where they are alike."""
+        device_map = self.device_map
+        uniform = isinstance(device_map, UniformDeviceMap)
+        return len(device_map.index if uniform else device_map.devices)
+
+    def simulate(self) -> Machine:
+        """Executes the program, with summaries of calls where devices are alike."""
+        uniform = isinstance(self.device_map, UniformDeviceMap)
+        summaries = Summaries(self.positions) if uniform else None
+        return self._execute(Machine(self.positions, summaries=summaries))
+
+    def observe(self, observer: Observer) -> Machine:
+        """Executes every op, and tells the observer of each."""
+        return self._execute(Machine(self.positions, observer))
+
+    def follow(self, *followers: Follower) -> Machine:
+        """Executes every op, and tells the followers of it and of all memory."""
+        return self._execute(FollowedMachine(self.positions, followers, self.entry))
+
+    @cached_property
+    def reserved(self) -> Reserved:
+        """What libraries keep on each position throughout."""
+        return Reserved.of(
+            self.device_map, self.compiler.compiled_functions, self.positions
+        )
+
+    def _execute(self, machine: Machine) -> Machine:
+        machine.live += self.reserved.total
+        held = [machine.allocate(allocation) for allocation in self.arguments]
+        for buffer in held:
+            buffer.holders += 1  # arguments live throughout
+        machine.hold_constants(self.compiler.compiled_functions)
+        machine.note_peak()
+        for result in machine.run(self.compiled, held):
+            machine.wait_for(result)
+        return machine
+
+    def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
+        """
+        The devices in groups that do the same: one for each mesh where its devices are
+        alike, otherwise those of the same meshes with the same row of results.
+        """
+        device_map = self.device_map
+        at = {device: i for i, device in enumerate(device_map.devices)}
+        if isinstance(device_map, UniformDeviceMap):
+            return [
+                DeviceGroup((name,), ids, at[ids[0]], position)
+                for name, position in device_map.index.items()
+                for ids in (device_map.device_ids(name),)
+            ]
+        meshes: dict[int, list[str]] = {device: [] for device in device_map.devices}
+        for name in device_map.used:
+            for device in device_map.device_ids(name):
+                meshes[device].append(name)
+        alike: dict[tuple[tuple[str, ...], object], list[int]] = {}
+        for device, row in zip(device_map.devices, rows, strict=True):
+            alike.setdefault((tuple(meshes[device]), row), []).append(device)
+        return [
+            DeviceGroup(names, tuple(devices), at[devices[0]], at[devices[0]])
+            for (names, _), devices in alike.items()
+        ]

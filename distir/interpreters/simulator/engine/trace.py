@@ -1,0 +1,67 @@
+"""Chrome trace events, streamed to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import numpy as np
+
+from distir.interpreters.simulator.engine.machine import Execution
+from distir.interpreters.simulator.engine.scopes import full_scope
+
+_MICROSECONDS = 1e6
+
+
+class TraceWriter:
+    """
+    Writes one complete event per op and device: the process is the device, the name is
+    the op and its scope; the thread is 0, 1 for what is on the communication stream, 2 for
+    asynchronous sends. Ops that take no time are left out.
+    """
+
+    def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):
+        self._file = file
+        self._devices = np.asarray(devices)
+        self._separator = "\n"
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [')
+        for device in devices:
+            name = {"name": f"device {device} of {cluster}"}
+            self._write(
+                {"name": "process_name", "ph": "M", "pid": device, "args": name}
+            )
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self._file.write(self._separator + json.dumps(event))
+        self._separator = ",\n"
+
+    def record(self, execution: Execution) -> None:
+        """One op on some devices."""
+        step, path, positions, start, seconds = execution
+        scope = full_scope(step.op, path)
+        calls = [s.callee.name for s in path if s.callee is not None]
+        event: dict[str, Any] = {
+            "name": f"{step.op.name} {scope}".strip(),
+            "cat": "communication" if step.transfers else "compute",
+            "ph": "X",
+            "tid": step.is_asynchronous * (1 if step.is_collective else 2),
+            "args": {"scope": scope, "calls": " > ".join(calls)},
+        }
+        begun = json.dumps(event)[:-1]
+        devices = self._devices[positions].tolist()
+        starts = (start * _MICROSECONDS).tolist()
+        durations = np.broadcast_to(np.multiply(seconds, _MICROSECONDS), start.shape)
+        for device, begin, duration in zip(
+            devices, starts, durations.tolist(), strict=True
+        ):
+            if duration > 0:
+                self._file.write(
+                    f'{self._separator}{begun}, "pid": {device}, "ts": {begin!r}, '
+                    f'"dur": {duration!r}}}'
+                )
+                self._separator = ",\n"
+
+    def close(self) -> None:
+        """Ends the list of events."""
+        self._file.write("\n]}\n")

@@ -1,0 +1,262 @@
+"""What a collective or a send occupies: groups of devices, for how long, sending what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.ir import Operation
+
+from distir.dialects import collective
+from distir.dialects.dist import SendOp, layout_of
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs import communication
+from distir.interpreters.simulator.costs.communication import Topology
+from distir.interpreters.simulator.engine.device_map import (
+    DeviceMap,
+    Groups,
+    UniformDeviceMap,
+)
+from distir.interpreters.simulator.fusion import is_bucketed
+from distir.program import describe
+
+
+@dataclass
+class Transfer:
+    """
+    Groups of devices (one row of `positions` each) that wait for each other and are then
+    busy for `seconds` (one per group, or one number); `sent` are the bytes that each
+    device sends, in the shape of `positions`. The host takes `issue` seconds to issue it.
+    """
+
+    positions: npt.NDArray[np.intp]
+    seconds: float | npt.NDArray[np.float64]
+    sent: npt.NDArray[np.float64]
+    issue: float = 0.0
+
+
+def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
+    """
+    The transfers of an op, one after the other; None for ops that do not communicate.
+    """
+    if isinstance(op, SendOp):
+        return _send(op, device_map)
+    cost = _COLLECTIVES.get(type(op))
+    if cost is None:
+        return None
+    assert isinstance(op, collective.CollectiveOp)
+    return (cost(op, device_map),)
+
+
+def _local_bytes(op: collective.CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
+    return device_map.bytes_of(op.source, op), device_map.bytes_of(op.result, op)
+
+
+def _groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
+    layout = layout_of(op.source)
+    if layout is None:
+        raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
+    return device_map.groups(layout.mesh, op.axis_names)
+
+
+def _rooted_groups(
+    op: collective.CollectiveOp, device_map: DeviceMap, root_is_source: bool
+) -> Groups:
+    """One group: the root first, then the other devices of the mesh."""
+    before, after = layout_of(op.source), layout_of(op.result)
+    if before is None or after is None:
+        raise DistIRError(f"{describe(op)} needs values with a layout to be simulated")
+    root, other = before.mesh, after.mesh
+    if not root_is_source:
+        root, other = other, root
+    devices = device_map.device_ids(root)
+    if len(devices) != 1:
+        raise DistIRError(
+            f"{describe(op)}: mesh @{root} of the root must have one device, not "
+            f"{len(devices)}"
+        )
+    rest = [d for d in device_map.device_ids(other) if d != devices[0]]
+    return device_map.group([*devices, *rest])
+
+
+Seconds = Callable[[float, Topology], float]
+
+BUCKET = 25e6
+"""Bytes of gradients that are reduced at once, in PyTorch's DistributedDataParallel."""
+
+
+def _transfer(
+    op: Operation,
+    groups: Groups,
+    seconds: Seconds,
+    size: float,
+    sent: npt.NDArray[np.float64] | float,
+) -> Transfer:
+    """`seconds` takes `size` bytes and a topology."""
+    profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
+    issue = 0.0
+    if profile is not None:
+        if is_bucketed(op, profile.fusion):
+            seconds = _in_bucket(seconds) if size < BUCKET else seconds
+        elif profile.dispatch.ahead:
+            issue = profile.dispatch.collective
+        else:
+            seconds = _later(seconds, profile.dispatch.collective)
+    kind = op.name.removeprefix("collective.")
+    by_topology = {
+        stages: seconds(size, communication.of_kind(kind, stages))
+        for stages in groups.distinct()
+    }
+    shape = groups.positions.shape
+    per_device = np.ascontiguousarray(np.broadcast_to(np.float64(sent), shape))
+    if len(by_topology) == 1:
+        (only,) = by_topology.values()
+        return Transfer(groups.positions, only, per_device, issue)
+    each = np.array([by_topology[stages] for stages in groups.topologies])
+    return Transfer(groups.positions, each, per_device, issue)
+
+
+def _later(seconds: Seconds, by: float) -> Seconds:
+    """The same after so many seconds."""
+    return lambda size, stages: by + seconds(size, stages)
+
+
+def _in_bucket(seconds: Seconds) -> Seconds:
+    """The share of a tensor in the time of the bucket that it is reduced with."""
+    return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
+
+
+def _all_reduce(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
+    sent = 2 * (groups.size - 1) / groups.size * size
+    return _transfer(op, groups, communication.all_reduce_seconds, size, sent)
+
+
+def _all_gather(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups, (_, size) = _groups(op, device_map), _local_bytes(op, device_map)
+    sent = (groups.size - 1) / groups.size * size
+    return _transfer(op, groups, communication.all_gather_seconds, size, sent)
+
+
+def _reduce_scatter(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
+    sent = (groups.size - 1) / groups.size * size
+    return _transfer(op, groups, communication.reduce_scatter_seconds, size, sent)
+
+
+def _all_to_all(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
+    sent = (groups.size - 1) / groups.size * size
+    return _transfer(op, groups, communication.all_to_all_seconds, size, sent)
+
+
+def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
+    sent = size if groups.size > 1 else 0
+    return _transfer(op, groups, communication.shift_seconds, size, sent)
+
+
+def _broadcast(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups = _rooted_groups(op, device_map, root_is_source=True)
+    size, _ = _local_bytes(op, device_map)
+    sent = np.full(groups.size, float(size))
+    sent[-1] = 0.0  # the end of the chain
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
+
+
+def _reduce(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups = _rooted_groups(op, device_map, root_is_source=False)
+    size, _ = _local_bytes(op, device_map)
+    sent = np.full(groups.size, float(size))
+    sent[0] = 0.0  # the root is the end of the chain
+    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
+
+
+def _scatter(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups = _rooted_groups(op, device_map, root_is_source=True)
+    _, part = _local_bytes(op, device_map)
+    whole = part * groups.size
+    sent = np.zeros(groups.size)
+    sent[0] = whole - part
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
+
+
+def _gather(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+    groups = _rooted_groups(op, device_map, root_is_source=False)
+    part, _ = _local_bytes(op, device_map)
+    whole = part * groups.size
+    sent = np.full(groups.size, float(part))
+    sent[0] = 0.0
+    return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
+
+
+_COLLECTIVES: dict[
+    type[Operation], Callable[[collective.CollectiveOp, DeviceMap], Transfer]
+] = {
+    collective.AllReduceOp: _all_reduce,
+    collective.AllGatherOp: _all_gather,
+    collective.ReduceScatterOp: _reduce_scatter,
+    collective.AllToAllOp: _all_to_all,
+    collective.PermuteOp: _permute,
+    collective.BroadcastOp: _broadcast,
+    collective.ReduceOp: _reduce,
+    collective.ScatterOp: _scatter,
+    collective.GatherOp: _gather,
+}
+
+
+def _send(op: SendOp, device_map: DeviceMap) -> tuple[Transfer, ...]:
+    before, after = layout_of(op.source), layout_of(op.result)
+    assert before is not None and after is not None  # the op's verifier
+    size = device_map.bytes_of(op.source, op)
+    sources = device_map.device_ids(before.mesh)
+    targets = device_map.device_ids(after.mesh)
+    if len(sources) != len(targets):
+        raise DistIRError(
+            f"{describe(op)}: meshes @{before.mesh} and @{after.mesh} must have equally "
+            f"many devices"
+        )
+    if isinstance(device_map, UniformDeviceMap):
+        return (_uniform_send(before.mesh, after.mesh, size, device_map),)
+    pairs = device_map.pairs(before.mesh, after.mesh)
+    if not pairs:
+        return ()
+    # Pairs that share a device follow each other, as a device does one thing at a time.
+    batches = (
+        [pairs]
+        if len({d for p in pairs for d in p}) == 2 * len(pairs)
+        else [[pair] for pair in pairs]
+    )
+    return tuple(_send_batch(batch, size, device_map) for batch in batches)
+
+
+def _send_batch(
+    pairs: list[tuple[int, int]], size: int, device_map: DeviceMap
+) -> Transfer:
+    positions = np.array(
+        [[device_map.position_of(d) for d in pair] for pair in pairs], dtype=np.intp
+    )
+    seconds = np.array(
+        [
+            communication.send_seconds(
+                size, *pair, device_map.hardware, device_map.sharing(pairs, pair)
+            )
+            for pair in pairs
+        ]
+    )
+    return Transfer(positions, seconds, np.array([[float(size), 0.0]] * len(pairs)))
+
+
+def _uniform_send(
+    source: str, target: str, size: int, device_map: UniformDeviceMap
+) -> Transfer:
+    """One pair that stands for all; their links must be alike."""
+    pair = device_map.pair(source, target)
+    sharing = device_map.sharing(device_map.pairs(source, target), pair)
+    seconds = communication.send_seconds(size, *pair, device_map.hardware, sharing)
+    positions = np.array(
+        [[device_map.index[source], device_map.index[target]]], dtype=np.intp
+    )
+    return Transfer(positions, seconds, np.array([[float(size), 0.0]]))

@@ -1,0 +1,1 @@
+"""What devices and links reach in practice instead of what their data sheets say."""

@@ -1,0 +1,104 @@
+"""
+Where profiles come from: the built-in ones are the `.json` files of `hardware/profiles`,
+named like the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distir.dialects.device import ClusterOp, KindOp
+from distir.errors import DistIRError
+from distir.hardware import FOLDER, built_in_or_file
+from distir.interpreters.simulator.profiles.profile import Profile
+
+_FOLDER = FOLDER / "profiles"
+
+AUTO = "auto"
+"""Stands for the profiles that the kinds of devices of a cluster name."""
+
+
+def profile_names() -> list[str]:
+    """The names of the built-in profiles."""
+    return sorted(path.stem for path in _FOLDER.glob("*.json"))
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """
+    The profile with that built-in name, or the one in that file. A profile with a `base`
+    says only what is different from the profile of that name. Raises DistIRError.
+    """
+    path = _path_of(str(name_or_path))
+    return Profile.parse(_name_of(path), _data(path, ()))
+
+
+def _name_of(path: Path) -> str:
+    return path.stem if path.parent == _FOLDER else str(path)
+
+
+def _data(path: Path, above: tuple[Path, ...]) -> Any:
+    """What a file holds, with what it takes from its base."""
+    if path in above:
+        raise DistIRError(
+            f"profile {_name_of(path)} is its own base; take it from another one"
+        )
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise DistIRError(f"{path} is not a text file in UTF-8") from error
+    except OSError as error:
+        raise DistIRError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DistIRError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(data, dict) or "base" not in data:
+        return data
+    base = data.pop("base")
+    if not isinstance(base, str):
+        raise DistIRError(
+            f"profile {_name_of(path)}: base must be the name of a profile"
+        )
+    return _merged(_data(_path_of(base), (*above, path)), data)
+
+
+def _merged(base: Any, own: Any) -> Any:
+    """The fields of both objects, at every depth; `own` ones replace those of `base`."""
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    return {
+        **base,
+        **{key: _merged(base.get(key), value) for key, value in own.items()},
+    }
+
+
+def _path_of(name: str) -> Path:
+    return built_in_or_file(name, "profile", _FOLDER, profile_names(), ".json")
+
+
+def load_profiles(
+    names: Sequence[str | Path | Profile], cluster: ClusterOp
+) -> list[Profile]:
+    """
+    The profiles for the kinds of devices of a cluster, each by a built-in name, a file,
+    or `auto`: those that the kinds name themselves (`profile`). Raises DistIRError.
+    """
+    found: list[Profile] = []
+    for name in names:
+        if isinstance(name, Profile):
+            found.append(name)
+        elif str(name) == AUTO:
+            found += [load_profile(_named(kind, cluster)) for kind in cluster.kinds]
+        else:
+            found.append(load_profile(name))
+    return list({profile.name: profile for profile in found}.values())
+
+
+def _named(kind: KindOp, cluster: ClusterOp) -> str:
+    if kind.profile is None:
+        raise DistIRError(
+            f"device kind @{kind.sym_name.data} of cluster @{cluster.sym_name.data} "
+            f"names no profile; name one of {', '.join(profile_names())}, or a file"
+        )
+    return kind.profile.data

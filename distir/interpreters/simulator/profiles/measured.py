@@ -1,0 +1,74 @@
+"""
+How long single ops take where they were measured one by one (`distir calibrate`).
+
+A profile may hold, beside the curves of its classes of ops, figures of ops by name. They
+take precedence: on a CPU, two elementwise ops may differ by a factor of ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.ir import Operation
+
+from distir.interpreters.simulator.profiles.table import Table
+
+
+@dataclass(frozen=True)
+class OpFigures:
+    """
+    Seconds of one op: `overhead`, `per_flop` for each floating-point operation, `per_byte`
+    for each byte that it reads or writes, and `beyond_cache` more for each byte over
+    `cache`.
+    """
+
+    overhead: float
+    per_flop: float = 0.0
+    per_byte: float = 0.0
+    beyond_cache: float = 0.0
+    cache: float = 0.0
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """How long an op takes that computes and moves so much."""
+        seconds = self.overhead + flops * self.per_flop + moved * self.per_byte
+        return seconds + max(0.0, moved - self.cache) * self.beyond_cache
+
+    @staticmethod
+    def read(table: Table) -> OpFigures:
+        """The figures of one op. Raises DistIRError."""
+        figures = OpFigures(
+            table.at_least_0("overhead"),
+            table.at_least_0("per_flop", 0.0),
+            table.at_least_0("per_byte", 0.0),
+            table.at_least_0("beyond_cache", 0.0),
+            table.at_least_0("cache", 0.0),
+        )
+        table.finish()
+        return figures
+
+    def to_json(self, source: str) -> dict[str, Any]:
+        """What `read` reads."""
+        names = ("overhead", "per_flop", "per_byte", "beyond_cache", "cache")
+        found = {name: getattr(self, name) for name in names}
+        kept = {n: v for n, v in found.items() if v or n == "overhead"}
+        return {**kept, "source": source}
+
+
+OpTable = Mapping[str, OpFigures]
+"""
+Figures by name: that of an op, or `A of B` for an A that has an operand from a B, which
+may be part of the same call, or give a view that the A must copy.
+"""
+
+
+def figures_of(op: Operation, table: OpTable) -> OpFigures | None:
+    """The figures of an op in a table: those that know where its operands come from first."""
+    for operand in op.operands:
+        owner = operand.owner
+        if isinstance(owner, Operation):
+            found = table.get(f"{op.name} of {owner.name}")
+            if found is not None:
+                return found
+    return table.get(op.name)

@@ -1,0 +1,143 @@
+"""Why one program is slower than another, and what else it has in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distir.interpreters.simulator.engine.run import DeviceGroup
+from distir.interpreters.simulator.reports.memory_report import MemoryRecorder
+from distir.interpreters.simulator.reports.time_report import (
+    TICKS_PER_SECOND,
+    Cause,
+    Spent,
+    TimeRecorder,
+)
+from distir.interpreters.simulator.reports.value_kinds import KINDS
+from distir.interpreters.simulator.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Side:
+    """
+    One of the programs: its step (ticks) and what the devices that wait for others the
+    least (`busiest`) spend it on; the memory of those with the highest peak (`fullest`).
+    """
+
+    end: int
+    busiest: DeviceGroup
+    spent: dict[Cause, Spent]
+    total: Spent
+    fullest: DeviceGroup
+    peak: int
+    by_kind: dict[str, int]
+
+    @staticmethod
+    def of(simulation: Simulation) -> Side:
+        """Executes the program once more."""
+        waiting = simulation.waiting_s
+        peaks = simulation.peak_memory_bytes
+        busiest = min(simulation.groups, key=lambda group: waiting[group.index])
+        fullest = max(simulation.groups, key=lambda group: peaks[group.index])
+        time = TimeRecorder([busiest])
+        memory = MemoryRecorder(simulation, [fullest])
+        simulation.run.follow(time, memory)
+        report = time.report()
+        (spent,) = report.groups
+        (held,) = memory.report().groups
+        return Side(
+            report.end,
+            busiest,
+            spent.spent,
+            spent.total,
+            fullest,
+            held.peak,
+            held.by_kind,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step_time_s": _seconds(self.end),
+            "busiest_devices": list(self.busiest.devices),
+            **_parts(self.total),
+            "peak_memory_bytes": self.peak,
+            "fullest_devices": list(self.fullest.devices),
+            "memory_by_kind": self.by_kind,
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """
+    The second program against the first: for each, the devices that its step waits for,
+    and those with the highest peak. All times are in ticks (femtoseconds) and add up: the
+    differences of `causes` to `total`, its three parts to `step`; so do bytes by kind.
+    """
+
+    first: Side
+    second: Side
+
+    @staticmethod
+    def of(first: Simulation, second: Simulation) -> Difference:
+        """Executes both programs once more."""
+        return Difference(Side.of(first), Side.of(second))
+
+    @property
+    def step(self) -> int:
+        """How much longer the second takes."""
+        return self.second.end - self.first.end
+
+    @property
+    def total(self) -> Spent:
+        """The same in its parts."""
+        return self.second.total.minus(self.first.total)
+
+    @property
+    def causes(self) -> list[tuple[Cause, Spent]]:
+        """What takes longer or shorter, the largest difference first."""
+        none = Spent()
+        changes = [
+            (
+                cause,
+                self.second.spent.get(cause, none).minus(
+                    self.first.spent.get(cause, none)
+                ),
+            )
+            for cause in dict.fromkeys([*self.first.spent, *self.second.spent])
+        ]
+        changed = [(cause, change) for cause, change in changes if change != none]
+        return sorted(changed, key=lambda item: -item[1].magnitude)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """How many bytes more are in the peak, by kind."""
+        return {
+            kind: self.second.by_kind[kind] - self.first.by_kind[kind] for kind in KINDS
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data; `_fs` are whole femtoseconds."""
+        return {
+            "first": self.first.to_json(),
+            "second": self.second.to_json(),
+            "step_fs": self.step,
+            **_parts(self.total),
+            "causes": [
+                {"scope": cause.scope, "op": cause.op, **_parts(change)}
+                for cause, change in self.causes
+            ],
+            "peak_memory_bytes": self.second.peak - self.first.peak,
+            "memory_by_kind": self.memory,
+        }
+
+
+def _seconds(ticks: int) -> float:
+    return ticks / TICKS_PER_SECOND
+
+
+def _parts(spent: Spent) -> dict[str, int]:
+    return {
+        "compute_fs": spent.compute,
+        "exposed_communication_fs": spent.exposed_communication,
+        "waiting_fs": spent.waiting,
+    }

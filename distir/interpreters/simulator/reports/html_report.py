@@ -1,0 +1,176 @@
+"""The HTML report: one file that needs nothing else, and no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distir.errors import DistIRError
+from distir.interpreters.simulator.engine.run import DeviceGroup
+from distir.interpreters.simulator.reports.memory_report import (
+    GroupMemory,
+    MemoryRecorder,
+)
+from distir.interpreters.simulator.reports.program_description import (
+    describe_program,
+    device_ranges,
+)
+from distir.interpreters.simulator.reports.time_report import (
+    TICKS_PER_SECOND,
+    Block,
+    GroupTime,
+    TimeRecorder,
+)
+from distir.interpreters.simulator.reports.value_kinds import KINDS
+from distir.interpreters.simulator.simulation import Simulation
+
+SHOWN_GROUPS = 32
+"""Groups of devices with a timeline; of the others there are only the numbers."""
+
+LISTED_GROUPS = 1024
+"""Groups of devices with numbers."""
+
+SHOWN_BLOCKS = 40_000
+"""About as many ops are shown one by one; of more, short ones are put together."""
+
+SHOWN_CAUSES = 300
+"""Rows of the table of time, for each group; the last one has what is left."""
+
+_TEMPLATE = Path(__file__).parent / "templates" / "report.html"
+_DATA = "/*DATA*/"
+
+
+def write_html(simulation: Simulation, path: str | Path, title: str) -> None:
+    """
+    Writes the report of a simulation, which is executed once more for it. Raises
+    DistIRError if the file cannot be written.
+    """
+    page = html_report(simulation, title)
+    try:
+        Path(path).write_text(page, "utf-8")
+    except OSError as error:
+        raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+
+def html_report(simulation: Simulation, title: str) -> str:
+    """The text of the page. Every string of the program is data, none is markup."""
+    text = json.dumps(report_data(simulation, title), separators=(",", ":"))
+    # So that no string can end the element that holds the data.
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return _TEMPLATE.read_text("utf-8").replace(_DATA, text)
+
+
+def report_data(simulation: Simulation, title: str) -> dict[str, Any]:
+    """What the page shows, as JSON data."""
+    groups = simulation.groups
+    shown = groups[:SHOWN_GROUPS]
+    is_short = simulation.ops * len(shown) <= SHOWN_BLOCKS
+    resolution = 2 * simulation.step_time_s * len(shown) / SHOWN_BLOCKS
+    time = TimeRecorder(shown, 0.0 if is_short else resolution)
+    memory = MemoryRecorder(simulation, shown)
+    simulation.run.follow(time, memory)
+    report = time.report()
+    names = _Names()
+    return {
+        "title": title,
+        "cluster": simulation.cluster,
+        "step_time_s": simulation.step_time_s,
+        "throughput_samples_per_s": simulation.throughput_samples_per_s,
+        "mfu": simulation.mfu,
+        "exposed_communication": simulation.exposed_communication,
+        "bubble_fraction": simulation.bubble_fraction,
+        "ops": simulation.ops,
+        "devices": len(simulation.devices),
+        "too_small": device_ranges(simulation.too_small),
+        "configuration": describe_program(simulation.run),
+        "groups": [_numbers(simulation, group) for group in groups[:LISTED_GROUPS]],
+        "groups_in_all": len(groups),
+        "resolution_s": 0.0 if is_short else resolution,
+        "busiest": report.groups.index(report.busiest),
+        "kinds": KINDS,
+        "timelines": [
+            {
+                "blocks": [_block(block, names) for block in group.blocks],
+                "sends": [_block(block, names) for block in group.sends],
+                "calls": [_block(block, names) for block in group.calls],
+            }
+            for group in report.groups
+        ],
+        "causes": [_causes(group) for group in report.groups],
+        "memory": [_memory(group) for group in memory.report().groups],
+        "names": names.listed,
+    }
+
+
+def _numbers(simulation: Simulation, group: DeviceGroup) -> dict[str, Any]:
+    i = group.index
+    return {
+        "name": group.name,
+        "devices": device_ranges(group.devices),
+        "count": len(group.devices),
+        "peak_memory_bytes": simulation.peak_memory_bytes[i],
+        "memory_bytes": simulation.memory_bytes[i],
+        "communication_bytes": simulation.communication_bytes[i],
+        "flops": simulation.flops[i],
+        "compute_s": simulation.compute_s[i],
+        "exposed_communication_s": simulation.exposed_communication_s[i],
+        "waiting_s": simulation.waiting_s[i],
+    }
+
+
+class _Names:
+    """Strings that repeat, each once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def __call__(self, name: str) -> int:
+        return self._known.setdefault(name, len(self._known))
+
+    @property
+    def listed(self) -> Sequence[str]:
+        return list(self._known)
+
+
+def _seconds(ticks: int) -> float:
+    return ticks / TICKS_PER_SECOND
+
+
+def _block(block: Block, names: _Names) -> list[float | int]:
+    """Begin, seconds, seconds of these that communicate, name, function, ops."""
+    return [
+        _seconds(block.begin),
+        _seconds(block.end - block.begin),
+        _seconds(block.communication),
+        names(block.label),
+        names(block.function),
+        block.ops,
+    ]
+
+
+def _causes(group: GroupTime) -> list[list[Any]]:
+    """Scope, op, seconds that it computes, communicates, waits; the largest first."""
+    rows = sorted(group.spent.items(), key=lambda item: -item[1].total)
+    found: list[list[Any]] = [
+        [
+            cause.scope,
+            cause.op,
+            _seconds(spent.compute),
+            _seconds(spent.exposed_communication),
+            _seconds(spent.waiting),
+        ]
+        for cause, spent in rows
+    ]
+    rest = found[SHOWN_CAUSES:]
+    if rest:
+        sums = [sum(row[i] for row in rest) for i in (2, 3, 4)]
+        found[SHOWN_CAUSES:] = [["", f"{len(rest)} more", *sums]]
+    return found
+
+
+def _memory(memory: GroupMemory) -> dict[str, Any]:
+    # Per kind its course over the step.
+    return memory.to_json() | {"curve": memory.curve.T.tolist()}

@@ -1,0 +1,306 @@
+"""What is in the memory of each device when the most is, and how memory changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.ir import Operation, SSAValue
+
+from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.device_map import Bytes
+from distir.interpreters.simulator.engine.following import Follower
+from distir.interpreters.simulator.engine.machine import Buffer, Execution
+from distir.interpreters.simulator.engine.run import DeviceGroup
+from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
+from distir.interpreters.simulator.reports.group_rows import GroupRows
+from distir.interpreters.simulator.reports.savings import Saving, savings
+from distir.interpreters.simulator.reports.value_kinds import (
+    KINDS,
+    RECEIVED,
+    STATES,
+    WORKSPACE,
+    ValueKinds,
+)
+from distir.interpreters.simulator.simulation import Simulation
+from distir.program import argument_names
+
+_MOMENTS = 512
+"""Intervals of the step for which `GroupMemory.curve` says how much is alive."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """
+    Memory of a value (None: of an op's workspace, or of libraries) that is alive at the peak of a group of
+    devices: `size` bytes on each. `scope` is the module of the source model, `calls` lead
+    to the call that made it, if that has returned.
+    """
+
+    value: SSAValue | None
+    kind: str
+    name: str
+    scope: str
+    size: int
+    calls: tuple[CompiledOp, ...] = ()
+
+
+@dataclass
+class GroupMemory:
+    """
+    The memory of one device of a group.
+
+    - `peak` bytes, first reached at `peak_time` seconds by the op `peak_op`;
+    - `held`: what is alive then; the sizes add up to the peak;
+    - `curve`: for each of equal intervals of the step the most that is alive in it, in
+      bytes by kind (the columns are `KINDS`).
+    """
+
+    group: DeviceGroup
+    peak: int
+    curve: npt.NDArray[np.int64]
+    peak_time: float = 0.0
+    peak_op: str = ""
+    held: list[Held] = field(default_factory=list[Held])
+    savings: list[Saving] = field(default_factory=list[Saving])
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind at the peak; they add up to it."""
+        totals: dict[str, int] = dict.fromkeys(KINDS, 0)
+        for held in self.held:
+            totals[held.kind] += held.size
+        return totals
+
+    @property
+    def by_scope(self) -> list[tuple[str, int]]:
+        """Bytes of each module at the peak, the same module of all layers as one."""
+        return _largest((pattern(held.scope), held.size) for held in self.held)
+
+    def to_json(self, listed: int = 20) -> dict[str, Any]:
+        """As JSON data, with the largest scopes and values."""
+        largest = sorted(self.held, key=lambda held: -held.size)
+        return {
+            "meshes": list(self.group.meshes),
+            "devices": list(self.group.devices),
+            "peak_bytes": self.peak,
+            "peak_time_s": self.peak_time,
+            "peak_op": self.peak_op,
+            "by_kind": self.by_kind,
+            "by_scope": [
+                {"scope": scope, "bytes": size}
+                for scope, size in self.by_scope[:listed]
+            ],
+            "largest": [
+                {"name": h.name, "kind": h.kind, "scope": h.scope, "bytes": h.size}
+                for h in largest[:listed]
+            ],
+            "savings": [saving.to_json() for saving in self.savings],
+        }
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """The memory of each group of devices that do the same."""
+
+    groups: list[GroupMemory]
+
+    @staticmethod
+    def of(simulation: Simulation, most: int | None = None) -> MemoryReport:
+        """Executes the program once more, for the first `most` groups of devices."""
+        recorder = MemoryRecorder(simulation, simulation.groups[:most])
+        simulation.run.follow(recorder)
+        return recorder.report()
+
+    @property
+    def largest(self) -> GroupMemory:
+        """That of the devices with the highest peak."""
+        return max(self.groups, key=lambda group: group.peak)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """A list with an entry for each group of devices."""
+        return [group.to_json() for group in self.groups]
+
+
+def _largest(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+    totals: dict[str, int] = {}
+    for name, size in pairs:
+        totals[name] = totals.get(name, 0) + size
+    return sorted(totals.items(), key=lambda item: -item[1])
+
+
+def _on(size: Bytes, place: int) -> int:
+    """The bytes on one of the devices."""
+    return size if isinstance(size, int) else int(size[place])
+
+
+@dataclass
+class _Live:
+    value: SSAValue
+    kind: int
+    path: tuple[CompiledOp, ...]
+    sizes: list[tuple[int, int]]
+    """Rows and bytes."""
+
+
+class MemoryRecorder(Follower):
+    """Follows the memory of one device of each of some groups."""
+
+    def __init__(self, simulation: Simulation, groups: Sequence[DeviceGroup]):
+        module, entry = simulation.run.module, simulation.run.entry
+        self._kinds = ValueKinds(module)
+        self._simulation = simulation
+        self._rows = GroupRows(groups)
+        count = len(groups)
+        self._groups = [
+            GroupMemory(
+                group,
+                simulation.peak_memory_bytes[group.index],
+                np.zeros((_MOMENTS, len(KINDS)), dtype=np.int64),
+            )
+            for group in groups
+        ]
+        self._live: dict[int, _Live] = {}
+        self._bytes = [np.zeros(len(KINDS), dtype=np.int64) for _ in groups]
+        self._total = [0] * count
+        self._reserved = [self._reserve(row) for row in range(count)]
+        self._most = np.zeros((count, _MOMENTS), dtype=np.int64)
+        self._until = [0.0] * count
+        self._missing = set(range(count))
+        self._touched: set[int] = set()
+        step_time = simulation.step_time_s
+        self._per_second = _MOMENTS / step_time if step_time else 0.0
+        self._scope = ScopeCache()
+        names = zip(entry.body.block.args, argument_names(entry), strict=True)
+        self._argument_names: dict[SSAValue, str] = {arg: name for arg, name in names}
+
+    def _reserve(self, row: int) -> list[Held]:
+        """What libraries keep on the device of a row."""
+        reserved = self._simulation.run.reserved
+        position = self._groups[row].group.position
+        found: list[Held] = []
+        for kind, name, each in (
+            (WORKSPACE, "libraries", reserved.libraries),
+            (RECEIVED, "communicators", reserved.communicators),
+        ):
+            size = int(each[position])
+            self._bytes[row][KINDS.index(kind)] += size
+            self._total[row] += size
+            if size:
+                found.append(Held(None, kind, name, "", size))
+        return found
+
+    def ran(self, execution: Execution) -> None:
+        """Until the op starts its devices hold what they do now."""
+        if not execution.step.is_asynchronous:
+            for row, offset in self._rows.among(execution.positions):
+                self._alive(row, float(execution.start[offset]), None)
+
+    def allocated(
+        self, buffer: Buffer, value: SSAValue, path: Sequence[CompiledOp]
+    ) -> None:
+        sizes = [
+            (row, _on(buffer.size, offset))
+            for row, offset in self._rows.among(buffer.positions)
+        ]
+        if not sizes:
+            return
+        kind = KINDS.index(self._kinds[value])
+        self._live[id(buffer)] = _Live(value, kind, tuple(path), sizes)
+        for row, size in sizes:
+            self._bytes[row][kind] += size
+            self._total[row] += size
+            self._touched.add(row)
+
+    def released(self, buffer: Buffer) -> None:
+        live = self._live.pop(id(buffer), None)
+        if live is not None:
+            for row, size in live.sizes:
+                self._bytes[row][live.kind] -= size
+                self._total[row] -= size
+
+    def held(self, step: CompiledOp | None, path: Sequence[CompiledOp]) -> None:
+        workspace: dict[int, int] = {}
+        if step is not None and not (
+            isinstance(step.workspace, int) and step.workspace == 0
+        ):
+            for row, offset in self._rows.among(step.positions):
+                workspace[row] = _on(step.workspace, offset)
+        machine = self.machine
+        for row in self._touched | workspace.keys():
+            position = self._groups[row].group.position
+            self._alive(row, float(machine.clock[position]), workspace.get(row))
+            if row in self._missing:
+                live = self._total[row] + workspace.get(row, 0)
+                if live == self._groups[row].peak:
+                    self._missing.remove(row)
+                    self._take(row, step, path, workspace.get(row, 0))
+        self._touched.clear()
+
+    def _alive(self, row: int, until: float, workspace: int | None) -> None:
+        """Until then, from the time known before, as much is alive as now."""
+        begin = min(int(self._until[row] * self._per_second), _MOMENTS - 1)
+        end = min(int(until * self._per_second), _MOMENTS - 1)
+        self._until[row] = max(until, self._until[row])
+        total = self._total[row] + (workspace or 0)
+        most = self._most[row]
+        for moment in range(begin, end + 1):
+            if total > most[moment]:
+                most[moment] = total
+                curve = self._groups[row].curve
+                curve[moment] = self._bytes[row]
+                curve[moment, KINDS.index(WORKSPACE)] += workspace or 0
+
+    def _take(
+        self,
+        row: int,
+        step: CompiledOp | None,
+        path: Sequence[CompiledOp],
+        workspace: int,
+    ) -> None:
+        """Notes what is alive on the device of a row."""
+        memory = self._groups[row]
+        memory.peak_time = float(self.machine.clock[memory.group.position])
+        open_calls = set(path)
+        memory.held += self._reserved[row]
+        for live in self._live.values():
+            size = dict(live.sizes).get(row, 0)
+            if size:
+                memory.held.append(self._held(live, size, open_calls))
+        if step is not None:
+            scope = self._scope(step.op, path)
+            memory.peak_op = f"{step.op.name} {scope}".strip()
+            if workspace:
+                name = f"workspace of {step.op.name}"
+                memory.held.append(Held(None, WORKSPACE, name, scope, workspace))
+
+    def _held(self, live: _Live, size: int, open_calls: set[CompiledOp]) -> Held:
+        kind = KINDS[live.kind]
+        name = self._argument_names.get(live.value)
+        if name is not None:
+            # An argument belongs to the module that its name begins with, a state to that
+            # of the parameter before its last part.
+            scope = name.rpartition(".")[0]
+            if kind == STATES:
+                scope = scope.rpartition(".")[0]
+            return Held(live.value, kind, name, scope, size)
+        op = live.value.owner
+        assert isinstance(op, Operation)
+        scope = self._scope(op, live.path)
+        name = f"{op.name} %{live.value.name_hint or ''}".rstrip(" %")
+        is_kept = bool(live.path) and live.path[-1] not in open_calls
+        call = live.path if is_kept else ()
+        return Held(live.value, kind, name, scope, size, call)
+
+    def report(self) -> MemoryReport:
+        """What was recorded, once the program has been executed."""
+        step_time = self._simulation.step_time_s
+        mesh_of = self._simulation.run.device_map.meshes
+        for row, memory in enumerate(self._groups):
+            self._alive(row, step_time, None)
+            assert row not in self._missing, "the replay must reach the same peak"
+            memory.savings = savings(memory.held, memory.peak, mesh_of)
+        return MemoryReport(self._groups)

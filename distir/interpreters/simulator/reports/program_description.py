@@ -1,0 +1,74 @@
+"""A program and its cluster in a few lines, for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from distir.interpreters.simulator.engine.run import Run
+from distir.program import argument_names, argument_roles, functions
+from distir.sharding.rule import shape_of
+
+
+def device_ranges(devices: Sequence[int]) -> str:
+    """Device ids with runs of them as `first-last`."""
+    parts: list[str] = []
+    start = 0
+    for i in range(1, len(devices) + 1):
+        if i == len(devices) or devices[i] != devices[i - 1] + 1:
+            first, last = devices[start], devices[i - 1]
+            parts.append(str(first) if first == last else f"{first}-{last}")
+            start = i
+    few = parts[:8]
+    return ", ".join(few) + (", ..." if len(parts) > len(few) else "")
+
+
+def describe_program(run: Run) -> list[tuple[str, str]]:
+    """Pairs of what and how: cluster, meshes, functions, inputs, parameters."""
+    hardware, device_map = run.device_map.hardware, run.device_map
+    lines = [("cluster", f"@{hardware.name}, {len(hardware.kinds)} devices")]
+    for kind in hardware.distinct_kinds(device_map.devices):
+        peaks = ", ".join(f"{t} {rate:.4g}" for t, rate in kind.peak_flops.items())
+        text = (
+            f"memory {kind.memory:.4g} B at {kind.memory_bandwidth:.4g} B/s; FLOP/s: "
+            f"{peaks}; launch {kind.launch_latency:.3g} s"
+        )
+        if kind.allocation_block > 1:
+            text += f"; memory in blocks of {kind.allocation_block} B"
+        if kind.library_memory:
+            text += f"; libraries keep {kind.library_memory} B"
+        if kind.communicator_memory:
+            text += f"; {kind.communicator_memory} B a communicator"
+        lines.append((f"device @{kind.name}", text))
+    for level in hardware.levels:
+        text = (
+            f"{level.span} devices, {level.bandwidth:.4g} B/s, {level.latency:.3g} s"
+            f"{', reduces in the fabric' if level.in_fabric_reduction else ''}"
+        )
+        lines.append((f"link @{level.name}", text))
+    for name in device_map.used:
+        mesh = device_map.meshes[name]
+        axes = " x ".join(f"{axis}={size}" for axis, size in mesh.axes) or "one device"
+        lines.append((f"mesh @{name}", f"{axes}: {device_ranges(mesh.devices)}"))
+    known = functions(run.module)
+    lines.append(("functions", f"{len(known)}, entry @{run.entry.sym_name.data}"))
+    return lines + _arguments(run)
+
+
+def _arguments(run: Run) -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    totals: dict[str, tuple[int, int]] = {}
+    names, roles = argument_names(run.entry), argument_roles(run.entry)
+    arguments = run.entry.body.block.args
+    for argument, name, role in zip(arguments, names, roles, strict=True):
+        shape = shape_of(argument.type)
+        if role in ("input", "label"):
+            size = " x ".join(map(str, shape or ())) or "scalar"
+            lines.append((f"{role} {name}", size))
+        else:
+            count, elements = totals.get(role, (0, 0))
+            totals[role] = (count + 1, elements + prod(shape or ()))
+    return lines + [
+        (f"arguments: {role}", f"{count} tensors, {elements:,} elements")
+        for role, (count, elements) in totals.items()
+    ]

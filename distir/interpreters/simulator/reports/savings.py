@@ -1,0 +1,125 @@
+"""What would take less memory at a peak, as far as layouts and calls tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from xdsl.dialects.builtin import TensorType
+
+from distir.dialects.dist import layout_of
+from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.reports.value_kinds import (
+    ACTIVATIONS,
+    GRADIENTS,
+    PARAMETERS,
+    STATES,
+)
+from distir.sharding.layout import local_shape
+from distir.sharding.mesh import Mesh
+
+if TYPE_CHECKING:
+    from distir.interpreters.simulator.reports.memory_report import Held
+
+_OPTIONS = {
+    (STATES, "d"): "--zero 1",
+    (GRADIENTS, "d"): "--zero 2",
+    (PARAMETERS, "d"): "--zero 3",
+    (ACTIVATIONS, "t"): "--sequence-parallel",
+}
+"""The options of `distir distribute` that split a kind of values over an axis."""
+
+_WORTH_SAYING = 0.01
+
+
+@dataclass(frozen=True)
+class Saving:
+    """
+    `size` bytes at the peak are as `why` says; without them, as `how` says, `saved` bytes
+    would be free at that moment. It is a bound for the peak: that may move to another one.
+    """
+
+    kind: str
+    size: int
+    saved: int
+    why: str
+    how: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "bytes": self.size,
+            "saved_bytes": self.saved,
+            "why": self.why,
+            "how": self.how,
+        }
+
+
+def savings(
+    held: Sequence[Held], peak: int, mesh_of: Mapping[str, Mesh]
+) -> list[Saving]:
+    """
+    What more than a hundredth of the peak could be saved by, the largest first: values
+    that are whole on all devices of a mesh axis and that the axis divides, and values
+    that calls of a function left for the backward pass.
+    """
+    found = [*_replicated(held, mesh_of), *_kept(held)]
+    worth = [saving for saving in found if saving.saved >= _WORTH_SAYING * peak]
+    return sorted(worth, key=lambda saving: -saving.saved)
+
+
+def _replicated(held: Sequence[Held], mesh_of: Mapping[str, Mesh]) -> list[Saving]:
+    totals: dict[tuple[str, str, int, bool], tuple[int, int]] = {}
+    for item in held:
+        layout = None if item.value is None else layout_of(item.value)
+        if item.value is None or layout is None:
+            continue
+        mesh, type_ = mesh_of[layout.mesh], item.value.type
+        assert isinstance(type_, TensorType)
+        shape = local_shape(type_.get_shape(), layout, mesh)
+        for axis, devices in mesh.axes:
+            if axis in layout.split_axes or devices == 1:
+                continue
+            if all(size % devices for size in shape):
+                continue
+            key = (item.kind, axis, devices, axis in layout.partial_axes)
+            size, saved = totals.get(key, (0, 0))
+            saved += item.size - item.size // devices
+            totals[key] = (size + item.size, saved)
+    savings: list[Saving] = []
+    for (kind, axis, devices, is_partial), (size, saved) in totals.items():
+        what = "terms of the same sum" if is_partial else "the same"
+        option = _OPTIONS.get((kind, axis))
+        how = f"split over them ({option})" if option else "split over them"
+        why = f"{what} on the {devices} devices of axis {axis}"
+        savings.append(Saving(kind, size, saved, why, how))
+    return savings
+
+
+def _kept(held: Sequence[Held]) -> list[Saving]:
+    """What calls keep besides a result, in programs that have gradients."""
+    if not any(item.kind == GRADIENTS for item in held):
+        return []
+    calls: dict[tuple[CompiledOp, ...], list[Held]] = {}
+    for item in held:
+        if item.kind == ACTIVATIONS and item.calls:
+            calls.setdefault(item.calls, []).append(item)
+    by_function: dict[str, tuple[int, int]] = {}
+    for path, items in calls.items():
+        callee = path[-1].callee
+        if callee is not None and len(items) > 1:
+            function = callee.name
+            count, size = by_function.get(function, (0, 0))
+            size += sum(item.size for item in items)
+            by_function[function] = (count + 1, size)
+    return [
+        Saving(
+            ACTIVATIONS,
+            size,
+            size,
+            f"kept by {count} call{'s' if count > 1 else ''} of @{function}",
+            "computed again, but for what the calls take in (--checkpoint full)",
+        )
+        for function, (count, size) in by_function.items()
+    ]

@@ -1,0 +1,275 @@
+"""Where the time of each device goes: a timeline, and seconds by scope and op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import ASYNCHRONOUS
+from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.following import Follower
+from distir.interpreters.simulator.engine.machine import Buffer, Execution
+from distir.interpreters.simulator.engine.run import DeviceGroup
+from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
+from distir.interpreters.simulator.reports.group_rows import GroupRows
+from distir.interpreters.simulator.simulation import Simulation
+
+TICKS_PER_SECOND = 10**15
+"""Times are counted in whole femtoseconds, so that parts add up exactly to the whole."""
+
+END = "end of the step"
+"""The op that a device waits for after its last one."""
+
+
+def ticks(seconds: float) -> int:
+    """Seconds as whole femtoseconds."""
+    return round(seconds * TICKS_PER_SECOND)
+
+
+class Cause(NamedTuple):
+    """What a device spends time on: an op, and the module it is of (in all layers)."""
+
+    scope: str
+    op: str
+
+
+@dataclass
+class Spent:
+    """
+    Ticks of a device: it computes; it communicates, or waits for what is being sent; it
+    waits for others.
+    """
+
+    compute: int = 0
+    exposed_communication: int = 0
+    waiting: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.compute + self.exposed_communication + self.waiting
+
+    @property
+    def magnitude(self) -> int:
+        """The sum of the absolute values of the parts, for differences."""
+        return abs(self.compute) + abs(self.exposed_communication) + abs(self.waiting)
+
+    def add(self, other: Spent) -> None:
+        """Adds the ticks of another."""
+        self.compute += other.compute
+        self.exposed_communication += other.exposed_communication
+        self.waiting += other.waiting
+
+    def minus(self, other: Spent) -> Spent:
+        """The difference of two."""
+        return Spent(
+            self.compute - other.compute,
+            self.exposed_communication - other.exposed_communication,
+            self.waiting - other.waiting,
+        )
+
+
+@dataclass
+class Block:
+    """
+    Consecutive ops on the timeline, `begin` to `end` in ticks, computing and
+    communicating for so many of them; `label` and `function` are of the first. More than
+    one op where they are too short to be shown one by one.
+    """
+
+    begin: int
+    end: int
+    compute: int
+    communication: int
+    label: str
+    function: str
+    ops: int = 1
+
+    def add(self, other: Block) -> None:
+        """Adds what follows it."""
+        self.end = max(self.end, other.end)
+        self.compute += other.compute
+        self.communication += other.communication
+        self.ops += other.ops
+
+
+@dataclass
+class GroupTime:
+    """
+    The time of one device of a group: `spent` by cause adds up to the step; waiting counts
+    for the collective or send that is waited for. `blocks`, `sends` (beside the device's other
+    work) and `calls` of the entry function are its timeline.
+    """
+
+    group: DeviceGroup
+    spent: dict[Cause, Spent] = field(default_factory=dict[Cause, Spent])
+    blocks: list[Block] = field(default_factory=list[Block])
+    sends: list[Block] = field(default_factory=list[Block])
+    calls: list[Block] = field(default_factory=list[Block])
+
+    @property
+    def total(self) -> Spent:
+        """All of the step."""
+        total = Spent()
+        for spent in self.spent.values():
+            total.add(spent)
+        return total
+
+
+@dataclass(frozen=True)
+class TimeReport:
+    """The time of each group of devices that do the same; `end` of the step in ticks."""
+
+    groups: list[GroupTime]
+    end: int
+
+    @staticmethod
+    def of(simulation: Simulation, most: int | None = None) -> TimeReport:
+        """Executes the program once more, for the first `most` groups of devices."""
+        recorder = TimeRecorder(simulation.groups[:most])
+        simulation.run.follow(recorder)
+        return recorder.report()
+
+    @property
+    def busiest(self) -> GroupTime:
+        """The devices that wait for others the least: those that the step waits for."""
+        return min(self.groups, key=lambda group: group.total.waiting)
+
+
+class TimeRecorder(Follower):
+    """
+    Follows one device of each of some groups. With a `resolution` (seconds), ops are put
+    together into blocks of at most that length, and the timeline is kept; a negative one
+    keeps none.
+    """
+
+    def __init__(self, groups: Sequence[DeviceGroup], resolution: float = -1.0):
+        self._rows = GroupRows(groups)
+        self._groups = [GroupTime(group) for group in groups]
+        self._until = [0] * len(groups)
+        self._transit = [0.0] * len(groups)
+        self._call: list[CompiledOp | None] = [None] * len(groups)
+        self._resolution = ticks(resolution) if resolution >= 0 else None
+        self._scope = ScopeCache()
+        self._causes: dict[tuple[str, str], Cause] = {}
+        self._sent: dict[int, Cause] = {}
+
+    def ran(self, execution: Execution) -> None:
+        step, path, positions, start, seconds = execution
+        rows = self._rows.among(positions)
+        if not rows:
+            return
+        scope = self._scope(step.op, path)
+        for row, offset in rows:
+            began = float(start[offset])
+            lasts = seconds if isinstance(seconds, int | float) else seconds[offset]
+            begin, end = ticks(began), ticks(began + float(lasts))
+            if not step.is_asynchronous:
+                self._spend(row, step, scope, begin, end)
+            if self._resolution is not None and end > begin:
+                self._show(row, step, path, scope, begin, end)
+
+    def allocated(
+        self, buffer: Buffer, value: SSAValue, path: Sequence[CompiledOp]
+    ) -> None:
+        if (
+            isinstance(value.owner, Operation)
+            and ASYNCHRONOUS in value.owner.attributes
+        ):
+            scope = self._scope(value.owner, path)
+            self._sent[id(buffer)] = self._cause(scope, value.owner.name)
+
+    def awaited(self, buffer: Buffer) -> None:
+        for row, _ in self._rows.among(buffer.positions):
+            until = ticks(float(self.machine.clock[self._groups[row].group.position]))
+            if until > self._until[row]:
+                # What updates an argument takes its memory: none is allocated for it, and
+                # nothing waits for it before the step ends.
+                cause = self._sent.get(id(buffer)) or self._cause("", END)
+                self._waited(row, cause, until)
+                self._until[row] = until
+
+    def _cause(self, scope: str, op: str) -> Cause:
+        cause = self._causes.get((scope, op))
+        if cause is None:
+            cause = self._causes[scope, op] = Cause(pattern(scope), op)
+        return cause
+
+    def _spend(
+        self, row: int, step: CompiledOp, scope: str, begin: int, end: int
+    ) -> None:
+        spent = self._waited(row, self._cause(scope, step.op.name), begin)
+        if step.transfers:
+            spent.exposed_communication += end - begin
+        else:
+            spent.compute += end - begin
+        self._until[row] = end
+
+    def _waited(self, row: int, cause: Cause, begin: int) -> Spent:
+        """Counts the time from the last op until then."""
+        group = self._groups[row]
+        spent = group.spent.get(cause)
+        if spent is None:
+            spent = group.spent[cause] = Spent()
+        gap = begin - self._until[row]
+        if gap > 0:
+            transit = float(self.machine.transit[group.group.position])
+            sending = min(gap, ticks(transit - self._transit[row]))
+            self._transit[row] = transit
+            spent.exposed_communication += sending
+            spent.waiting += gap - sending
+        return spent
+
+    def _show(
+        self,
+        row: int,
+        step: CompiledOp,
+        path: Sequence[CompiledOp],
+        scope: str,
+        begin: int,
+        end: int,
+    ) -> None:
+        group = self._groups[row]
+        communication = end - begin if step.transfers else 0
+        function = path[0].callee.name if path and path[0].callee else ""
+        block = Block(
+            begin,
+            end,
+            end - begin - communication,
+            communication,
+            f"{step.op.name} {scope}".strip(),
+            function,
+        )
+        if step.is_asynchronous:
+            self._put(group.sends, block)
+            return
+        self._put(group.blocks, block)
+        if path:
+            call = replace(block, label=function)
+            if self._call[row] is path[0]:
+                group.calls[-1].add(call)
+            else:
+                self._call[row] = path[0]
+                group.calls.append(call)
+
+    def _put(self, blocks: list[Block], block: Block) -> None:
+        """Appends a block, or adds it to the last one if both are short."""
+        assert self._resolution is not None
+        if not blocks or block.end - blocks[-1].begin > self._resolution:
+            blocks.append(block)
+        else:
+            blocks[-1].add(block)
+
+    def report(self) -> TimeReport:
+        """What was recorded, once the program has been executed."""
+        end = ticks(self.machine.end)
+        for row, group in enumerate(self._groups):
+            if end > self._until[row]:
+                self._waited(row, Cause("", END), end)
+            calls, group.calls = group.calls, []
+            for call in calls:
+                self._put(group.calls, call)
+        return TimeReport(self._groups, end)

@@ -1,0 +1,172 @@
+"""Simulating a program on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
+
+from distir.dialects.device import ClusterOp, MeshOp
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.device_map import (
+    DeviceMap,
+    NotUniform,
+    UniformDeviceMap,
+)
+from distir.interpreters.simulator.engine.machine import Observer
+from distir.interpreters.simulator.engine.run import Run
+from distir.interpreters.simulator.engine.totals import Totals
+from distir.interpreters.simulator.profiles.files import load_profiles
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.interpreters.simulator.simulation import Simulation
+from distir.program import argument_roles, entry_function
+from distir.sharding.mesh import meshes
+from distir.sharding.rule import shape_of
+
+
+def simulate(
+    module: ModuleOp,
+    cluster: ClusterOp | None = None,
+    *,
+    flat: bool = False,
+    profiles: Sequence[str | Path | Profile] = (),
+) -> Simulation:
+    """
+    Simulates one run of a distributed program, or of a sequential one on device 0.
+
+    Where all devices of a mesh do the same at the same time, one of them is simulated for
+    all, and calls of a function are summarised (`distir.interpreters.simulator.engine.summaries`).
+    With `flat`, every op is executed on every device; the result is the same.
+
+    `cluster` replaces the one that the program's meshes name; a program without meshes
+    uses the only `device.cluster` of its module.
+
+    `profiles` say what the cluster's kinds of devices reach in practice, one for each of
+    them: `Profile`s, names of built-in ones, files, or "auto" for those that the cluster
+    names. Without any, devices and links are as their data sheets say.
+
+    Raises DistIRError for a program that cannot be simulated.
+    """
+    names = _used_meshes(module)
+    found = meshes(module)
+    for name in names:
+        if name not in found:
+            raise DistIRError(f"there is no device.mesh @{name}")
+    cluster = cluster or _cluster_of(module, names)
+    hardware = Hardware.of(cluster, load_profiles(profiles, cluster))
+    for name in names:
+        if max(found[name].devices) >= len(hardware.kinds):
+            raise DistIRError(
+                f"mesh @{name} uses device {max(found[name].devices)}, but cluster "
+                f"@{hardware.name} has only {len(hardware.kinds)} devices; use a larger "
+                f"cluster, or grow it with --devices"
+            )
+    entry = entry_function(module)
+
+    def flat_run() -> Run:
+        return Run.of(module, entry, DeviceMap(found, names, hardware))
+
+    if not flat and names:
+        try:
+            run = Run.of(module, entry, UniformDeviceMap(found, names, hardware))
+        except NotUniform:
+            run = flat_run()
+    else:
+        run = flat_run()
+
+    def replay(observer: Observer) -> object:
+        return flat_run().observe(observer)
+
+    return _result(run, replay)
+
+
+def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
+    machine, device_map = run.simulate(), run.device_map
+    totals = Totals.of(machine.runs, machine.devices)
+    step_time = machine.end
+    batch = _batch(run.entry)
+    idle = machine.idle + (step_time - machine.clock)
+
+    def listed(values: npt.NDArray[Any]) -> list[Any]:
+        if isinstance(device_map, UniformDeviceMap):
+            values = device_map.expanded(values)
+        return values.tolist()
+
+    return Simulation(
+        cluster=device_map.hardware.name,
+        devices=list(device_map.devices),
+        step_time_s=step_time,
+        throughput_samples_per_s=batch / step_time if step_time else 0.0,
+        peak_memory_bytes=listed(machine.peak),
+        memory_bytes=[device_map.hardware.kinds[d].memory for d in device_map.devices],
+        communication_bytes=[round(b) for b in listed(totals.sent)],
+        flops=listed(totals.flops),
+        seconds_at_peak=listed(totals.seconds_at_peak),
+        compute_s=listed(totals.compute),
+        communication_s=listed(totals.communication),
+        transit_s=listed(machine.transit),
+        idle_s=listed(idle),
+        ops=totals.ops,
+        replay=replay,
+        run=run,
+    )
+
+
+def _batch(entry: FuncOp) -> int:
+    """The first dimension of the first input, in the global shape; 0 if there is none."""
+    for arg, role in zip(entry.body.block.args, argument_roles(entry), strict=True):
+        shape = shape_of(arg.type)
+        if role == "input" and isinstance(arg.type, TensorType) and shape:
+            return shape[0]
+    return 0
+
+
+def _used_meshes(module: ModuleOp) -> list[str]:
+    """The meshes that layouts of the program's values name, each once."""
+    names: dict[str, None] = {}
+    seen: set[int] = set()
+    functions = [op for op in module.body.block.ops if isinstance(op, FuncOp)]
+    blocks = [
+        function.body.block for function in functions if not function.is_declaration
+    ]
+    values: list[SSAValue] = [arg for block in blocks for arg in block.args]
+    values += [result for block in blocks for op in block.ops for result in op.results]
+    for value in values:
+        if id(value.type) not in seen:
+            seen.add(id(value.type))
+            layout = layout_of(value)
+            if layout is not None:
+                names[layout.mesh] = None
+    return list(names)
+
+
+def _cluster_of(module: ModuleOp, names: list[str]) -> ClusterOp:
+    """The cluster of the meshes used, or the only one of the module."""
+    ops = list(module.body.block.ops)
+    clusters = {op.sym_name.data: op for op in ops if isinstance(op, ClusterOp)}
+    wanted = {
+        op.cluster.string_value()
+        for op in ops
+        if isinstance(op, MeshOp) and op.sym_name.data in names
+    } or set(clusters)
+    if len(wanted) != 1:
+        raise DistIRError(
+            "the program names no cluster; give one"
+            if not wanted
+            else f"a program runs on one cluster, but this one names "
+            f"{', '.join(sorted('@' + w for w in wanted))}"
+        )
+    (name,) = wanted
+    if name not in clusters:
+        raise DistIRError(
+            f"the program does not hold the device.cluster @{name} that its meshes name; "
+            f"add it, or give a cluster"
+        )
+    return clusters[name]

@@ -1,0 +1,210 @@
+"""What a simulation found out about a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from distir.errors import DistIRError
+from distir.interpreters.simulator.engine.machine import Observer
+from distir.interpreters.simulator.engine.run import DeviceGroup, Run
+from distir.interpreters.simulator.engine.trace import TraceWriter
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """
+    A simulated step. Lists have one entry per device that the program uses, in the order
+    of `devices` (device ids).
+
+    - `step_time_s`: until the last device is done;
+    - `throughput_samples_per_s`: size of the first dimension of the first input over the
+      step time; 0 without such an input, or when the step takes no time;
+    - `peak_memory_bytes`, `memory_bytes`: needed, and there on the device;
+    - `communication_bytes`: what each device sends;
+    - `flops`: floating-point operations of its contractions, what it computes again
+      counted again; other ops are bound by memory and count none;
+    - `seconds_at_peak`: what these operations would take at the device's peak for their
+      element types, and nothing else;
+    - `compute_s`, `communication_s`, `idle_s`: add up to the step time; communication
+      that goes on while a device computes is not in them;
+    - `transit_s`: the part of `idle_s` in which the device waits for a value that is being
+      sent to it at that time;
+    - `ops`: ops that ran, each call of a function counted, once for all devices.
+    """
+
+    cluster: str
+    devices: list[int]
+    step_time_s: float
+    throughput_samples_per_s: float
+    peak_memory_bytes: list[int]
+    memory_bytes: list[int]
+    communication_bytes: list[int]
+    flops: list[float]
+    seconds_at_peak: list[float]
+    compute_s: list[float]
+    communication_s: list[float]
+    transit_s: list[float]
+    idle_s: list[float]
+    ops: int
+    replay: Callable[[Observer], object] = field(repr=False, compare=False)
+    run: Run = field(repr=False, compare=False)
+
+    @property
+    def exposed_communication_s(self) -> list[float]:
+        """
+        Per device the seconds in which it communicates, or waits for a value that is
+        being sent, and does not compute.
+        """
+        pairs = zip(self.communication_s, self.transit_s, strict=True)
+        return [communicating + transit for communicating, transit in pairs]
+
+    @property
+    def waiting_s(self) -> list[float]:
+        """
+        Per device the seconds in which it waits for others: with `compute_s` and
+        `exposed_communication_s` they add up to the step time.
+        """
+        pairs = zip(self.idle_s, self.transit_s, strict=True)
+        return [idle - transit for idle, transit in pairs]
+
+    @property
+    def mfu(self) -> float:
+        """
+        Model FLOPs utilisation: the share of the step time in which the devices, on
+        average, would be done with their contractions at their peak. What a program
+        computes again counts again.
+        """
+        return self._share(self.seconds_at_peak)
+
+    @property
+    def exposed_communication(self) -> float:
+        """The share of the step time in `exposed_communication_s`, on average."""
+        return self._share(self.exposed_communication_s)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """
+        The share of the step time in `waiting_s`, on average: the bubble of a pipeline;
+        without one, waiting for slower devices.
+        """
+        return self._share(self.waiting_s)
+
+    def _share(self, seconds: Sequence[float]) -> float:
+        whole = self.step_time_s * len(self.devices)
+        return sum(seconds) / whole if whole else 0.0
+
+    @cached_property
+    def groups(self) -> list[DeviceGroup]:
+        """The devices in groups that do the same (see `Run.groups`)."""
+        rows = zip(
+            self.peak_memory_bytes,
+            self.communication_bytes,
+            self.flops,
+            self.compute_s,
+            self.communication_s,
+            self.transit_s,
+            self.idle_s,
+            strict=True,
+        )
+        return self.run.groups(list(rows))
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has enough memory."""
+        return not self.too_small
+
+    @property
+    def too_small(self) -> list[int]:
+        """The devices whose memory does not suffice."""
+        return [
+            device
+            for device, peak, memory in zip(
+                self.devices, self.peak_memory_bytes, self.memory_bytes, strict=True
+            )
+            if peak > memory
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON data."""
+        return {
+            "step_time_s": self.step_time_s,
+            "throughput_samples_per_s": self.throughput_samples_per_s,
+            "mfu": self.mfu,
+            "exposed_communication": self.exposed_communication,
+            "bubble_fraction": self.bubble_fraction,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "communication_bytes": self.communication_bytes,
+            "flops": self.flops,
+            "ops": self.ops,
+            "cluster": self.cluster,
+            "devices": self.devices,
+            "memory_bytes": self.memory_bytes,
+            "fits": self.fits,
+            "compute_s": self.compute_s,
+            "communication_s": self.communication_s,
+            "exposed_communication_s": self.exposed_communication_s,
+            "idle_s": self.idle_s,
+            "waiting_s": self.waiting_s,
+        }
+
+    def write_json(self, path: str | Path) -> None:
+        """Writes `to_json` to a file. Raises DistIRError."""
+        write_json(path, self.to_json())
+
+    def write_trace(self, path: str | Path) -> None:
+        """
+        Writes the timeline as Chrome trace events (chrome://tracing, Perfetto), event by
+        event while the program is simulated once more. Raises DistIRError.
+        """
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                writer = TraceWriter(file, self.devices, self.cluster)
+                self.replay(writer.record)
+                writer.close()
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
+    """Writes results to a file. Raises DistIRError."""
+    try:
+        Path(path).write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+
+def report(simulation: Simulation) -> str:
+    """The simulation as plain text, a line per device."""
+    s = simulation
+    lines = [
+        f"step time {s.step_time_s:.6g} s, {s.throughput_samples_per_s:.6g} samples/s, "
+        f"{s.ops} ops on {len(s.devices)} of the devices of @{s.cluster}",
+        "device  peak memory [B]  of [B]  sent [B]  FLOPs  compute [s]  communication [s]  idle [s]",
+    ]
+    rows = zip(
+        s.devices,
+        s.peak_memory_bytes,
+        s.memory_bytes,
+        s.communication_bytes,
+        s.flops,
+        s.compute_s,
+        s.communication_s,
+        s.idle_s,
+        strict=True,
+    )
+    lines += [
+        f"{device}  {peak}  {memory}  {sent}  {flops:.6g}  {compute:.6g}  {busy:.6g}  {idle:.6g}"
+        for device, peak, memory, sent, flops, compute, busy, idle in rows
+    ]
+    lines.append(
+        f"mfu {s.mfu:.6g}, exposed communication {s.exposed_communication:.6g}, "
+        f"bubble {s.bubble_fraction:.6g} of the step time"
+    )
+    if not s.fits:
+        lines.append(f"does not fit into the memory of devices {s.too_small}")
+    return "\n".join(lines)

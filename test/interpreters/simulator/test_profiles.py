@@ -1,0 +1,329 @@
+"""Profiles: what their files may hold, and what their figures do to costs."""
+
+import copy
+import json
+import math
+
+import pytest
+from cost_programs import cluster, parse
+from xdsl.context import Context
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.profiles.files import (
+    load_profile,
+    load_profiles,
+    profile_names,
+)
+from distir.interpreters.simulator.profiles.profile import Curve, Profile
+from distir.interpreters.simulator.work import Product
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.distribute import DistributePass
+
+DATA = {
+    "description": "round numbers",
+    "device": "unit",
+    "dispatch": {"op": 0.0, "collective": 0.0, "source": "made up"},
+    "compute": {
+        "default": {
+            "contraction": {
+                "efficiency": 0.5,
+                "bandwidth": 0.5,
+                "overhead": 1.0,
+                "source": "made up",
+            },
+            "elementwise": {"bandwidth": 0.25, "overhead": 2.0, "source": "made up"},
+        }
+    },
+    "links": {
+        "level0": {
+            "bandwidth": 0.5,
+            "overhead": 3.0,
+            "latency": 1.0,
+            "source": "made up",
+        }
+    },
+}
+
+
+def profile(change=lambda data: None) -> Profile:
+    data = copy.deepcopy(DATA)
+    change(data)
+    return Profile.parse("p", data)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_built_in_profiles_are_read(name):
+    found = load_profile(name)
+    for op_class in ("contraction", "elementwise", "optimizer", "gather"):
+        assert found.curve("f16", op_class).bandwidth > 0
+    assert found.link("nvlink").share(8) > 0
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-h200", "dgx2"])
+def test_clusters_name_their_profiles(name):
+    on = load_cluster(name)
+    Hardware.of(on, load_profiles(["auto"], on))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.pop("device"), "has no field 'device'"),
+        (lambda d: d.update(device=3), "device must be a text, not 3"),
+        (lambda d: d.update(more=1), "field 'more' that is not known"),
+        (lambda d: d["dispatch"].update(op=-1.0), "op must be a finite number"),
+        (lambda d: d["dispatch"].update(op=math.nan), "op must be a finite number"),
+        (lambda d: d["dispatch"].pop("source"), "has no field 'source'"),
+        (
+            lambda d: d["compute"]["default"].update(magic={}),
+            "no class of ops 'magic'",
+        ),
+        (
+            lambda d: d["compute"]["default"]["contraction"].update(efficiency=0),
+            "efficiency must be a finite number above 0",
+        ),
+        (
+            lambda d: d["compute"]["default"]["contraction"].update(tile=[0, 1]),
+            "whole number above 0",
+        ),
+        (lambda d: d.update(compute=[]), "must be a JSON object"),
+        (
+            lambda d: d["links"]["level0"].update(bandwidth={"1": 0.5}),
+            "'1' is not a number of devices",
+        ),
+        (lambda d: d.update(fusion=["all"]), "fusion must be a list of some of"),
+    ],
+)
+def test_bad_figures(change, message):
+    with pytest.raises(DistIRError, match="profile p") as error:
+        profile(change)
+    assert message in str(error.value)
+
+
+def test_unknown_types_and_classes():
+    only_f16 = profile(lambda d: d.update(compute={"f16": d["compute"]["default"]}))
+    with pytest.raises(DistIRError, match="no figures for contraction ops on f32"):
+        only_f16.curve("f32", "contraction")
+    with pytest.raises(DistIRError, match="no class of ops 'magic'"):
+        only_f16.curve("f16", "magic")
+    assert only_f16.curve("f16", "optimizer") is only_f16.curve("f16", "elementwise")
+
+
+def test_files(tmp_path):
+    path = tmp_path / "mine.json"
+    with pytest.raises(DistIRError, match="no built-in profile 'mine'"):
+        load_profile("mine")
+    with pytest.raises(DistIRError, match="there is no profile file"):
+        load_profile(path)
+    path.write_text("{")
+    with pytest.raises(DistIRError, match="not a JSON file"):
+        load_profile(path)
+    path.write_text(json.dumps({"base": str(path)}))
+    with pytest.raises(DistIRError, match="its own base"):
+        load_profile(path)
+    faster = {"dispatch": {"op": 1e-6}}
+    path.write_text(json.dumps({"base": "A100", **faster}))
+    mine, base = load_profile(path), load_profile("A100")
+    assert mine.dispatch.op == 1e-6
+    assert mine.dispatch.collective == base.dispatch.collective
+    assert mine.compute == base.compute
+
+
+def test_profiles_are_for_their_devices():
+    on = cluster(2)
+    with pytest.raises(DistIRError, match="for device @A100, but cluster @c has @unit"):
+        Hardware.of(on, [load_profile("A100")])
+    with pytest.raises(DistIRError, match="both for device @unit"):
+        Hardware.of(on, [profile(), profile()])
+    with pytest.raises(DistIRError, match="names no profile"):
+        load_profiles(["auto"], on)
+    kinds = [
+        KindOp(name, [i], memory=1, memory_bandwidth=1.0, peak_flops={"default": 1.0})
+        for i, name in enumerate(("unit", "other"))
+    ]
+    both = ClusterOp("c", kinds, [LinkOp("level0", 2, bandwidth=1.0, latency=0.0)])
+    with pytest.raises(DistIRError, match="no profile is for device @other"):
+        Hardware.of(both, [profile()])
+
+
+def test_curve_counts_tiles_and_rounds():
+    curve = Curve(bandwidth=1.0, efficiency=0.5, tile=(16, 16), units=4, depth=8.0)
+
+    def seconds(batch, m, n, k, peak=1.0):
+        flops = 2.0 * batch * m * n * k
+        return curve.seconds(flops, Product(batch, m, n, k), 0.0, peak, 1e300)
+
+    # 4 tiles keep 4 units busy; each computes 16 x 16 x (32 + 8) products, twice as
+    # slow as the peak, of which each unit has a quarter
+    assert seconds(1, 32, 32, 32) == 2 * 4 * 16 * 16 * 40 / 0.5
+    # a fifth tile takes another round, but sums split in 4 fill 5 rounds of a quarter
+    assert seconds(5, 16, 16, 128) < 2 * seconds(4, 16, 16, 128)
+    assert seconds(5, 16, 16, 128) >= 5 / 4 * 128 / 136 * seconds(4, 16, 16, 128)
+    # one row takes a tile of 16
+    assert seconds(1, 1, 64, 32) == seconds(1, 16, 64, 32)
+
+
+def test_ops_take_what_their_curves_say():
+    program = parse("""
+      func.func @main(%a: tensor<2x3xf32>, %b: tensor<3x4xf32>) -> tensor<2x4xf32> {
+        %c = onnx.MatMul(%a, %b) : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>
+        %d = onnx.Relu(%c) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+        func.return %d : tensor<2x4xf32>
+      }
+    """)
+    on = cluster(1, peak=2.0, bandwidth=8.0)
+    plain = simulate(program, on.clone()).step_time_s
+    assert plain == 48 / 2 + 2 * 32 / 8
+    found = simulate(program, on.clone(), profiles=[profile()]).step_time_s
+    assert found == 1 + 48 / (2 * 0.5) + 2 + 2 * 32 / (8 * 0.25)
+
+
+def test_the_host_sets_the_pace_of_small_ops():
+    program = parse("""
+      func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+        %b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>
+        %c = onnx.Relu(%b) : (tensor<4xf32>) -> tensor<4xf32>
+        func.return %c : tensor<4xf32>
+      }
+    """)
+    on = cluster(1, bandwidth=8.0)
+    device = 2 * (2 + 32 / (8 * 0.25))
+
+    def seconds(issue):
+        slow = profile(lambda d: d["dispatch"].update(op=issue))
+        return simulate(program, on.clone(), profiles=[slow]).step_time_s
+
+    assert seconds(device / 4) == device
+    assert seconds(device) == 2 * device
+
+
+def test_hosts_that_do_not_run_ahead():
+    """No op takes less than its issue; collectives take that much more."""
+    program = parse("""
+      func.func @main(%a: tensor<4xf32>) -> tensor<4xf32> {
+        %b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>
+        %c = onnx.Add(%b, %a) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        func.return %c : tensor<4xf32>
+      }
+    """)
+    small, large = 2 + 32 / (8 * 0.25), 2 + 48 / (8 * 0.25)
+    issue = (small + large) / 2
+
+    def seconds(module, on, ahead, **dispatch):
+        host = profile(lambda d: d["dispatch"].update(ahead=ahead, **dispatch))
+        return simulate(module, on, profiles=[host]).step_time_s
+
+    on = cluster(1, bandwidth=8.0)
+    assert seconds(program, on.clone(), True, op=issue) == 2 * issue
+    assert seconds(program, on.clone(), False, op=issue) == issue + large
+    on = cluster(4, levels=((4, 2.0, 100.0),))
+    plain = seconds(parse(REDUCED), on.clone(), False)
+    assert seconds(parse(REDUCED), on.clone(), True, collective=5.0) == plain
+    assert seconds(parse(REDUCED), on.clone(), False, collective=5.0) == plain + 5
+
+
+def test_products_that_are_not_aligned():
+    """Sums or columns that are no multiple of 8 are computed at a share of the speed."""
+    curve = Curve(bandwidth=1.0, misaligned=0.25)
+
+    def seconds(m, n, k):
+        return curve.seconds(2.0 * m * n * k, Product(1, m, n, k), 0.0, 1.0, 1e300)
+
+    assert seconds(16, 17, 16) == 17 / 16 * 4 * seconds(16, 16, 16)
+    assert seconds(16, 16, 17) == 17 / 16 * 4 * seconds(16, 16, 16)
+    assert seconds(17, 16, 16) == 17 / 16 * seconds(16, 16, 16)
+
+
+def test_a_kernel_waits_for_nothing_else():
+    """An op joins the one before it only if its other operands are there by then."""
+    text = """
+      func.func @main(%a: tensor<4xf32>, %w: tensor<4x4xf32>) -> tensor<4xf32> {{
+        %b = onnx.Relu(%a) : (tensor<4xf32>) -> tensor<4xf32>
+        %c = onnx.MatMul(%a, %w) : (tensor<4xf32>, tensor<4x4xf32>) -> tensor<4xf32>
+        %d = onnx.Mul(%b, {other}) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        %e = onnx.Add(%d, %c) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+        func.return %e : tensor<4xf32>
+      }}
+    """
+    fused = profile(lambda d: d.update(fusion=["elementwise"]))
+
+    def seconds(other):
+        module = parse(text.format(other=other))
+        on = cluster(1, peak=1e300, bandwidth=1.0)
+        return simulate(module, on, profiles=[fused]).step_time_s
+
+    product = 1 + (16 + 64 + 16) * 2
+    # relu, product and multiplication in one kernel each, or relu and multiplication in one;
+    # the addition joins the multiplication either way
+    assert seconds("%a") == 2 + (16 + 16) * 4 + product + (16 + 16) * 4
+    assert seconds("%c") == 2 * 2 + (16 + 16) * 4 + product + (16 + 16 + 16 + 16) * 4
+
+
+@pytest.mark.parametrize(
+    ("fusion", "expected"),
+    [
+        # product: 16 + 16 read, 16 written; bias: 16 + 8 and 16; then 16 and 16, twice
+        ([], 1 + 48 * 2 + 3 * 2 + (40 + 32 + 32) * 4),
+        (["bias"], 1 + 32 * 2 + (8 + 16) * 4 + 2 * 2 + (32 + 32) * 4),
+        (["elementwise"], 1 + 48 * 2 + 2 + (24 + 0 + 16) * 4),
+        (["bias", "elementwise"], 1 + 32 * 2 + (8 + 16) * 4 + 2 + (16 + 16) * 4),
+    ],
+)
+def test_fusions(fusion, expected):
+    program = parse("""
+      func.func @main(%a: tensor<2x2xf32>, %b: tensor<2x2xf32>, %v: tensor<2xf32>)
+          -> tensor<2x2xf32> {
+        %c = onnx.MatMul(%a, %b) : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xf32>
+        %d = onnx.Add(%c, %v) : (tensor<2x2xf32>, tensor<2xf32>) -> tensor<2x2xf32>
+        %e = onnx.Gelu(%d) : (tensor<2x2xf32>) -> tensor<2x2xf32>
+        %f = onnx.Relu(%e) : (tensor<2x2xf32>) -> tensor<2x2xf32>
+        func.return %f : tensor<2x2xf32>
+      }
+    """)
+    fused = profile(lambda d: d.update(fusion=fusion))
+    on = cluster(1, peak=1e300, bandwidth=1.0)
+    assert simulate(program, on, profiles=[fused]).step_time_s == expected
+
+
+def test_flat_and_summarised_agree_with_a_profile():
+    module = build_gpt(2, 64, 4, 128, 8, 16, "f16")
+    DifferentiatePass(optimizer="adam").apply(Context(), module)
+    first = module.body.block.first_op
+    module.body.block.insert_op_before(load_cluster("dgx-a100"), first)
+    DistributePass(d=2, t=2).apply(Context(), module)
+    found = [simulate(module, flat=flat, profiles=["auto"]) for flat in (False, True)]
+    assert found[0].step_time_s == pytest.approx(found[1].step_time_s, rel=1e-12)
+    assert found[0].peak_memory_bytes == found[1].peak_memory_bytes
+    assert found[0].step_time_s > simulate(module).step_time_s
+
+
+REDUCED = """
+  device.mesh @m on @c <"d" = 4> [0 to 4]
+  func.func @main(%x: tensor<8xi8, #dist.layout<@m, [{}], partial sum {d}>>)
+      -> tensor<8xi8, #dist.layout<@m, [{}]>> {
+    %y = collective.all_reduce %x over ["d"] :
+      tensor<8xi8, #dist.layout<@m, [{}], partial sum {d}>> -> tensor<8xi8, #dist.layout<@m, [{}]>>
+    func.return %y : tensor<8xi8, #dist.layout<@m, [{}]>>
+  }
+"""
+
+
+def test_collectives_have_overheads():
+    on = cluster(4, levels=((4, 2.0, 100.0),))
+    seconds = simulate(parse(REDUCED), on, profiles=[profile()]).step_time_s
+    # trees have fewer messages, 2 log2 4 instead of 2 (4 - 1), but send more bytes
+    ring, tree = 6 * (1 + 2 / (2 * 0.5)), 4 * 1 + 2 * 8 / (2 * 0.5)
+    assert seconds == 3 + min(ring, tree)
+
+
+def test_links_without_figures():
+    def rename(data):
+        data["links"] = {"other": data["links"]["level0"]}
+
+    with pytest.raises(DistIRError, match="no figures for link @level0; it has @other"):
+        simulate(parse(REDUCED), cluster(4), profiles=[profile(rename)])
