@@ -16,9 +16,9 @@ from distir.interpreters.simulator import (
     CostContext,
     Simulation,
     cost_function,
-    costs,
     simulate,
 )
+from distir.interpreters.simulator.costs import op_costs
 from distir.passes.distribute import DistributePass
 
 
@@ -138,4 +138,4 @@ def with_workspace(size: int) -> Iterator[str]:
           func.return %y : tensor<f32>
         }"""
     finally:
-        del costs._COSTS["onnx.Det"]
+        del op_costs._COSTS["onnx.Det"]

@@ -13,7 +13,8 @@ from cost_programs import MACHINES, STRATEGIES, cluster, distributed, parse, une
 from training_programs import training_gpt, training_mlp
 
 from distir.errors import DistIRError
-from distir.interpreters.simulator import Simulation, html_report, simulate, write_html
+from distir.interpreters.simulator import Simulation, simulate, write_html
+from distir.interpreters.simulator.reports import html_report
 from distir.interpreters.simulator.reports.html_report import report_data
 
 VOID = {"meta", "input", "br", "link", "img"}
