@@ -10,7 +10,7 @@ run, but not trained before the user says what the tensor is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -115,8 +115,9 @@ class WeightRoles:
         self.is_traced = is_traced and self.exported is None
         self.guessed: list[str] = []
         """The names of parameters that only their use tells."""
-        self.frozen = matching(frozen, weights, "frozen")
-        self.trainable = matching(trainable, weights, "trainable")
+        lost = self.exported.kinds if self.exported is not None else ()
+        self.frozen = matching(frozen, weights, "frozen", lost)
+        self.trainable = matching(trainable, weights, "trainable", lost)
         self.uses: dict[str, list[tuple[NodeProto, int]]] = {}
         for node in prepared.node:
             for position, name in enumerate(node.input):
@@ -201,14 +202,26 @@ def parameters_of(exported: ExportedTensors) -> set[str]:
     return {name for name, kind in exported.kinds.items() if kind == PARAMETER}
 
 
-def matching(patterns: Sequence[str], names: Sequence[str], option: str) -> set[str]:
+def matching(
+    patterns: Sequence[str],
+    names: Sequence[str],
+    option: str,
+    lost: Collection[str] = (),
+) -> set[str]:
     """
     The names that match one of the patterns. Raises DistIRError for a pattern that
-    matches none.
+    matches none; `lost` are names that an exporter may have done away with.
     """
     found: set[str] = set()
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern)}
+        gone = [name for name in lost if fnmatchcase(name, pattern)]
+        if gone and not matched:
+            raise DistIRError(
+                f"{listed(gone)}, to be {option}, is not in the model's file: the model "
+                f"does not use it, or PyTorch's exporter merged or folded it; export "
+                f"with torch.onnx.export(..., dynamo=True, optimize=False)"
+            )
         if not matched:
             raise DistIRError(
                 f"no weight of the model matches the pattern {pattern!r} for what is "

@@ -94,7 +94,7 @@ def test_merged_parameters_are_not_trained(tmp_path: Path):
 @pytest.mark.parametrize("export", [exported_by_default, exported_by_trace])
 def test_folded_batch_normalisation_is_not_trained(export: Any, tmp_path: Path):
     module = nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4))
-    module[1].running_mean.normal_()
+    module[1].get_buffer("running_mean").normal_()
     path = export(module, (torch.randn(2, 4, 4),), tmp_path / "folded.onnx")
     with pytest.raises(DistIRError, match=r"cannot train .*: .*optimize=False"):
         differentiated(import_onnx(path), loss="mse")
@@ -111,7 +111,7 @@ def test_a_plain_model_of_the_default_exporter_is_trained(tmp_path: Path):
 def test_running_statistics_are_constants(exporter: Any, tmp_path: Path):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    module[1].running_mean.normal_()
+    module[1].get_buffer("running_mean").normal_()
     export_onnx(module, (X,), tmp_path / "norm.onnx", exporter=exporter)
     imported = import_onnx(tmp_path / "norm.onnx")
     assert names_by_role(imported.module)["constant"] == [
