@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx
 from onnx import (
     ModelProto,
     NodeProto,
@@ -14,13 +13,11 @@ from onnx import (
     shape_inference,
 )
 
-from distir.dialects.onnx import DOMAIN_VERSIONS
+from distir.dialects.onnx_inference import INFERENCE_ERRORS
+from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET_IMPORTS
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name
 from distir.frontends.onnx_prepare import value_infos
-from distir.interpreters.types import INFERENCE_ERRORS
-
-_OPSETS = [onnx.helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 
 
 class TypeInference:
@@ -55,7 +52,7 @@ class TypeInference:
         data = {n: self.known[n] for n in named.input if n in self.known}
         try:
             found = shape_inference.infer_node_outputs(
-                schema, named, inputs, data, opset_imports=_OPSETS
+                schema, named, inputs, data, opset_imports=OPSET_IMPORTS
             )
         except INFERENCE_ERRORS as error:
             raise DistIRError(
