@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 from onnx.defs import OpSchema
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -82,8 +84,106 @@ _ELEMENT = {
 }
 
 
+_FLAGS = frozenset(
+    [
+        "align_corners",
+        "allowzero",
+        "antialias",
+        "ceil_mode",
+        "center_point_box",
+        "count_include_pad",
+        "detect_negative",
+        "detect_positive",
+        "exclude_outside",
+        "exclusive",
+        "fmod",
+        "input_forget",
+        "interleaved",
+        "inverse",
+        "is_case_sensitive",
+        "is_causal",
+        "keepdims",
+        "largest",
+        "layout",
+        "linear_before_reset",
+        "new_axis",
+        "noop_with_empty_axes",
+        "onesided",
+        "periodic",
+        "reverse",
+        "saturate",
+        "select_last_index",
+        "sorted",
+        "storage_order",
+        "training_mode",
+        "transA",
+        "transB",
+        "upper",
+    ]
+)
+_POSITIVE = frozenset(
+    [
+        "blocksize",
+        "chunk_size",
+        "dilations",
+        "group",
+        "hidden_size",
+        "kernel_shape",
+        "kv_num_heads",
+        "num_groups",
+        "num_outputs",
+        "offset_group",
+        "output_height",
+        "output_width",
+        "p",
+        "pooled_shape",
+        "q_num_heads",
+        "sample_size",
+        "size",
+        "strides",
+    ]
+)
+_NOT_NEGATIVE = frozenset(
+    ["batch_dims", "block_size", "num_heads", "output_padding", "rotary_embedding_dim"]
+)
+_TYPES = frozenset(
+    [
+        "dtype",
+        "output_datatype",
+        "output_dtype",
+        "precision",
+        "softmax_precision",
+        "stash_type",
+        "to",
+    ]
+)
+_REDUCTIONS = ("none", "sum", "mean")
+_SCATTERS = ("none", "add", "mul", "max", "min")
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "approximate": ("none", "tanh"),
+    "auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
+    "BitShift.direction": ("LEFT", "RIGHT"),
+    "DepthToSpace.mode": ("DCR", "CRD"),
+    "GRU.direction": _DIRECTIONS,
+    "LSTM.direction": _DIRECTIONS,
+    "NegativeLogLikelihoodLoss.reduction": _REDUCTIONS,
+    "Pad.mode": ("constant", "reflect", "edge", "wrap"),
+    "Resize.mode": ("nearest", "linear", "cubic"),
+    "RNN.direction": _DIRECTIONS,
+    "ScatterElements.reduction": _SCATTERS,
+    "ScatterND.reduction": _SCATTERS,
+    "SoftmaxCrossEntropyLoss.reduction": _REDUCTIONS,
+    "TensorScatter.mode": ("linear", "circular"),
+}
+"""What text may say, by attribute, or by operator and attribute where these differ."""
+
+
 def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) -> None:
-    """Raises VerifyException unless an attribute is of the kind that its schema says."""
+    """
+    Raises VerifyException unless an attribute of the operator `owner` is of the kind and
+    in the range that the standard says.
+    """
     if schema.type not in _EXPECTED:
         return
     kind, words = _EXPECTED[schema.type]
@@ -92,3 +192,30 @@ def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) ->
         fits = all(isinstance(a, _ELEMENT[schema.type]) for a in attr.data)
     if not fits:
         raise VerifyException(f"{owner}: attribute {schema.name!r} must be {words}")
+    expected = _out_of_range(owner, schema.name, attr)
+    if expected is not None:
+        raise VerifyException(
+            f"{owner}: attribute {schema.name!r} must be {expected}, got "
+            f"{attribute_to_python(attr)!r}"
+        )
+
+
+def _out_of_range(owner: str, name: str, attr: Attribute) -> str | None:
+    """What an attribute should be; None if it is."""
+    operator = owner.removeprefix("onnx.")
+    if isinstance(attr, StringAttr):
+        choices = _CHOICES.get(name) or _CHOICES.get(f"{operator}.{name}")
+        if choices is None or attr.data in choices:
+            return None
+        return f"one of {', '.join(map(repr, choices))}"
+    values: Sequence[Attribute] = attr.data if isinstance(attr, ArrayAttr) else [attr]
+    numbers = [v.value.data for v in values if isinstance(v, IntegerAttr)]
+    if name in _FLAGS and any(n not in (0, 1) for n in numbers):
+        return "0 or 1"
+    if name in _POSITIVE and any(n < 1 for n in numbers):
+        return "positive"
+    if name in _NOT_NEGATIVE and any(n < 0 for n in numbers):
+        return "0 or more"
+    if name in _TYPES and any(n not in TensorProto.DataType.values() for n in numbers):
+        return "the number of an element type"
+    return None

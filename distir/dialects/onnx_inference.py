@@ -9,12 +9,20 @@ operands that its schema allows, of shapes that fit each other and its attribute
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
-from onnx import TensorProto, checker, helper, numpy_helper, shape_inference
+from onnx import (
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    checker,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
 from onnx.defs import OpSchema
 from xdsl.dialects.builtin import (
     DenseIntOrFPElementsAttr,
@@ -24,6 +32,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.onnx_shape_checks import check_shapes
 from distir.dialects.onnx_values import (
     OptionalType,
     SequenceType,
@@ -51,7 +60,32 @@ INFERENCE_ERRORS = (
 )
 """What ONNX raises for an op that cannot take its operands."""
 
+_TERM = rb"[A-Za-z\s]*(\.\.\.)?[A-Za-z\s]*"
+_EQUATION = re.compile(_TERM + rb"(," + _TERM + rb")*(->" + _TERM + rb")?")
 _PREFIX = re.compile(r"\[\w+Error\]\s*|\(op_type:[^)]*\):\s*")
+
+
+def infer_node(
+    schema: OpSchema,
+    node: NodeProto,
+    types: Mapping[str, TypeProto],
+    known: Mapping[str, TensorProto],
+) -> dict[str, TypeProto]:
+    """
+    The types of a node's results by name, as far as ONNX infers them from those of its
+    operands and from their values where these are known. Raises `INFERENCE_ERRORS`.
+    """
+    for attribute in node.attribute:
+        # With either of these ONNX ends the process, or never comes back.
+        if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
+            raise ValueError(f"{attribute.s.decode()!r} is no equation of sums")
+        if attribute.name == "num_outputs" and attribute.i != len(node.output):
+            raise ValueError(
+                f"num_outputs is {attribute.i}, but there are {len(node.output)} results"
+            )
+    return shape_inference.infer_node_outputs(
+        schema, node, dict(types), dict(known), opset_imports=OPSET_IMPORTS
+    )
 
 
 def inferred_types(
@@ -64,6 +98,7 @@ def inferred_types(
     operands that are known; None where ONNX does not say. Raises VerifyException when
     the op cannot take such operands.
     """
+    check_shapes(op, operand_types)
     operands = iter(range(len(op.operands)))
     names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
     outputs = [f"y{i}" for i in range(len(op.results))]
@@ -75,7 +110,7 @@ def inferred_types(
             domain=op.SCHEMA.domain,
             **{k: _attribute(v) for k, v in op.onnx_attributes().items()},
         )
-        found = shape_inference.infer_node_outputs(
+        found = infer_node(
             op.SCHEMA,
             node,
             {f"x{i}": type_to_proto(t) for i, t in enumerate(operand_types)},
@@ -84,14 +119,13 @@ def inferred_types(
                 for i, value in enumerate(known)
                 if value is not None and value.size <= KNOWN_SIZE
             },
-            opset_imports=OPSET_IMPORTS,
         )
+        return [type_from_proto(found[o]) if o in found else None for o in outputs]
     except INFERENCE_ERRORS as error:
         raise VerifyException(
             f"cannot take operands of types ({_shown(operand_types)}): "
             f"{_PREFIX.sub('', str(error))}"
         ) from error
-    return [type_from_proto(found[o]) if o in found else None for o in outputs]
 
 
 def _attribute(value: Any) -> Any:
