@@ -77,7 +77,7 @@ class FittedSearch:
     what does not fit is solved for again under a limit that is lower by as much as was
     missing; if a pipeline leaves much although the limit made it slower, under a higher
     one. The fastest of these that fits is taken. For a pipeline each solving ends after
-    20 s, if the user says nothing else.
+    20 s or a quarter of the clock's time, if the user says nothing else.
 
     - `mesh`: for a pipeline, its first axis is the axis over time, the others are those of
       each stage;
@@ -104,7 +104,9 @@ class FittedSearch:
         self.finish = finish
         self.limits = limits
         if limits.seconds is None and finish is not None:
-            self.limits = replace(limits, seconds=SECONDS)
+            whole = inf if clock is None else clock.limit
+            seconds = whole / _ROUNDS if whole < inf else SECONDS
+            self.limits = replace(limits, seconds=seconds)
         self.profiles = profiles
         devices = len(mesh.devices)
         if finish is not None:

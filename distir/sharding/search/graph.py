@@ -175,9 +175,10 @@ class Graph:
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
             columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
             small = np.empty((len(rows), len(columns)))
-            for i, before in enumerate(rows):
+            # To one layout after the other, which is what prices are quick at.
+            for j, after in enumerate(columns):
                 self.clock.check()
-                small[i] = [self.prices.reshard(type_, before, b) for b in columns]
+                small[:, j] = [self.prices.reshard(type_, a, after) for a in rows]
             all_rows, all_columns = [rows[a] for a in have], [columns[b] for b in want]
             self._moves[key] = small[np.ix_(all_rows, all_columns)]
         return self._moves[key]
