@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -117,9 +119,26 @@ def test_axes_that_were_chosen_before_the_time_was_over_stay_so(
 
     monkeypatch.setattr(Graph, "problem", problem)
     result, note = searched(module, axes=AXES, time_limit=1e9)
-    assert "the time was over before 2 of the axes were chosen" in note
+    assert "2 of the axes were not chosen any more" in note
     assert "{a}" in str(result) and "{b}" not in str(result)
     assert_same_results(module, result, arguments_of(module))
+
+
+def test_an_interruption_before_there_is_anything_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = placed(build_mlp(layers=2, d_model=8, batch=8))
+    original = Graph.problem
+
+    def problem(self: Graph, *arguments: object):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Graph, "problem", problem)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        searched(module, axes=AXES)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_parts_of_a_clock_end_with_it() -> None:

@@ -84,7 +84,8 @@ class FittedSearch:
     - `finish`: makes the pipeline (`distribute`'s last part), if there is to be one;
     - `limits`: memory is what may be used on each device, by default all of it;
     - `clock`: when it stops, the best plan so far is the answer. There always is one: if
-      nothing was solved, arguments are split as was asked for, and nothing else is.
+      nothing was solved, arguments are split as was asked for, and nothing else is. But an
+      interruption before there is anything ends the program.
     """
 
     def __init__(
@@ -157,6 +158,8 @@ class FittedSearch:
                 )
             except TimeIsOver:
                 if not plans and failure is None:
+                    if self.clock is not None and self.clock.interrupted:
+                        raise KeyboardInterrupt from None
                     plans.append(self._unsearched(module))
                 break
             except DistIRError as error:

@@ -99,7 +99,7 @@ class Found:
       that share alike, unless `released`: plans that do not share were weighed too;
     - `stages`: how many groups of mesh axes were chosen one after the other; with more than
       one the bound is one for the last group;
-    - `left`: axes that nothing is split over, as the time was over before they were chosen;
+    - `left`: axes that nothing is split over, as the search ended before they were chosen;
     - `level`: at O2 the bound is far off;
     - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
     - `layouts`: what was chosen, for `apply_layouts`.
@@ -138,7 +138,7 @@ class Found:
             shared += " though they need not" if self.shared else ", nothing is shared"
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
         if self.left:
-            stages += f", the time was over before {self.left} of the axes were chosen"
+            stages += f", {self.left} of the axes were not chosen any more"
         return (
             f"{self.objective:.6g} s of work and communication, {proof}, "
             f"in {self.peak:.6g} bytes "
