@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects import collective, dist
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import draws_random_numbers
+from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.program import argument_names, describe, entry_function, functions
@@ -36,6 +37,7 @@ class DistributionVerifier:
     """
 
     def __init__(self, module: ModuleOp):
+        self.module = module
         self.meshes: Mapping[str, Mesh] = meshes(module)
         self.functions = functions(module)
         self.entry = entry_function(module)
@@ -48,7 +50,11 @@ class DistributionVerifier:
         """Signatures of ops that were found right, so that all alike are."""
 
     def verify(self) -> None:
-        """Raises DistIRError, naming op and expected layout, at the first type error."""
+        """
+        Raises DistIRError, naming op and expected layout, at the first type error, or at
+        the first use of a value before it is defined.
+        """
+        check_dominance(self.module)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)
@@ -235,7 +241,8 @@ def verify_distribution(module: ModuleOp) -> None:
 @dataclass(frozen=True)
 class VerifyDistributionPass(DistIRPass):
     """
-    Checks a distributed program (DESIGN section 2): every tensor has a layout that fits
+    Checks a distributed program (DESIGN section 2): values are defined before they are
+    used; every tensor has a layout that fits
     its shape and mesh; every op's result layouts are what its sharding rule gives for
     its operands' layouts; collectives, sends, calls and returns change or keep layouts
     exactly as they must; nothing partial leaves the program. Works for ops of every

@@ -13,31 +13,22 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.printer import Printer
-from xdsl.universe import Universe
 
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
+from distir.parsing import ProgramParser, new_context
 from distir.passes import get_all_passes
 from distir.weights import SUFFIX, load_weights, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def new_context() -> Context:
-    """A context with every dialect of this environment, those of plugins included."""
-    context = Context()
-    for name, factory in Universe.get_multiverse().all_dialects.items():
-        context.register_dialect(name, factory)
-    return context
-
-
 def read_program(path: Path, context: Context | None = None) -> ModuleOp:
-    """Reads and verifies a module. Raises ParseError or VerifyException."""
+    """Reads and verifies a module. Raises ParseError, VerifyException or DistIRError."""
     content = path.read_bytes().decode()
-    module = Parser(context or new_context(), content, str(path)).parse_module()
+    module = ProgramParser(context or new_context(), content, str(path)).parse_module()
     module.verify()
     return module
 
