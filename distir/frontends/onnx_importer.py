@@ -10,7 +10,6 @@ resolves them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ from distir.frontends.onnx_names import domain_of, node_name
 from distir.frontends.onnx_prepare import LARGE, prepare, value_infos
 from distir.frontends.onnx_scopes import node_scope
 from distir.frontends.onnx_types import TypeInference
-from distir.program import ENTRY, set_argument_attributes
+from distir.program import ENTRY, name_hint, set_argument_attributes
 
 Array = npt.NDArray[Any]
 
@@ -257,14 +256,6 @@ class _Importer:
             if output:
                 result.name_hint = name_hint(output)
                 self.values[output] = result
-
-
-def name_hint(name: str) -> str | None:
-    """An SSA name for an ONNX value name, or None."""
-    if SSAValue.is_valid_name(name):
-        return name
-    hint = re.sub(r"\W+", "_", name.split("/")[-1].split("::")[-1]).strip("_")
-    return hint if SSAValue.is_valid_name(hint) else None
 
 
 def attribute_value(attribute: AttributeProto) -> Any:
