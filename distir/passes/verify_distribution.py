@@ -110,6 +110,11 @@ class DistributionVerifier:
         self._right[id(type_)] = type_
 
     def op(self, op: Operation, function: FuncOp) -> None:
+        if collective.is_per_rank(op):
+            raise DistIRError(
+                "belongs to the program of one rank; a distributed program says by layouts "
+                "who holds what"
+            )
         if isinstance(op, CallOp):
             self.call(op)
         elif isinstance(op, ReturnOp):
@@ -178,10 +183,7 @@ class DistributionVerifier:
         for value in (*op.operands, *op.results):
             layout = layout_of(value)
             if layout is None:
-                raise DistIRError(
-                    "is in per-rank form (it has a group); a distributed program's "
-                    "collectives have layouts on both sides"
-                )
+                raise DistIRError("needs a #dist.layout on both sides")
             if layout.mesh not in self.meshes:
                 raise DistIRError(f"there is no device.mesh @{layout.mesh}")
         source = layout_of(op.operands[0])
