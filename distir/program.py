@@ -8,6 +8,7 @@ from itertools import count
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    BytesAttr,
     DictionaryAttr,
     FunctionType,
     ModuleOp,
@@ -234,8 +235,15 @@ def set_argument_attributes(
 
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
-    """The string under that name, or None."""
+    """
+    The string under that name, or None. Raises DistIRError for bytes that are no text.
+    """
     attr = attributes.get(name)
+    if isinstance(attr, BytesAttr):  # what plain xDSL reads letters outside of ASCII as
+        try:
+            return attr.data.decode()
+        except UnicodeDecodeError as error:
+            raise DistIRError(f"the attribute {name} = {attr} is no text") from error
     return attr.data if isinstance(attr, StringAttr) else None
 
 

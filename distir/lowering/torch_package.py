@@ -19,7 +19,7 @@ from distir.program import (
     updated_arguments,
 )
 
-ALWAYS = ("__init__", "main", "runtime", "collectives", "tensors")
+ALWAYS = ("__init__", "main", "runtime", "carriers", "collectives", "tensors")
 """The helper modules of every package."""
 
 TRAINING = ("checkpoints", "initial", "random_numbers", "training")
