@@ -3,7 +3,7 @@ Programs as `.mlir` text: a parser that is quick on the long lists of types and 
 of distributed programs, and a printer that gives repeated types a name.
 """
 
-from distir.text.parser import ProgramParser
+from distir.text.parser import ProgramParser, new_context
 from distir.text.printer import ProgramPrinter
 
-__all__ = ["ProgramParser", "ProgramPrinter"]
+__all__ = ["ProgramParser", "ProgramPrinter", "new_context"]

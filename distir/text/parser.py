@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import prod
 from typing import Any, TypeVar
 
 from xdsl.context import Context
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp
 from xdsl.ir import Attribute, TypeAttribute
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.parser.generic_parser import ParserState
+from xdsl.universe import Universe
+from xdsl.utils.exceptions import DiagnosticException
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
+from distir.dominance import check_dominance
 from distir.text.lexer import ProgramLexer
 
 _AnyT = TypeVar("_AnyT")
@@ -30,22 +35,51 @@ _ONE_VALUE = re.compile(_VALUE)
 _VALUES = re.compile(rf"{_VALUE}(?:,\s*+{_VALUE})*+(?!\s*[,#:])")
 
 
+LARGEST_CONSTANT = 1 << 28
+"""Bytes of a constant in a program; xDSL holds every element of one, equal or not."""
+
+
+def new_context() -> Context:
+    """A context with every dialect of this environment, those of plugins included."""
+    context = Context()
+    for name, factory in Universe.get_multiverse().all_dialects.items():
+        context.register_dialect(name, factory)
+    return context
+
+
 class ProgramParser(Parser):
     """
-    xDSL's parser, with a memory: a distributed program of many layers and stages repeats
+    xDSL's parser of MLIR's text, for programs of DistIR. Text that is no program, whatever
+    it is, raises ParseError or VerifyException; a program whose values are used before
+    they are defined raises DistIRError.
+
+    It has a memory: a distributed program of many layers and stages repeats
     some hundred types, lists of types and attribute dictionaries some hundred thousand
     times. What has been read before is recognised by its text, and a list of values is split
     at its commas. Anything else is left to xDSL, so that what is accepted, and what errors
     say, stays the same.
     """
 
-    def __init__(self, ctx: Context, input: str, name: str = "<unknown>"):
-        super().__init__(ctx, input, name)
-        self._parser_state = ParserState(ProgramLexer(Input(input, name)))
-        self._content = input
+    def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(ProgramLexer(Input(text, name)))
+        self._content = text
         self._known_types: dict[str, TypeAttribute] = {}
         self._known_lists: dict[str, list[Any]] = {}
         self._known_dictionaries: dict[str, dict[str, Attribute]] = {}
+
+    def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
+        try:
+            module = super().parse_module(allow_implicit_module)
+        except DiagnosticException:
+            raise
+        except RecursionError:
+            self.raise_error("this is nested too deep to be read")
+        except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
+            # xDSL's parser, and constructors of attributes, raise these for some text.
+            self.raise_error(f"cannot be read ({error or type(error).__name__})")
+        check_dominance(module)
+        return module
 
     def parse_optional_type(self) -> TypeAttribute | None:
         """A type, if there is one."""
@@ -130,3 +164,35 @@ class ProgramParser(Parser):
         ]
         self._resume_from(end)
         return found
+
+    def parse_dense_int_or_fp_elements_attr(
+        self, type: Any
+    ) -> DenseIntOrFPElementsAttr[Any]:
+        """A constant; of one value for all elements, that value alone is converted."""
+        start = self.pos
+        self.parse_punctuation("<", " in dense attribute")
+        splat = self._current_token.kind not in (
+            MLIRTokenKind.GREATER,
+            MLIRTokenKind.L_SQUARE,
+            MLIRTokenKind.STRING_LIT,
+        )
+        if not splat:
+            self._resume_from(start)
+            return super().parse_dense_int_or_fp_elements_attr(type)
+        (element,), _ = self._parse_tensor_literal()
+        self.parse_punctuation(">", " in dense attribute")
+        if type is None:
+            self.parse_punctuation(":", " in dense attribute")
+            type = self._parse_dense_literal_type()
+        value: Any = element.to_type(self, type.element_type)
+        return DenseIntOrFPElementsAttr.from_list(type, [value])
+
+    def _parse_dense_literal_type(self) -> Any:
+        type_ = super()._parse_dense_literal_type()
+        size = prod(type_.get_shape()) * type_.element_type.compile_time_size
+        if size > LARGEST_CONSTANT:
+            self.raise_error(
+                f"a constant of {size} bytes; at most {LARGEST_CONSTANT} can be in a "
+                f"program, make a parameter of it"
+            )
+        return type_
