@@ -235,8 +235,16 @@ class _Importer:
         else:
             self._constant(name, array, node_scope(node))
 
+    def _leave_out_empty_scales(self, node: NodeProto) -> None:
+        """Opset 11 says "no scales" of a Resize with a tensor without elements."""
+        if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
+            shape = self.inference.types[node.input[2]].tensor_type.shape
+            if [d.dim_value for d in shape.dim if d.HasField("dim_value")] == [0]:
+                node.input[2] = ""
+
     def _compute_node(self, node: NodeProto) -> None:
         op_type = operator(node.op_type, domain_of(node))
+        self._leave_out_empty_scales(node)
         types = self.inference.infer(node)
         while types and not node.output[len(types) - 1]:
             types.pop()

@@ -400,6 +400,24 @@ class TestOpsets:
         assert resize.attribute("coordinate_transformation_mode") == "asymmetric"
         assert resize.attribute("nearest_mode") == "floor"
 
+    def test_resize_to_sizes_with_empty_scales(self):
+        """Opset 11 had no other way to leave the scales out."""
+        model = make_model(
+            [helper.make_node("Resize", ["x", "roi", "scales", "sizes"], ["y"])],
+            [value("x", [2, 4, 4, 4])],
+            [value("y", [2, 4, 8, 8])],
+            [
+                ("roi", np.zeros(0, np.float32)),
+                ("scales", np.zeros(0, np.float32)),
+                ("sizes", np.array([2, 4, 8, 8])),
+            ],
+            11,
+        )
+        module = import_onnx(model).module
+        module.verify()
+        [resize] = ops_of(module, "Resize")
+        assert resize.input(2) is None and resize.input(3) is not None
+
     def test_without_a_conversion(self):
         node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml")
         node.attribute.append(helper.make_attribute("classes_strings", ["a", "b"]))
