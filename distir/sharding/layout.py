@@ -129,7 +129,8 @@ def shard_indices(
     for shard in shards:
         n = mesh.size(shard.axis)
         run = shard.run if shard.run is not None else len(indices) // n
-        blocks = indices.reshape(-1, n, run)
+        # The count is said, because nothing can be told from no elements.
+        blocks = indices.reshape(len(indices) // max(n * run, 1), n, run)
         indices = blocks[:, coordinates[shard.axis], :].reshape(-1)
     return indices
 
