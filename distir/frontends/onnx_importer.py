@@ -28,6 +28,7 @@ from onnx import (
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
@@ -140,6 +141,12 @@ class _Importer:
             [DictionaryAttr({NAME: StringAttr(o.name)}) for o in self.graph.output]
         )
         module = ModuleOp([function])
+        try:
+            module.verify()
+        except VerifyException as error:
+            raise DistIRError(
+                f"the ONNX model is not valid: {error}; export the model again"
+            ) from error
         canonicalize(module)
         return ImportedModel(module, self.weights)
 

@@ -81,7 +81,12 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 
 def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:
-    """The shape of the part that each device holds."""
+    """
+    The shape of the part that each device holds. Raises DistIRError for a layout of another
+    number of dimensions.
+    """
+    if layout.dims and len(layout.dims) != len(shape):
+        check_layout(shape, layout, mesh, f"a tensor of shape {list(shape)}")
     return tuple(
         size // prod(mesh.size(s.axis) for s in shards)
         for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True)

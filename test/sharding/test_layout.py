@@ -9,7 +9,8 @@ import pytest
 from command_line import succeed, write_program
 
 from distir.dialects.dist import Layout, Shard
-from distir.sharding.layout import assemble, check_layout, take_shard
+from distir.errors import DistIRError
+from distir.sharding.layout import assemble, check_layout, local_shape, take_shard
 from distir.sharding.mesh import Mesh
 
 MESH = Mesh("m", (("d", 2), ("t", 3)), tuple(range(6)))
@@ -49,3 +50,10 @@ def test_dimension_without_elements_is_split(tmp_path: Path) -> None:
     succeed("distribute", model, *options, "-o", dist)
     assert "[{d}, {t}]" in dist.read_text()
     succeed("check", model, dist)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_layout_of_another_number_of_dimensions_is_refused(count: int) -> None:
+    layout = Layout("m", (*[()] * (count - 1), (Shard("d"),)))
+    with pytest.raises(DistIRError, match=f"is for {count} dimensions"):
+        local_shape((4, 2), layout, MESH)
