@@ -256,6 +256,9 @@ def _einsum(shapes: Shapes) -> None:
     equation = shapes.op.attribute("equation").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
+    if not arrow:
+        once = sorted(c for c in left if c.isalpha() and left.count(c) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
     count = len(shapes.operands)
     shapes.require(len(terms) == count, f"{equation!r} is not for {count} operands")
     shapes.require(
@@ -280,7 +283,7 @@ def _einsum(shapes: Shapes) -> None:
             if size >= 0 and size != 1 and sizes.setdefault(letter, size) != size:
                 shapes.fail(f"{letter!r} is {sizes[letter]} and {size}")
     result, known = shapes.results[0], None not in shapes.operands
-    if arrow and result is not None:
+    if result is not None:
         for letter, size in letters(right, result):
             if letter in sizes or (known and letter.isalpha() and size == 1):
                 shapes.equal(size, sizes.get(letter, 1), f"{letter!r} of the result")
