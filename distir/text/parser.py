@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, TypeAttribute
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.parser.generic_parser import ParserState
 from xdsl.universe import Universe
-from xdsl.utils.exceptions import DiagnosticException
+from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
@@ -71,12 +71,13 @@ class ProgramParser(Parser):
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
             module = super().parse_module(allow_implicit_module)
-        except DiagnosticException:
+        except (DiagnosticException, ParseError, MemoryError):
             raise
         except RecursionError:
             self.raise_error("this is nested too deep to be read")
-        except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
-            # xDSL's parser, and constructors of attributes, raise these for some text.
+        except Exception as error:
+            # xDSL's parser, and constructors of attributes, raise whatever Python does
+            # for some text: ValueError, AssertionError, NotImplementedError, ...
             self.raise_error(f"cannot be read ({error or type(error).__name__})")
         check_dominance(module)
         return module
