@@ -38,10 +38,10 @@ from distir.dialects.device import ClusterOp
 from distir.frontends.builders import build_gpt, build_moe
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.search import Configuration, Outcome
-from distir.passes.search.auto import AutoSearch, auto_search
-from distir.passes.search.evaluate import Evaluator
-from distir.passes.search.programs import replace_cluster
+from distir.planning.auto.auto import AutoSearch, auto_search
+from distir.planning.grid import Configuration, Outcome
+from distir.planning.grid.evaluate import Evaluator
+from distir.planning.grid.programs import replace_cluster
 
 ROUNDS = 1
 """Of the search for DistIR's rows: the grid and searched layouts."""

@@ -19,8 +19,8 @@ from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
-from distir.passes.search.bounds import Bounds
-from distir.passes.search.grid import Configuration
+from distir.planning.grid.bounds import Bounds
+from distir.planning.grid.configuration import Configuration
 from distir.sharding.mesh import TIME_AXIS
 
 EXPERTS = "transformer.h.*.moe.experts.*.weight"
@@ -101,7 +101,7 @@ class HandPlans:
 
     def best(self) -> Judged:
         """The fastest plan that fits. Raises DistIRError if none does."""
-        # As in `distir.passes.search.runner`: a program is dead when it has been simulated.
+        # As in `distir.planning.grid.runner`: a program is dead when it has been simulated.
         gc.collect()
         gc.freeze()
         gc.disable()

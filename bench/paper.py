@@ -32,9 +32,9 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.search import Outcome, Space, run
-from distir.passes.search.programs import replace_cluster
-from distir.passes.search.runner import available_cores
+from distir.planning.grid import Outcome, Space, run
+from distir.planning.grid.programs import replace_cluster
+from distir.planning.grid.runner import available_cores
 
 WORLD_SIZE = 16
 VOCABULARY = 50257

@@ -8,7 +8,7 @@ from typing import Any
 
 from report import DOCUMENT, table
 
-from distir.passes.search import Configuration, Outcome, ranked
+from distir.planning.grid import Configuration, Outcome, ranked
 from distir.tools.pareto_plot import write_pareto_plot
 
 CLOSE = 0.95

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distir.passes.search import Configuration, Outcome
-from distir.passes.search.evaluate import Evaluator
+from distir.planning.grid import Configuration, Outcome
+from distir.planning.grid.evaluate import Evaluator
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:

@@ -11,10 +11,10 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.passes.distribute import check_sequential
 from distir.passes.options import DistIRPass
-from distir.passes.search.auto import AutoSearch, auto_search
-from distir.passes.search.auto_results import emit, nothing_found
-from distir.passes.search.grid import overlaps
-from distir.passes.search.requests import Requests
+from distir.planning.auto.auto import AutoSearch, auto_search
+from distir.planning.auto.results import emit, nothing_found
+from distir.planning.grid.configuration import overlaps
+from distir.planning.requests import Requests
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
 from distir.errors import DistIRError
-from distir.passes.annotations import axis_mesh, request_split, requested_layout
 from distir.passes.options import DistIRPass
+from distir.planning.annotations import axis_mesh, request_split, requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,

@@ -16,7 +16,6 @@ from distir.dialects.device import MOST_DEVICES, ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
 from distir.errors import DistIRError
 from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPass
-from distir.passes.annotations import request_split, requested_layout
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.options import DistIRPass
@@ -30,6 +29,7 @@ from distir.passes.tensor_parallel import TensorParallelPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.passes.zero import ZeroPass
 from distir.pipelining import Schedule
+from distir.planning.annotations import request_split, requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,

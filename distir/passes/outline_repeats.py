@@ -38,15 +38,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import NAME, SCOPE
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.passes.repeats.mixed import find_mixed_pair
-from distir.passes.repeats.op_sequence import (
-    OpSequence,
-    Repeat,
-    Tokens,
-    common_scope,
-    constant_of,
-)
-from distir.passes.repeats.tandem import find_tandem_repeat
 from distir.program import (
     argument_attributes,
     functions,
@@ -54,6 +45,15 @@ from distir.program import (
     scope_of,
     set_argument_attributes,
 )
+from distir.transforms.repeats.mixed import find_mixed_pair
+from distir.transforms.repeats.op_sequence import (
+    OpSequence,
+    Repeat,
+    Tokens,
+    common_scope,
+    constant_of,
+)
+from distir.transforms.repeats.tandem import find_tandem_repeat
 
 VARYING = "*"
 

@@ -9,12 +9,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate
-from distir.passes.annotations import add_notes
 from distir.passes.options import DistIRPass
-from distir.passes.overlap.hoist import hoist_gathers
-from distir.passes.overlap.place import place_functions
-from distir.passes.overlap.sink import sink_reductions
+from distir.planning.annotations import add_notes
 from distir.program import reachable_functions
+from distir.transforms.overlap.hoist import hoist_gathers
+from distir.transforms.overlap.place import place_functions
+from distir.transforms.overlap.sink import sink_reductions
 
 
 def _overlapped(

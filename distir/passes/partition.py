@@ -34,7 +34,6 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.errors import DistIRError
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.options import DistIRPass
-from distir.passes.pipelines.over_time import without_time
 from distir.program import (
     argument_attributes,
     argument_roles,
@@ -49,6 +48,7 @@ from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.reshard import reshard_bytes
 from distir.sharding.rules.builder import constant_of
+from distir.transforms.pipelines.over_time import without_time
 
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
 """Attributes that mean nothing once they are fulfilled."""

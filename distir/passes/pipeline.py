@@ -14,15 +14,15 @@ from xdsl.ir import Operation
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.passes.pipelines.division import Division
-from distir.passes.pipelines.emit import Emitter
-from distir.passes.pipelines.fold import Fold
-from distir.passes.pipelines.functions import Group
-from distir.passes.pipelines.over_time import over_time
-from distir.passes.pipelines.split_calls import CallSplitter
-from distir.passes.pipelines.structure import Structure
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
 from distir.sharding.mesh import Mesh
+from distir.transforms.pipelines.division import Division
+from distir.transforms.pipelines.emit import Emitter
+from distir.transforms.pipelines.fold import Fold
+from distir.transforms.pipelines.functions import Group
+from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.split_calls import CallSplitter
+from distir.transforms.pipelines.structure import Structure
 
 NAMES = {
     Phase.FORWARD: "forward",

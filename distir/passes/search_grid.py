@@ -10,9 +10,9 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
-from distir.passes.annotations import add_notes
 from distir.passes.options import DistIRPass
-from distir.passes.search import (
+from distir.planning.annotations import add_notes
+from distir.planning.grid import (
     Programs,
     Space,
     batch_of,
@@ -24,7 +24,7 @@ from distir.passes.search import (
     run,
     trains,
 )
-from distir.passes.search.programs import replace_cluster
+from distir.planning.grid.programs import replace_cluster
 
 
 @dataclass(frozen=True)

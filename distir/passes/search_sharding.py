@@ -12,7 +12,6 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.files import load_profiles
-from distir.passes.annotations import add_notes
 from distir.passes.distribute import (
     DistributePass,
     add_mesh,
@@ -21,10 +20,11 @@ from distir.passes.distribute import (
     request_shards,
 )
 from distir.passes.options import DistIRPass
-from distir.passes.search.fitted import FittedSearch, replace_program
-from distir.passes.search.requests import axes_of, keep_whole
-from distir.passes.search.sharding import LEVELS, SOLVERS, Limits
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.annotations import add_notes
+from distir.planning.layouts.fitted import FittedSearch, replace_program
+from distir.planning.layouts.search import LEVELS, SOLVERS, Limits
+from distir.planning.requests import axes_of, keep_whole
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import SEARCHING, Clock
 

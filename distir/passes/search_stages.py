@@ -10,12 +10,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.passes.annotations import add_notes
 from distir.passes.options import DistIRPass
 from distir.passes.pipeline import PipelinePass
-from distir.passes.pipelines.stages import UNIFORM, forward_stages, mark
-from distir.passes.pipelines.structure import Structure
-from distir.passes.stage_search import (
+from distir.planning.annotations import add_notes
+from distir.planning.stages import (
     Graph,
     Judge,
     OpCosts,
@@ -24,6 +22,8 @@ from distir.passes.stage_search import (
     simulated,
 )
 from distir.solver.stages import Division
+from distir.transforms.pipelines.stages import UNIFORM, forward_stages, mark
+from distir.transforms.pipelines.structure import Structure
 
 SECONDS = 10.0
 """For the divisions and their simulation, without a limit."""

@@ -20,8 +20,8 @@ from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.reverse import FORWARD
 from distir.passes.activation_checkpoint import saved_values
-from distir.passes.annotations import axis_mesh
 from distir.passes.options import DistIRPass
+from distir.planning.annotations import axis_mesh
 from distir.program import (
     describe,
     entry_function,

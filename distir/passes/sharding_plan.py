@@ -25,8 +25,8 @@ from distir.dialects.dist import (
     Shard,
 )
 from distir.errors import DistIRError
-from distir.passes.annotations import requested_layout
 from distir.passes.sharding_parts import Decomposer
+from distir.planning.annotations import requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,

@@ -11,9 +11,9 @@ from xdsl.ir import Attribute
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
-from distir.passes.annotations import add_notes, axis_mesh, requested_layout
 from distir.passes.options import DistIRPass
 from distir.passes.sharding_plan import ShardingPlan, reachable
+from distir.planning.annotations import add_notes, axis_mesh, requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,

@@ -12,13 +12,13 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import LAYOUT, RESHARD_EARLY, Layout, LayoutAttr, Shard
 from distir.errors import DistIRError
-from distir.passes.annotations import (
+from distir.passes.options import DistIRPass
+from distir.planning.annotations import (
     add_notes,
     axis_mesh,
     request_split,
     requested_layout,
 )
-from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
     argument_names,

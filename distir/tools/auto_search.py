@@ -11,7 +11,7 @@ from distir.tools.arguments import names, non_negative_number
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.passes.search.auto import AutoSearch
+    from distir.planning.auto.auto import AutoSearch
     from distir.solver.clock import Clock
 
 _OF_AUTO = ("time_limit", "explain", "shard", "whole")
@@ -76,9 +76,9 @@ def search(
     Raises DistIRError.
     """
     from distir.hardware import load_cluster
-    from distir.passes.search.auto import auto_search
-    from distir.passes.search.grid import overlaps
-    from distir.passes.search.requests import Requests
+    from distir.planning.auto.auto import auto_search
+    from distir.planning.grid.configuration import overlaps
+    from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
     def heard(search: AutoSearch) -> None:
@@ -114,8 +114,8 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     """Distributes by the best plan, notes it, and writes the program if it is asked for."""
     from xdsl.context import Context
 
-    from distir.passes.annotations import read_notes
-    from distir.passes.search.auto_results import chosen_plan, emit
+    from distir.planning.annotations import read_notes
+    from distir.planning.auto.results import chosen_plan, emit
     from distir.tools.files import keep_weights_reachable, write_program
     from distir.tools.reporting import note
 
@@ -134,9 +134,9 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
 
 def explain(search: AutoSearch) -> None:
     """Prints the modules of the best plan beside the runner-up, and what binds."""
-    from distir.passes.search.auto_results import memory_binds, runner_up
-    from distir.passes.search.evaluate import Evaluator
-    from distir.passes.search.explain import ScopeCost, by_scope
+    from distir.planning.auto.explain import ScopeCost, by_scope
+    from distir.planning.auto.results import memory_binds, runner_up
+    from distir.planning.grid.evaluate import Evaluator
     from distir.tools.reporting import seconds_text, table
 
     best, other = search.best, runner_up(search)

@@ -110,9 +110,9 @@ def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
-    from distir.passes.annotations import read_notes
     from distir.passes.distribute import DistributePass
-    from distir.passes.search.programs import replace_cluster
+    from distir.planning.annotations import read_notes
+    from distir.planning.grid.programs import replace_cluster
     from distir.tools.files import apply_passes
     from distir.tools.reporting import note, progress
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distir.errors import DistIRError
-from distir.passes.search import Outcome, pareto_front
+from distir.planning.grid import Outcome, pareto_front
 from distir.tools.svg import Chart, document, line
 
 _WIDTH, _HEIGHT = 800, 520

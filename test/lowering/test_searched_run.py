@@ -16,9 +16,9 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
-from distir.passes.search.auto import auto_search
-from distir.passes.search.auto_results import emit
 from distir.passes.search_sharding import SearchShardingPass
+from distir.planning.auto.auto import auto_search
+from distir.planning.auto.results import emit
 from distir.program import argument_names, entry_function
 
 PROGRAMS = {

@@ -20,9 +20,13 @@ from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
-from distir.passes.annotations import read_notes
 from distir.passes.auto_parallel import AutoParallelPass
-from distir.passes.search import (
+from distir.planning.annotations import read_notes
+from distir.planning.auto.auto import AutoSearch, auto_search
+from distir.planning.auto.explain import by_scope
+from distir.planning.auto.results import memory_binds, runner_up
+from distir.planning.auto.space import AutoSpace
+from distir.planning.grid import (
     Configuration,
     Evaluator,
     Programs,
@@ -31,13 +35,9 @@ from distir.passes.search import (
     ranked,
     run,
 )
-from distir.passes.search.auto import AutoSearch, auto_search
-from distir.passes.search.auto_results import memory_binds, runner_up
-from distir.passes.search.auto_space import AutoSpace
-from distir.passes.search.evaluate import reusable
-from distir.passes.search.explain import by_scope
-from distir.passes.search.layout_graph import ChosenLayouts
-from distir.passes.search.requests import Requests, axes_of
+from distir.planning.grid.evaluate import reusable
+from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.requests import Requests, axes_of
 from distir.program import argument_names, entry_function
 
 

@@ -15,8 +15,8 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
-from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
+from distir.planning.annotations import read_notes
 from distir.program import argument_names, argument_roles, entry_function
 
 

@@ -19,12 +19,12 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
-from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.project import devices_of, project
-from distir.passes.search.programs import replace_cluster
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.annotations import read_notes
+from distir.planning.grid.programs import replace_cluster
 from distir.program import entry_function, functions
 
 MORE = [

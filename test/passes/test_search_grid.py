@@ -22,8 +22,9 @@ from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
-from distir.passes.annotations import read_notes
-from distir.passes.search import (
+from distir.passes.search_grid import SearchGridPass
+from distir.planning.annotations import read_notes
+from distir.planning.grid import (
     Configuration,
     Evaluator,
     Journal,
@@ -37,8 +38,7 @@ from distir.passes.search import (
     ranked,
     run,
 )
-from distir.passes.search.programs import replace_cluster
-from distir.passes.search_grid import SearchGridPass
+from distir.planning.grid.programs import replace_cluster
 
 CLUSTER = "dgx2"
 

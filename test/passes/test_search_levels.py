@@ -18,14 +18,14 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
-from distir.passes.annotations import read_notes
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import add_mesh
 from distir.passes.partition import PartitionPass
-from distir.passes.search import fitted
-from distir.passes.search.sharding import Found, Limits, search_sharding
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.annotations import read_notes
+from distir.planning.layouts import fitted
+from distir.planning.layouts.search import Found, Limits, search_sharding
 from distir.sharding.mesh import Mesh
 
 NO_LIMIT = Limits()

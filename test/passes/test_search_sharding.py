@@ -22,13 +22,13 @@ from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import Simulation, simulate
-from distir.passes.annotations import read_notes
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import add_mesh
 from distir.passes.partition import PartitionPass
-from distir.passes.search.sharding import Found, Limits, search_sharding
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.annotations import read_notes
+from distir.planning.layouts.search import Found, Limits, search_sharding
 from distir.program import (
     argument_names,
     argument_roles,

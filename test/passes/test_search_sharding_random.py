@@ -19,10 +19,10 @@ from xdsl.ir import Operation
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
-from distir.passes.search.sharding import search_sharding
-from distir.passes.search.sharding_choice import annotate
-from distir.passes.search.simulated_prices import SimulatedPrices
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.layouts.annotate import annotate
+from distir.planning.layouts.search import search_sharding
+from distir.planning.simulated_costs import SimulatedPrices
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.search import Body, GraphBuilder, Option

@@ -18,12 +18,12 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
-from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
-from distir.passes.pipelines.stages import mark
 from distir.passes.search_stages import SearchStagesPass
+from distir.planning.annotations import read_notes
 from distir.program import entry_function, functions
+from distir.transforms.pipelines.stages import mark
 
 SEARCH = ("search",)
 

@@ -18,11 +18,11 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
-from distir.passes.annotations import read_notes
 from distir.passes.auto_parallel import AutoParallelPass
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.search import Configuration, Evaluator, Outcome
 from distir.passes.search_sharding import SearchShardingPass
+from distir.planning.annotations import read_notes
+from distir.planning.grid import Configuration, Evaluator, Outcome
 from distir.sharding.search.graph import Graph
 from distir.solver import clock
 from distir.solver.clock import Clock, TimeIsOver

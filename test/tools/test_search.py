@@ -10,7 +10,7 @@ import pytest
 from command_line import distir, failure, succeed, write_program
 from interrupts import interrupt_after
 
-from distir.passes.search import Configuration, Evaluator, Outcome
+from distir.planning.grid import Configuration, Evaluator, Outcome
 from distir.tools.pareto_plot import pareto_plot
 
 GRID = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")

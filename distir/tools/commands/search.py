@@ -22,7 +22,7 @@ from distir.tools.auto_search import add_auto_arguments, check_auto_arguments
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.passes.search import Configuration, Journal, Outcome, Programs
+    from distir.planning.grid import Configuration, Journal, Outcome, Programs
     from distir.solver.clock import Clock
 
 
@@ -146,7 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.passes.activation_checkpoint import POLICIES
-    from distir.passes.search import (
+    from distir.pipelining.registry import SCHEDULES
+    from distir.planning.grid import (
         Journal,
         Programs,
         Space,
@@ -156,7 +157,6 @@ def run(arguments: argparse.Namespace) -> int:
         ranked,
         trains,
     )
-    from distir.pipelining.registry import SCHEDULES
     from distir.solver.clock import Clock
     from distir.tools.files import read_program
     from distir.tools.pareto_plot import write_pareto_plot
@@ -231,8 +231,8 @@ def _run_auto(
 ) -> int:
     """The search beyond the grid: the best plan found, even if the user interrupts."""
     from distir.errors import DistIRError
-    from distir.passes.search import batch_of
-    from distir.passes.search.auto_results import nothing_found
+    from distir.planning.auto.results import nothing_found
+    from distir.planning.grid import batch_of
     from distir.tools.auto_search import explain, search, write_plan
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note
@@ -264,7 +264,7 @@ def _evaluated(
     jobs: int,
 ) -> tuple[list[Outcome], bool]:
     """The outcomes, and whether there was time for all of them."""
-    from distir.passes.search import run as evaluate_all
+    from distir.planning.grid import run as evaluate_all
     from distir.tools.reporting import progress_bar
 
     wanted = set(configurations)
@@ -286,7 +286,7 @@ def _evaluated(
 
 
 def _report(outcomes: Sequence[Outcome], top: int) -> None:
-    from distir.passes.search import nothing_fits, pareto_front, ranked
+    from distir.planning.grid import nothing_fits, pareto_front, ranked
     from distir.tools.reporting import bytes_text, note, seconds_text, table
 
     best, front = ranked(outcomes), pareto_front(outcomes)
@@ -323,7 +323,7 @@ def _report(outcomes: Sequence[Outcome], top: int) -> None:
 
 def _write_json(path: Path, outcomes: Sequence[Outcome], finished: bool) -> None:
     from distir.errors import DistIRError
-    from distir.passes.search import pareto_front, ranked
+    from distir.planning.grid import pareto_front, ranked
 
     data = {
         "finished": finished,
@@ -344,8 +344,8 @@ def _write_best(
     source: Path,
     output: Path,
 ) -> None:
-    from distir.passes.annotations import add_notes, read_notes
-    from distir.passes.search import chosen, distribute_pass
+    from distir.planning.annotations import add_notes, read_notes
+    from distir.planning.grid import chosen, distribute_pass
     from distir.tools.files import apply_passes, keep_weights_reachable, write_program
     from distir.tools.reporting import note
 

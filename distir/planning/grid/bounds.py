@@ -1,0 +1,76 @@
+"""What no plan can be better than, known before anything is distributed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.onnx_values import bytes_per_element
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.planning.grid.configuration import Configuration
+from distir.program import argument_roles, entry_function
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """
+    Bounds of every plan for one program on so many devices of a cluster.
+
+    - `seconds_at_peak`: what the contractions of the sequential program take at the peak of
+      one device; 0 if devices differ, for then the sequential program does not say;
+    - `parameters`, `states`: bytes that the program keeps from step to step;
+    - `memory`: bytes of the largest device.
+    """
+
+    seconds_at_peak: float
+    devices: int
+    parameters: int
+    states: int
+    memory: int
+
+    @staticmethod
+    def of(module: ModuleOp, cluster: ClusterOp, devices: int) -> Bounds:
+        """Those of a sequential program, which is simulated. Raises DistIRError."""
+        kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
+        work = sum(simulate(module).seconds_at_peak) if len(kinds) == 1 else 0.0
+        function = entry_function(module)
+        kept = {"parameter": 0, "state": 0}
+        for argument, role in zip(
+            function.body.block.args, argument_roles(function), strict=True
+        ):
+            if (
+                role in kept
+                and argument.uses
+                and isinstance(type_ := argument.type, TensorType)
+            ):
+                size = bytes_per_element(type_.element_type)
+                kept[role] += int(prod(type_.get_shape()) * size)
+        return Bounds(
+            work,
+            devices,
+            kept["parameter"],
+            kept["state"],
+            max(kind.memory for kind in kinds),
+        )
+
+    @property
+    def seconds(self) -> float:
+        """No plan takes less: all devices compute all the time, at their peak."""
+        return self.seconds_at_peak / self.devices
+
+    def least_bytes(self, configuration: Configuration) -> float:
+        """A plan needs at least that much on one of its devices."""
+        c = configuration
+        if c.axes:
+            return (self.parameters + self.states) / self.devices
+        split = c.t * c.p
+        parameters = self.parameters / (split * (c.d if c.zero == 3 else 1))
+        return parameters + self.states / (split * (c.d if c.zero else 1))
+
+    def may_fit(self, configuration: Configuration) -> bool:
+        """Whether what is kept from step to step leaves it any memory at all."""
+        return self.least_bytes(configuration) <= self.memory

@@ -1,0 +1,102 @@
+"""The file that a search writes down its outcomes in, so that it can be resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from distir.errors import DistIRError
+from distir.planning.grid.evaluate import Outcome
+from distir.planning.grid.programs import Programs
+
+_FORMAT = 2
+
+
+class Journal:
+    """
+    A file of JSON lines: first what was searched, then an outcome in each line, written
+    as soon as it is known. A last line that is cut short (the machine went down) is left
+    out and written again.
+
+    `outcomes` are those of the searches before. Opening a file that is of other programs
+    or another cluster, or no such file at all, raises DistIRError.
+    """
+
+    def __init__(self, path: Path, programs: Programs):
+        self.path = path
+        self.outcomes: list[Outcome] = []
+        self._header = {"format": _FORMAT, "programs": _digest(programs)}
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> Journal:
+        try:
+            text = self.path.read_text("utf-8") if self.path.exists() else ""
+            lines = text.splitlines(keepends=True)
+            if lines and not lines[-1].endswith("\n"):
+                lines.pop()
+            self._read(lines)
+            self._file = self.path.open("w" if not lines else "r+", encoding="utf-8")
+            self._file.truncate(sum(len(line.encode()) for line in lines))
+            self._file.seek(0, 2)
+            if not lines:
+                self._write(self._header)
+        except UnicodeDecodeError as error:
+            raise self._foreign("it is not text") from error
+        except OSError as error:
+            raise DistIRError(
+                f"cannot use the file {self.path} to resume: {error.strerror}"
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Appends outcomes."""
+        for outcome in outcomes:
+            self._write(outcome.to_json())
+
+    def _write(self, data: object) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(data) + "\n")
+        self._file.flush()
+
+    def _read(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        try:
+            header, *outcomes = [json.loads(line) for line in lines]
+            if header != self._header:
+                raise self._foreign(
+                    "it holds the search of other programs, or of another cluster"
+                )
+            self.outcomes = [Outcome.from_json(data) for data in outcomes]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._foreign("it is not the journal of a search") from error
+
+    def _foreign(self, why: str) -> DistIRError:
+        return DistIRError(
+            f"{self.path} cannot be resumed: {why}; give another file, or remove it"
+        )
+
+
+def _digest(programs: Programs) -> dict[str, str]:
+    """What tells programs from others, by batch, and the profiles they are run with."""
+    texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
+    if programs.profiles:
+        texts["profiles"] = repr(programs.profiles)
+    if programs.requests.shard or programs.requests.whole:
+        texts["requests"] = repr((programs.requests.shard, programs.requests.whole))
+    return {
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()
+    }

@@ -1,0 +1,95 @@
+"""The sequential programs that a search distributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
+
+from distir.dialects.device import ClusterOp, MeshOp
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.profiles.files import load_profiles
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.planning.requests import Requests
+from distir.program import argument_roles, entry_function, updated_arguments
+from distir.text import ProgramParser, new_context
+
+
+def batch_of(module: ModuleOp) -> int:
+    """The size of a program's batch: the first dimension of its first input."""
+    function = entry_function(module)
+    for type_, role in zip(
+        function.function_type.inputs.data, argument_roles(function), strict=True
+    ):
+        if role == "input" and isinstance(type_, TensorType) and type_.get_shape():
+            return type_.get_shape()[0]
+    raise DistIRError("search: the program has no input with a batch dimension")
+
+
+def trains(module: ModuleOp) -> bool:
+    """Whether a program is a training step."""
+    return bool(updated_arguments(entry_function(module)))
+
+
+@dataclass(frozen=True)
+class Programs:
+    """
+    One model for several sizes of the batch, as text: what worker processes are given.
+
+    They are separate programs, for a program may hold numbers that follow from its batch
+    (the divisor of a mean, in the gradient), so that none can be derived from another.
+    `profiles` say what the cluster's devices reach in practice, `requests` what every plan
+    must keep to.
+    """
+
+    texts: Mapping[int, str]
+    profiles: tuple[Profile, ...] = ()
+    requests: Requests = field(default_factory=Requests)
+
+    @staticmethod
+    def of(
+        modules: Sequence[ModuleOp],
+        cluster: ClusterOp,
+        profiles: Sequence[str | Path] = (),
+        requests: Requests | None = None,
+    ) -> Programs:
+        """
+        Programs for one cluster, which replaces their own, and with the profiles that
+        `simulate` takes. Raises DistIRError.
+        """
+        known = load_profiles(profiles, cluster)
+        Hardware.of(cluster, known)  # refuses profiles of other devices
+        texts: dict[int, str] = {}
+        for module in modules:
+            batch = batch_of(module)
+            if batch in texts:
+                raise DistIRError(
+                    f"search: two of the programs have a batch of {batch}; give one for each "
+                    f"size of the batch"
+                )
+            placed = module.clone()
+            replace_cluster(placed, cluster.clone())
+            texts[batch] = str(placed)
+        return Programs(texts, tuple(known), requests or Requests())
+
+    def __call__(self, batch: int) -> ModuleOp:
+        """The program for that batch, with its cluster."""
+        return ProgramParser(new_context(), self.texts[batch]).parse_module()
+
+
+def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
+    """
+    Puts a cluster in front of a program, in place of those that it has; its meshes are
+    then of that cluster.
+    """
+    for op in list(module.body.block.ops):
+        if isinstance(op, ClusterOp) and op is not cluster:
+            op.detach()
+        elif isinstance(op, MeshOp):
+            op.properties["cluster"] = SymbolRefAttr(cluster.sym_name)
+    first = module.body.block.first_op
+    assert first is not None
+    module.body.block.insert_op_before(cluster, first)

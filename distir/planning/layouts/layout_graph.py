@@ -1,0 +1,122 @@
+"""The graph of what can be chosen for a program, and choices in it as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.dialects.dist import Layout
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.passes.sharding_plan import ShardingPlan
+from distir.planning.annotations import requested_layout
+from distir.planning.layouts.annotate import annotate
+from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
+from distir.planning.micro_batch_costs import MicroBatchPrices, Shares
+from distir.planning.simulated_costs import SimulatedPrices
+from distir.program import argument_attributes, entry_function, reachable_functions
+from distir.sharding.mesh import Mesh
+from distir.sharding.search import Before, GraphBuilder, Node, Strategy, work_size
+from distir.solver.clock import Clock
+
+MAX_OPS = 2000
+"""Ops, counted once per call: a larger program shares choices between its calls."""
+
+
+@dataclass(frozen=True)
+class ChosenLayouts:
+    """
+    The layouts that a search chose, without the program: `shared` says whether repeated
+    calls shared their choices, `limited` whether the fastest layouts need more memory than
+    was allowed; each of `steps` for how many of the mesh's first axes it chose, and which
+    alternative of each node in the order of the graph. Without steps nothing was searched:
+    arguments are split as was asked for, and what follows from that is.
+    """
+
+    shared: bool
+    limited: bool
+    steps: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class LayoutGraph:
+    """Builds graphs of a program; `first` is what the axis over time does, if there is one."""
+
+    builder: GraphBuilder
+    first: Before | None
+
+    @staticmethod
+    def of(
+        module: ModuleOp,
+        mesh: Mesh,
+        cluster: ClusterOp,
+        share: bool | None = None,
+        shares: Shares | None = None,
+        profiles: Sequence[Profile] = (),
+        clock: Clock | None = None,
+    ) -> LayoutGraph:
+        """
+        Those of a sequential program, which may be annotated. Raises DistIRError; and
+        TimeIsOver when the clock stops while it builds.
+        """
+        requests, first = _requests(module), None
+        if has_time(mesh):
+            requests = split_over_time(module, mesh, requests)
+        plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
+        if has_time(mesh):
+            first = before_devices(plan)
+            prices = MicroBatchPrices(mesh, cluster, shares, profiles)
+        else:
+            prices = SimulatedPrices(mesh, cluster, profiles)
+        reachable = reachable_functions(module)
+        if share is None:
+            share = work_size(reachable) > MAX_OPS
+        builder = GraphBuilder(
+            reachable, mesh, prices, requests, share=share, clock=clock
+        )
+        return LayoutGraph(builder, first)
+
+
+def apply_layouts(
+    module: ModuleOp, mesh: Mesh, cluster: ClusterOp, layouts: ChosenLayouts
+) -> None:
+    """
+    Annotates a sequential program with layouts that were chosen for it before, without
+    solving anything. Raises DistIRError.
+    """
+    if not layouts.steps:
+        if has_time(mesh):
+            split_over_time(module, mesh, _requests(module))
+        PropagateShardingPass().apply(Context(), module)
+        return
+    graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
+    before, body = graph.first, None
+    chosen: dict[Node, Strategy] = {}
+    for axes, choice in layouts.steps:
+        body = graph.builder.build(axes, before)
+        chosen = strategies_of(graph.builder, choice)
+        before = Before(body, chosen, axes)
+    assert body is not None
+    annotate(module, body, chosen)
+
+
+def strategies_of(
+    builder: GraphBuilder, choice: tuple[int, ...]
+) -> dict[Node, Strategy]:
+    """What each node does, of the graph that was built last."""
+    nodes = zip(builder.graph.nodes, choice, strict=True)
+    return {node: node.strategies[a] for node, a in nodes}
+
+
+def _requests(module: ModuleOp) -> dict[int, Layout]:
+    """The layouts that arguments of the entry must have."""
+    attributes = argument_attributes(entry_function(module))
+    return {
+        i: layout
+        for i, entry in enumerate(attributes)
+        if (layout := requested_layout(entry)) is not None
+    }

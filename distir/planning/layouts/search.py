@@ -1,0 +1,443 @@
+"""The search for the layouts of a whole program: build, solve, annotate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, prod
+from time import perf_counter
+from typing import Literal
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.planning.layouts.annotate import annotate
+from distir.planning.layouts.layout_graph import (
+    ChosenLayouts,
+    LayoutGraph,
+    strategies_of,
+)
+from distir.planning.micro_batch_costs import Shares
+from distir.sharding.mesh import Mesh
+from distir.sharding.search import (
+    Before,
+    GraphBuilder,
+    LimitedProblem,
+    Node,
+    Peak,
+    Strategy,
+    peak_of,
+    with_memory,
+)
+from distir.sharding.search.flow import flow_of
+from distir.solver import InfeasibleError, Problem, Solution, solve
+from distir.solver.clock import Clock, TimeIsOver
+from distir.solver.flow import Segments
+
+Solver = Literal["auto", "highs", "cbc"]
+SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
+
+Level = Literal["O2", "O3"]
+LEVELS: tuple[Level, ...] = ("O2", "O3")
+
+_NANO = 1e9
+
+_SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
+"""Of the memory that axes which are chosen later could save at most."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """
+    What a search may use.
+
+    - `memory`: bytes per device; None for as many as there are;
+    - `solver`: `highs`, `cbc`, or `auto` for whichever method suits the problem;
+    - `gap`: how much dearer than the best the answer may be, as a fraction;
+    - `seconds`: of solving; None for as long as it takes;
+    - `together`: a mesh's axes are chosen together if the ops have no more alternatives then;
+    - `release`: whether the gap is meant for all plans: then, where repeated calls share their
+      choices, the program is solved for once more without that, if there is time;
+    - `level`: `O3` solves for the whole program, `O2` for one segment between critical
+      nodes after the other (`distir.solver.segments`).
+
+    Raises DistIRError for numbers below 0.
+    """
+
+    memory: float | None = None
+    solver: Solver = "auto"
+    gap: float = 0.0
+    seconds: float | None = None
+    level: Level = "O3"
+    together: int = 12_000
+    release: bool = False
+
+    def __post_init__(self) -> None:
+        for what, value in (
+            ("the memory", self.memory),
+            ("the gap", self.gap),
+            ("the time limit", self.seconds),
+        ):
+            if value is not None and not value >= 0:
+                raise DistIRError(
+                    f"search-sharding: {what} is {value:g}; give a number from 0 on"
+                )
+
+
+@dataclass(frozen=True)
+class Found:
+    """
+    What a search found.
+
+    - `objective`: seconds of all ops and communication, as the simulator counts them;
+      `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
+    - `peak`: bytes on a device at most;
+    - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
+    - `shared`: whether repeated calls share their choices; the bound is then one for plans
+      that share alike, unless `released`: plans that do not share were weighed too;
+    - `stages`: how many groups of mesh axes were chosen one after the other; with more than
+      one the bound is one for the last group;
+    - `left`: axes that nothing is split over, as the search ended before they were chosen;
+    - `level`: at O2 the bound is far off;
+    - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
+    - `layouts`: what was chosen, for `apply_layouts`.
+    """
+
+    objective: float
+    bound: float
+    gap: float
+    peak: float
+    choices: int
+    alternatives: int
+    edges: int
+    shared: bool
+    released: bool
+    stages: int
+    method: str
+    build_seconds: float
+    solve_seconds: float
+    layouts: ChosenLayouts
+    level: Level
+    left: int = 0
+
+    def with_proof(self, bound: float, peak: float) -> Found:
+        """The same with another bound and the bytes that are really needed."""
+        gap = (self.objective - bound) / self.objective if self.objective else 0.0
+        return replace(self, bound=bound, gap=gap, peak=peak)
+
+    def __str__(self) -> str:
+        proof = "without a bound"
+        if self.bound > 0 or not self.objective:
+            above = self.objective / self.bound - 1 if self.objective else 0.0
+            proof = f"at most {100 * above:.3g} % above the best"
+        level = ", level O2" if self.level == "O2" else ""
+        shared = ", repeated calls share their choices" if self.shared else ""
+        if self.released:
+            shared += " though they need not" if self.shared else ", nothing is shared"
+        stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
+        if self.left:
+            stages += f", {self.left} of the axes were not chosen any more"
+        return (
+            f"{self.objective:.6g} s of work and communication, {proof}, "
+            f"in {self.peak:.6g} bytes "
+            f"({self.choices} choices with "
+            f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages}{level})"
+        )
+
+
+def search_sharding(
+    module: ModuleOp,
+    mesh: Mesh,
+    cluster: ClusterOp,
+    limits: Limits | None = None,
+    *,
+    share: bool | None = None,
+    joint: bool | None = None,
+    shares: Shares | None = None,
+    profiles: Sequence[Profile] = (),
+    clock: Clock | None = None,
+) -> Found:
+    """
+    Annotates a sequential program with the layouts that take the least time on a mesh of a
+    cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
+    micro-batches, the costs for all of them together on the mesh's other axes; `shares`
+    says what of them a device of a pipeline holds. `profiles` say what devices reach in
+    practice.
+
+    `share`: whether repeated calls share their choices; by default those of programs with
+    more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
+    default if the limits say so (`together`). Otherwise one is chosen after
+    the other, outermost first. `clock` is for everything: what was found when it stops is the
+    answer. As choosing one axis after the other is much faster, that comes first then.
+    Raises DistIRError; and TimeIsOver if nothing was found.
+    """
+    limits = limits or Limits()
+    start = perf_counter()
+    graph = LayoutGraph.of(module, mesh, cluster, share, shares, profiles, clock)
+    builder, first = graph.builder, graph.first
+    axes, known = len(mesh.axes), first.axes if first else 0
+    if joint is None:
+        joint = builder.alternatives_of_all() <= limits.together
+    one_by_one = list(range(known + 1, axes + 1)) or [axes]
+    stages = [axes] if joint else one_by_one
+    quick = None
+    if clock is not None and clock.limit < inf and stages != one_by_one:
+        quick = _quick(_Search(builder, limits, first, clock=clock), one_by_one)
+    search, failure = _Search(builder, limits, first, clock=clock), None
+    try:
+        search.run_stages(stages)
+    except TimeIsOver:
+        if quick is None and not search.steps:
+            raise
+    except DistIRError as error:
+        failure = None if quick else error
+        if failure and not (builder.share and limits.release):
+            raise
+    if quick is not None:
+        search = _better(search, quick)
+    if builder.share and limits.release and search.may_release(perf_counter() - start):
+        search = _released(search, stages, failure)
+    elif failure is not None:
+        raise failure
+    annotate(module, search.body, search.chosen)
+    return search.found(perf_counter() - start)
+
+
+def _quick(search: _Search, stages: Sequence[int]) -> _Search | None:
+    """The search after these stages, or as many as there was time for; None for no stage."""
+    try:
+        search.run_stages(stages)
+    except TimeIsOver:
+        pass
+    except DistIRError:
+        return None  # memory did not suffice like that
+    return search if search.steps else None
+
+
+def _better(search: _Search, quick: _Search) -> _Search:
+    """The one that found better layouts, with the bound of the first if that has one."""
+    if not search.steps:
+        return quick
+    if search.solution.objective <= quick.solution.objective or quick.left:
+        return search
+    bound = min(search.solution.bound, quick.solution.objective)
+    quick.solution = replace(quick.solution, bound=bound)
+    return quick
+
+
+def _released(
+    shared: _Search, stages: Sequence[int], failure: DistIRError | None
+) -> _Search:
+    """The search without sharing, or the one with it if that found something better."""
+    builder, limits = shared.builder, shared.limits
+    builder.share = False
+    search = _Search(builder, limits, shared.first, shared.solving, shared.clock)
+    search.is_released = True
+    try:
+        search.run_stages(stages)
+    except TimeIsOver:
+        if failure is not None:
+            raise failure from failure.__cause__
+        return shared
+    except DistIRError:
+        if failure is not None:
+            raise
+        return shared
+    if failure is None and shared.solution.objective < search.solution.objective:
+        bound = min(search.solution.bound, shared.solution.objective)
+        shared.solution = replace(shared.solution, bound=bound)
+        shared.solving = search.solving
+        shared.is_released = True
+        return shared
+    return search
+
+
+class _Search:
+    """The stages of a search, each for some more of the mesh's axes."""
+
+    def __init__(
+        self,
+        builder: GraphBuilder,
+        limits: Limits,
+        first: Before | None = None,
+        solving: float = 0.0,
+        clock: Clock | None = None,
+    ):
+        self.clock = clock
+        self.builder = builder
+        self.shares = builder.share
+        self.is_released = False
+        self.limits = limits
+        self.first = self.before = first
+        self.solving = solving
+        self.steps: list[tuple[int, tuple[int, ...]]] = []
+        self.limited = False
+        self.segments: Segments | None = None
+
+    def may_release(self, seconds: float) -> bool:
+        """
+        Whether there is time left to solve without sharing: as much more than the seconds
+        that it took with it as there are more choices then.
+        """
+        left = inf if self.clock is None else self.clock.left
+        if self.limits.seconds is not None:
+            left = min(left, self.limits.seconds - self.solving)
+        nodes = self.builder.graph.nodes
+        times = sum(node.count for node in nodes) / max(len(nodes), 1)
+        return times * seconds <= left
+
+    def run_stages(self, stages: Sequence[int]) -> None:
+        """
+        Chooses for so many of the first axes at a time. Memory that does not fit may still be
+        split by the axes to come: at first they are expected to split all of it; while the last
+        ones cannot, less and less, until it is too little for the first ones. Raises
+        DistIRError, and TimeIsOver when the clock stops: `steps` are then those that were
+        done.
+        """
+        sizes = [size for _, size in self.builder.mesh.axes]
+        rest = [prod(sizes[axes:]) for axes in stages]
+        failure = None
+        for share in _SHARES:
+            self.before, axes = self.first, 0
+            self.steps, self.limited = [], False
+            try:
+                for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
+                    # A stage leaves time for those behind it.
+                    part = self.clock and self.clock.part(1 / (len(stages) - i))
+                    self.run(axes, max(1.0, share * most), part)
+                return
+            except DistIRError as error:
+                if not isinstance(error.__cause__, InfeasibleError):
+                    raise
+                # What the last axes could not do says more than what the first cannot.
+                is_last = axes == len(sizes)
+                failure = error if is_last or failure is None else failure
+                if not is_last or share * rest[0] <= 1:
+                    break
+                if self.clock is not None and self.clock.stopped:
+                    break
+        assert failure is not None
+        raise failure from failure.__cause__
+
+    def run(self, axes: int, splits: float, clock: Clock | None = None) -> None:
+        """
+        Chooses for the first `axes` axes, as if there were `splits` times as much memory.
+        """
+        builder = self.builder
+        body = builder.build(axes, self.before)
+        if self.limits.level == "O2":
+            self.segments = flow_of(builder, body).segments()
+        problem = builder.graph.problem()
+        solution = self._solve(problem, clock)
+        choice, chosen = self._chosen(solution)
+        peak = peak_of(builder, body, chosen)
+        limit = inf if self.limits.memory is None else splits * self.limits.memory
+        if peak.bytes > limit:
+            self.limited = True
+            limited = with_memory(builder, body, limit)
+            problem = limited.problem
+            try:
+                solution = self._solve(problem, clock)
+            except InfeasibleError as error:
+                raise _too_small(error, limited, limit, splits, peak) from error
+            choice, chosen = self._chosen(solution)
+            peak = peak_of(builder, body, chosen)
+        # All at once, for when the time is over.
+        self.body, self.problem, self.solution = body, problem, solution
+        self.chosen, self.peak = chosen, peak
+        self.before = Before(body, chosen, axes)
+        self.steps.append((axes, choice))
+
+    def _solve(self, problem: Problem, clock: Clock | None) -> Solution:
+        """In nanoseconds, so that no method takes small costs for rounding errors."""
+        start = perf_counter()
+        by_program = self.limits.solver != "auto"
+        seconds = self.limits.seconds
+        left = None if seconds is None else max(seconds - self.solving, 0.0)
+        solution = solve(
+            Problem(
+                [costs * _NANO for costs in problem.costs],
+                {pair: matrix * _NANO for pair, matrix in problem.edges.items()},
+                problem.memory,
+            ),
+            method="integer-program" if by_program else "auto",
+            solver=self.limits.solver if self.limits.solver != "auto" else "highs",
+            time_limit=left,
+            clock=clock,
+            gap=self.limits.gap,
+            segments=self.segments,
+        )
+        self.solving += perf_counter() - start
+        return solution
+
+    def _chosen(
+        self, solution: Solution
+    ) -> tuple[tuple[int, ...], Mapping[Node, Strategy]]:
+        """The alternative of each node in the order of the graph, and what it does."""
+        count = len(self.builder.graph.nodes)
+        choice = tuple(int(a) for a in solution.choice[:count])
+        return choice, strategies_of(self.builder, choice)
+
+    @property
+    def left(self) -> int:
+        """Axes that were not chosen."""
+        return len(self.builder.mesh.axes) - self.steps[-1][0]
+
+    def found(self, seconds: float) -> Found:
+        """What the last stage found, after that many seconds."""
+        return Found(
+            self.solution.objective / _NANO,
+            self.solution.bound / _NANO,
+            self.solution.gap,
+            self.peak.bytes,
+            len(self.problem.costs),
+            sum(len(costs) for costs in self.problem.costs),
+            len(self.problem.edges),
+            self.shares,
+            self.is_released,
+            len(self.steps),
+            self.solution.method,
+            seconds - self.solving,
+            self.solving,
+            ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
+            self.limits.level,
+            self.left,
+        )
+
+
+def _too_small(
+    error: InfeasibleError,
+    limited: LimitedProblem,
+    limit: float,
+    splits: float,
+    fastest: Peak,
+) -> DistIRError:
+    """
+    Names what takes the most memory, and how much would do. The limit is `splits` times
+    that of a device.
+    """
+    device = limit / splits
+    largest = list(dict.fromkeys(limited.what[node] for node in error.nodes))[:5]
+    if not largest:
+        largest = [name for name, _ in fastest.held[:5]]
+    text = (
+        f"search-sharding: no layouts fit into {device:.6g} bytes per device"
+        if error.proven
+        else f"search-sharding: no layouts were found in the time given that fit into "
+        f"{device:.6g} bytes per device"
+    )
+    if error.peak is not None:
+        assert limited.problem.memory is not None
+        constants = limit - limited.problem.memory.limit
+        text += f"; {(error.peak + constants) / splits:.6g} bytes would do"
+        if error.least is not None and error.least < error.peak:
+            least = (error.least + constants) / splits
+            text += f", and less than {least:.6g} cannot"
+    if largest:
+        text += f". Most is taken by {', '.join(largest)}"
+    return DistIRError(
+        f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
+        f"search"
+    )

@@ -1,0 +1,167 @@
+"""Distributing a program by the layouts that a search finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp, MeshOp
+from distir.errors import DistIRError
+from distir.interpreters.simulator import Simulation
+from distir.interpreters.simulator.profiles.profile import Profile
+from distir.passes.activation_checkpoint import ActivationCheckpointPass
+from distir.passes.distribute import (
+    DistributePass,
+    add_mesh,
+    cluster_in,
+    request_shards,
+)
+from distir.passes.overlap_communication import OverlapCommunicationPass
+from distir.passes.partition import PartitionPass
+from distir.planning.grid.configuration import Configuration
+from distir.planning.layouts.fitted import FittedSearch
+from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
+from distir.planning.layouts.search import Limits
+from distir.planning.requests import Requests, axes_of, keep_whole
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.solver.clock import Clock
+
+_GAP = 1e-3
+"""How much dearer than the best the layouts may be: what `search-sharding` allows."""
+
+_TOGETHER = 3000
+"""Axes are chosen together where that takes seconds, as there are many plans."""
+
+_WHAT = "auto-parallel"
+
+
+@dataclass(frozen=True)
+class SearchedPlan:
+    """
+    A program that is distributed, by which layouts if they were searched, and its
+    simulation if there was one.
+    `bound`: no other layouts on that mesh take less, in seconds; 0 where that is unknown.
+    """
+
+    module: ModuleOp
+    layouts: ChosenLayouts | None = None
+    bound: float = 0.0
+    simulation: Simulation | None = None
+
+
+class SearchedLayouts:
+    """
+    Distributes programs over the axes of configurations, or over the meshes that they have,
+    with the layouts that take the least time within the memory of the devices.
+
+    The layouts of pipelines that differ in nothing but the number of ranks, the schedule
+    and the stages are solved for once: those that are the fastest without a limit are so
+    for all of them, and if a pipeline fits, that is all that there is to know.
+    """
+
+    def __init__(self, context: Context, requests: Requests):
+        self.context = context
+        self.requests = requests
+        # What the last layouts of pipelines were found for, and the annotated program.
+        self._known: tuple[object, tuple[ModuleOp, ChosenLayouts]] | None = None
+
+    def search(
+        self,
+        module: ModuleOp,
+        configuration: Configuration,
+        profiles: Sequence[Profile] = (),
+        known: ChosenLayouts | None = None,
+    ) -> SearchedPlan:
+        """
+        Changes the module, or leaves it for another one. `known` are the layouts for this
+        configuration if they were found before, or for a pipeline the fastest without a
+        limit to memory. Raises DistIRError.
+        """
+        c = configuration
+        limit = self.requests.limit
+        clock = None if limit is None else Clock(limit)
+        cluster, mesh = self._prepare(module, c)
+        limits = Limits(
+            None,
+            "auto",
+            gap=_GAP,
+            seconds=self.requests.seconds,
+            together=_TOGETHER,
+        )
+        if not c.is_pipelined:
+            if known is not None:
+                apply_layouts(module, mesh, cluster, known)
+                PartitionPass().apply(self.context, module)
+                return SearchedPlan(module, known)
+            search = FittedSearch(
+                self.context, mesh, cluster, None, limits, profiles, clock
+            )
+            plan = search.run(module)
+            found = plan.found
+            bound = 0.0
+            if found and found.stages == 1 and not found.shared and not found.left:
+                bound = found.bound
+            return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
+        search = FittedSearch(
+            self.context, mesh, cluster, _finish(c), limits, profiles, clock
+        )
+        same = (c.batch, c.axes, c.checkpoint, c.k)
+        before = self._known[1] if self._known and self._known[0] == same else None
+        if before is None and known is not None:
+            annotated = module.clone()
+            apply_layouts(annotated, mesh, cluster, known)
+            before = annotated, known
+        plan = search.run(module, before)
+        if not plan.layouts.limited:
+            self._known = (same, (plan.annotated, plan.layouts))
+        return SearchedPlan(plan.module, plan.layouts, simulation=plan.simulation)
+
+    def replay(
+        self, module: ModuleOp, configuration: Configuration, layouts: ChosenLayouts
+    ) -> None:
+        """
+        Distributes with the layouts that `search` found, and overlaps communication if the
+        configuration does. Raises DistIRError.
+        """
+        cluster, mesh = self._prepare(module, configuration)
+        apply_layouts(module, mesh, cluster, layouts)
+        if configuration.is_pipelined:
+            PartitionPass(lower=False).apply(self.context, module)
+            _finish(configuration).complete(self.context, module)
+        else:
+            PartitionPass().apply(self.context, module)
+        if configuration.overlap:
+            OverlapCommunicationPass().apply(self.context, module)
+
+    def _prepare(
+        self, module: ModuleOp, configuration: Configuration
+    ) -> tuple[ClusterOp, Mesh]:
+        """Everything up to the search of layouts."""
+        cluster = cluster_in(module, "", _WHAT)
+        if cluster is None:
+            raise DistIRError(f"{_WHAT}: the module has no device.cluster; add one")
+        ActivationCheckpointPass(configuration.checkpoint).apply(self.context, module)
+        own = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+        if any(name == TIME_AXIS for op in own for name, _ in op.axes.data):
+            raise DistIRError(
+                f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
+                f"which is no axis of devices; remove the mesh"
+            )
+        axes = axes_of(configuration.axes.split(","))
+        time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []
+        mesh = (
+            Mesh.of(own[0]) if own else add_mesh(module, [*time, *axes], cluster, _WHAT)
+        )
+        request_shards(module, mesh, self.requests.shard)
+        keep_whole(module, mesh, self.requests.whole)
+        return cluster, mesh
+
+
+def _finish(configuration: Configuration) -> DistributePass:
+    """What makes the pipeline of a configuration."""
+    c = configuration
+    stages = (c.stages,) if c.stages else ()
+    return DistributePass(p=c.p, k=c.k, schedule=c.schedule, stages=stages)

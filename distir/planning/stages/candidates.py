@@ -1,0 +1,76 @@
+"""Divisions that may be the best ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from distir.errors import DistIRError
+from distir.planning.stages.graph import Graph
+from distir.solver.stages import Division, StageProblem, balance, cheapest
+
+SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""
+By which part the busiest stage may take longer than in the best balance, to spare
+communication. Which is worth it depends on the schedule; the simulator says.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """
+    A division into stages and what it is called. `division` is what the solver says of
+    it; None for one that does not come from there. `is_usual` for those that `pipeline`
+    makes by itself.
+    """
+
+    name: str
+    stages: tuple[int, ...]
+    division: Division | None = None
+    is_usual: bool = False
+
+
+def candidates(
+    graph: Graph, method: str, end: float, usual: Mapping[str, Sequence[int]]
+) -> list[Candidate]:
+    """
+    The least communication under several load caps, searched until `end` on the monotonic
+    clock, and the `usual` divisions by name: each one once. Memory is a limit where that
+    is possible. Raises DistIRError.
+    """
+    problem = graph.problem
+
+    def left(questions: int) -> float:
+        return max(end - monotonic(), 0.0) / questions
+
+    try:
+        best = balance(problem, method, left(len(SLACKS) + 1))
+    except DistIRError:
+        if problem.memory is None:
+            raise
+        problem = _without_memory(problem)
+        best = balance(problem, method, left(len(SLACKS) + 1))
+    found: dict[tuple[int, ...], Candidate] = {}
+    for i, slack in enumerate(SLACKS):
+        limit = left(len(SLACKS) - i)
+        cap = best.bottleneck * (1 + slack)
+        if i and limit <= 0:
+            break
+        division = cheapest(problem, cap, method, limit, best)
+        name = "the best balance" if not slack else f"{100 * slack:g} % off balance"
+        key = tuple(division.stages)
+        found.setdefault(key, Candidate(name, key, division))
+    for name, stages in usual.items():
+        key = tuple(stages)
+        known = found.get(key)
+        found[key] = Candidate(
+            name, key, known.division if known else None, is_usual=True
+        )
+    return list(found.values())
+
+
+def _without_memory(problem: StageProblem) -> StageProblem:
+    return StageProblem(
+        problem.loads, problem.edges, problem.tensors, problem.stages, problem.layers
+    )

@@ -1,0 +1,93 @@
+"""What each op of a program takes in a step, by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import ReturnOp
+from xdsl.ir import Operation
+
+from distir.dialects.dist import SCOPE
+from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
+from distir.passes.lower_reshard import LowerReshardPass
+from distir.passes.pipeline import PipelinePass
+from distir.program import entry_function, scope_of
+from distir.transforms.pipelines.structure import Structure
+
+
+@dataclass(frozen=True)
+class OpCosts:
+    """
+    - `seconds`: by op of the entry function, for all micro-batches together, on the
+      devices of the first rank; communication within a stage counts;
+    - `hardware`: the cluster.
+    """
+
+    seconds: Mapping[Operation, float]
+    hardware: Hardware
+
+    @staticmethod
+    def of(ctx: Context, module: ModuleOp, structure: Structure) -> OpCosts:
+        """
+        The costs of a program that `structure` is of. A copy becomes a pipeline of one
+        stage, whose steps are what the simulator will execute on several. Scopes, which
+        every pass carries along, tell from which op they come. Raises DistIRError.
+        """
+        ops = [op for op in structure.ops if not isinstance(op, ReturnOp)]
+        copy = module.clone()
+        for i, op in enumerate(entry_function(copy).body.block.ops):
+            op.attributes[SCOPE] = StringAttr(f"op {i}")
+        schedule = "gpipe" if structure.backward else "forward"
+        PipelinePass(p=1, schedule=schedule).apply(ctx, copy)
+        LowerReshardPass().apply(ctx, copy)
+        run = simulate(copy).run
+        known = {f"op {i}": op for i, op in enumerate(ops)}
+        seconds = dict.fromkeys(ops, 0.0)
+        _Totals(known, seconds).add(run.compiled)
+        return OpCosts(seconds, run.device_map.hardware)
+
+
+class _Totals:
+    """Adds up the steps of plans by the op that they come from."""
+
+    def __init__(self, known: Mapping[str, Operation], seconds: dict[Operation, float]):
+        self._known = known
+        self._seconds = seconds
+        self._of_plans: dict[int, float] = {}
+        self._calls: dict[int, list[tuple[Operation, float]]] = {}
+
+    def add(self, plan: CompiledFunction) -> None:
+        """Adds the steps of a function each time that it is called."""
+        for op, seconds in self._by_op(plan):
+            self._seconds[op] += seconds
+
+    def _by_op(self, plan: CompiledFunction) -> Sequence[tuple[Operation, float]]:
+        if id(plan) not in self._calls:
+            found: dict[Operation, float] = {}
+            for step in plan.steps:
+                op = self._known.get(scope_of(step.op))
+                if op is not None:
+                    found[op] = found.get(op, 0.0) + self._of_step(step)
+                elif step.callee is not None:
+                    for inner, seconds in self._by_op(step.callee):
+                        found[inner] = found.get(inner, 0.0) + seconds
+            self._calls[id(plan)] = list(found.items())
+        return self._calls[id(plan)]
+
+    def _of_step(self, step: CompiledOp) -> float:
+        """Seconds of a step on its slowest device."""
+        if step.callee is not None:
+            return self._of_plan(step.callee)
+        transfers = sum(float(np.max(t.seconds)) for t in step.transfers)
+        return float(np.max(step.seconds)) + transfers
+
+    def _of_plan(self, plan: CompiledFunction) -> float:
+        if id(plan) not in self._of_plans:
+            self._of_plans[id(plan)] = sum(self._of_step(s) for s in plan.steps)
+        return self._of_plans[id(plan)]

@@ -1,0 +1,219 @@
+"""A program as a graph to divide into stages, in the simulator's seconds and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import Layout, layout_of
+from distir.interpreters.simulator.costs.communication import send_seconds
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.pipelining import Action, Phase, Schedule, simulate_schedule
+from distir.pipelining.in_flight import in_flight_per_stage
+from distir.planning.stages.costs import OpCosts
+from distir.program import argument_roles
+from distir.sharding.choice.prices import local_bytes
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.solver.stages import StageMemory, StageProblem, Tensor
+from distir.transforms.pipelines.balance import layer_positions
+from distir.transforms.pipelines.homes import Homes, stages_reached
+from distir.transforms.pipelines.kinds import Kind
+from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.stages import Placer
+from distir.transforms.pipelines.structure import Structure
+
+Stages = Mapping[Operation, int]
+
+PHASES = ("forward", "backward", "once")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """
+    The forward ops of a program as nodes, a call of a layer being one, in program order.
+
+    An op that is not forward belongs to the node that `pipeline` would run it with if each
+    node were a stage of its own: the backward with its forward, an update where its
+    parameter is first used. Values, gradients and parameters that several nodes need are
+    tensors, which cost the seconds of a send between neighbouring ranks.
+    """
+
+    ops: Sequence[Operation]
+    problem: StageProblem
+    schedule: Schedule
+    work: Mapping[str, Sequence[float]]
+    """By phase (`forward`, `backward`, or `once` a step) the seconds of each node."""
+
+    @staticmethod
+    def of(structure: Structure, schedule: Schedule, costs: OpCosts) -> Graph:
+        """The graph of a program for the stages of a schedule. Raises DistIRError."""
+        return _Builder(structure, schedule, costs).build()
+
+    def stages(self, of_nodes: Sequence[int]) -> dict[Operation, int]:
+        """The stage of each op from that of each node."""
+        return dict(zip(self.ops, of_nodes, strict=True))
+
+    def fits(self, of_nodes: Sequence[int]) -> bool:
+        """Whether parameters, states and what is kept of micro-batches fit into memory."""
+        memory = self.problem.memory
+        held = self.problem.stage_memory(of_nodes)
+        return memory is None or float(held.max()) <= memory.limit
+
+    def step_time(self, of_nodes: Sequence[int]) -> float:
+        """
+        About how long a step takes: the schedule with the work of each stage, each message
+        between stages taking as long as the average one. Exact enough to say which
+        divisions are worth a simulation.
+        """
+        count, batches = self.problem.stages, self.schedule.micro_batches
+        work = {
+            phase: np.bincount(of_nodes, seconds, count)
+            for phase, seconds in self.work.items()
+        }
+        halves = any(a.phase is Phase.BACKWARD_INPUT for a in self.schedule.actions[0])
+
+        def duration(action: Action) -> float:
+            if action.phase is Phase.FORWARD:
+                return float(work["forward"][action.stage]) / batches
+            return float(work["backward"][action.stage]) / batches / (1 + halves)
+
+        messages = batches * (count - 1) * (1 if self.schedule.forward_only else 2)
+        seconds = self.problem.communication(of_nodes) / max(messages, 1)
+        timeline = simulate_schedule(self.schedule, duration, seconds)
+        once = work["once"]
+        return max(
+            end + float(once[action.stage]) for action, end in timeline.end.items()
+        )
+
+
+class _Builder:
+    def __init__(self, structure: Structure, schedule: Schedule, costs: OpCosts):
+        self.structure, self.schedule, self.costs = structure, schedule, costs
+        self.mesh: Mesh = structure.mesh
+        self.ops = structure.forward
+        nodes = {op: i for i, op in enumerate(self.ops)}
+        # The node of each op of kind EACH.
+        self.node: Stages = Placer(structure, nodes).stages
+        self.reached = stages_reached(structure, self.node, self.node)
+        self.homes = Homes(structure, self.node)
+        self.link = self._slowest_link(costs.hardware)
+
+    def build(self) -> Graph:
+        work = self._work()
+        problem = StageProblem(
+            loads=[sum(each) for each in zip(*work.values(), strict=True)],
+            edges=self._edges(),
+            tensors=self._tensors(),
+            stages=self.schedule.stages,
+            layers=layer_positions(self.ops),
+            memory=self._memory(),
+        )
+        return Graph(self.ops, problem, self.schedule, work)
+
+    def _slowest_link(self, hardware: Hardware) -> tuple[int, int]:
+        """The devices of two neighbouring ranks between which a send takes longest."""
+        size = prod(n for axis, n in self.mesh.axes if axis != TIME_AXIS)
+        firsts = [rank * size for rank in range(self.schedule.ranks)]
+        pairs = list(pairwise(firsts)) or [(0, 0)]
+        return max(pairs, key=lambda pair: send_seconds(2**20, *pair, hardware))
+
+    def _work(self) -> dict[str, list[float]]:
+        """The seconds of each node by phase."""
+        forward, backward = set(self.ops), set(self.structure.backward)
+        work = {phase: [0.0] * len(self.ops) for phase in PHASES}
+        for op, seconds in self.costs.seconds.items():
+            node = self._node_of(op)
+            if node is not None:
+                phase = PHASES[0 if op in forward else 1 if op in backward else 2]
+                work[phase][node] += seconds
+        return work
+
+    def _node_of(self, op: Operation) -> int | None:
+        if op in self.node:
+            return self.node[op]
+        if self.structure.kinds.get(op) is Kind.AFTER:
+            return self.homes.after.get(op)
+        places = [n for r in op.results for n in self.reached.get(r, ())]
+        return min(places, default=None)
+
+    def _edges(self) -> list[tuple[int, int]]:
+        found: set[tuple[int, int]] = set()
+        forward = set(self.ops)
+        for op in self.ops:
+            for user in _users(op):
+                if user in forward:
+                    found.add((self.node[op], self.node[user]))
+        return sorted(found)
+
+    def _tensors(self) -> list[Tensor]:
+        """Values between nodes, those that go the same way together."""
+        costs: dict[tuple[int, tuple[int, ...]], float] = {}
+
+        def add(value: SSAValue, producer: int, consumers: Iterable[int]) -> None:
+            others = tuple(sorted(set(consumers) - {producer}))
+            if others and isinstance(value.type, TensorType):
+                key = producer, others
+                costs[key] = costs.get(key, 0.0) + self._send_seconds(value)
+
+        for op, node in self.node.items():
+            for result in op.results:
+                users = {u.operation for u in result.uses}
+                add(result, node, (self.node[u] for u in users if u in self.node))
+        for arg in self.structure.function.body.block.args:
+            add(arg, self.homes.arguments[arg], self.reached.get(arg, ()))
+        return [Tensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
+
+    def _send_seconds(self, value: SSAValue) -> float:
+        """Seconds of bringing a value to another rank, in a step."""
+        sends, size = 1, self._bytes(value)
+        is_split = over_time(value).kind == "split"
+        if is_split or isinstance(value.owner, Operation):
+            sends = self.structure.micro_batches
+        if is_split:
+            size /= sends
+        return sends * send_seconds(size, *self.link, self.costs.hardware)
+
+    def _bytes(self, value: SSAValue) -> float:
+        """Bytes of a value on each device, all micro-batches together."""
+        return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
+
+    def _memory(self) -> StageMemory | None:
+        """
+        Parameters and states, sums of gradients, and what the forward keeps for the
+        backward. With several stages on a rank each has its share of the memory.
+        """
+        fixed, kept = [0.0] * len(self.ops), [0.0] * len(self.ops)
+        function = self.structure.function
+        roles = argument_roles(function)
+        for arg, role in zip(function.body.block.args, roles, strict=True):
+            node = self.homes.arguments.get(arg)
+            if role in ("parameter", "state", "constant") and node is not None:
+                fixed[node] += self._bytes(arg)
+        forward = set(self.ops)
+        for op, node in self.node.items():
+            for result in op.results:
+                users = {use.operation for use in result.uses}
+                if op in forward and any(u in self.node for u in users - forward):
+                    kept[node] += self._bytes(result)
+                elif op not in forward and any(u not in self.node for u in users):
+                    fixed[node] += self._bytes(result)
+        ranks = self.schedule.ranks
+        share = -(-self.schedule.stages // ranks)
+        least = min(kind.memory for kind in self.costs.hardware.kinds)
+        batches = self.structure.micro_batches
+        return StageMemory(
+            fixed,
+            [size / batches for size in kept],
+            in_flight_per_stage(self.schedule),
+            least / share,
+        )
+
+
+def _users(op: Operation) -> set[Operation]:
+    return {use.operation for result in op.results for use in result.uses}

@@ -1,0 +1,80 @@
+"""What a division is worth: the simulation of the pipeline that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from distir.interpreters.simulator import Simulation, simulate
+from distir.passes.lower_reshard import LowerReshardPass
+from distir.passes.pipeline import PipelinePass
+from distir.planning.stages.candidates import Candidate
+from distir.planning.stages.graph import Graph
+from distir.transforms.pipelines.stages import mark, take_marks
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Simulates pipelines that `pipeline` makes of copies of a program."""
+
+    ctx: Context
+    module: ModuleOp
+    pipeline: PipelinePass
+
+    def simulate(self, stages: Mapping[Operation, int]) -> Simulation:
+        """The pipeline whose forward ops are on these stages. Raises DistIRError."""
+        mark(stages)
+        copy = self.module.clone()
+        take_marks(stages)
+        self.pipeline.apply(self.ctx, copy)
+        LowerReshardPass().apply(self.ctx, copy)
+        return simulate(copy)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A division, how long a step takes with it, and whether it fits into memory."""
+
+    candidate: Candidate
+    step_time_s: float
+    fits: bool
+
+
+WORTH_SIMULATING = 1.15
+"""Of the shortest estimated step; the estimates are within a few per cent."""
+
+
+def simulated(
+    graph: Graph,
+    found: Sequence[Candidate],
+    judge: Judge,
+    end: float,
+    *,
+    usual_too: bool,
+) -> list[Outcome]:
+    """
+    The outcomes of divisions: of those that should fit into memory the one whose step is
+    estimated to be shortest, then until `end` on the monotonic clock the usual ones and
+    those that may be about as fast, or all as long as nothing fits. With `usual_too` the
+    usual ones are simulated whatever the time.
+    """
+    step_time = {c: graph.step_time(c.stages) for c in found}
+    order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))
+    usual = [c for c in found if c.is_usual]
+    worth = WORTH_SIMULATING * step_time[order[0]]
+    outcomes: list[Outcome] = []
+    for candidate in dict.fromkeys((order[0], *usual, *order)):
+        spared = usual_too and candidate.is_usual
+        if outcomes and not spared and monotonic() > end:
+            break
+        slow = step_time[candidate] > worth and not candidate.is_usual
+        if slow and any(o.fits for o in outcomes):
+            continue
+        simulation = judge.simulate(graph.stages(candidate.stages))
+        outcomes.append(Outcome(candidate, simulation.step_time_s, simulation.fits))
+    return outcomes

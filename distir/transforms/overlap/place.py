@@ -1,0 +1,187 @@
+"""
+The order of a function's ops, such that communication and computation overlap.
+
+- A reduction starts where its operand is computed.
+- A gathering of an argument (a parameter of ZeRO stage 3) starts at most so many uses of
+  gathered arguments ahead of its own: gathered parameters take memory.
+- What only takes reduced values to the function's results (an optimizer's updates) comes
+  last, in the order in which the reductions started.
+
+The order of collectives is the same for all devices, as it is that of the one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from distir.dialects.collective import AllGatherOp, CollectiveOp
+from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.interpreters.simulator.costs.op_costs import VIEWS
+from distir.transforms.overlap.sink import REDUCTIONS
+
+Arrivals = tuple[int, ...]
+"""Results of a function that may still be on their way, in the order of their start."""
+
+_STAYING = (CallOp, SendOp, *REDUCTIONS)
+
+_FREE = VIEWS | {"onnx.Constant"}
+"""Ops that take no time."""
+
+
+@dataclass
+class Placer:
+    """
+    Orders the ops of functions, callees first. `arrivals` has what the functions so far
+    return before it is there; `ahead` bounds gathering; without `gathers`, only reductions
+    are placed.
+    """
+
+    ahead: int
+    gathers: bool
+    arrivals: dict[str, Arrivals] = field(default_factory=dict[str, Arrivals])
+
+    def place(self, function: FuncOp) -> None:
+        """Orders the ops and marks what is asynchronous."""
+        block = function.body.block
+        ops = list(block.ops)
+        end = ops.pop()
+        assert isinstance(end, ReturnOp)
+        ops = _reductions_early(ops)
+        if self.gathers:
+            ops = _gathers_ahead(ops, self.ahead)
+        ops = self._updates_late(ops, end)
+        for op in ops:
+            op.detach()
+            block.insert_op_before(op, end)
+        _mark([*ops, end], gathers=self.gathers)
+        self.arrivals[function.sym_name.data] = self._returned(ops, end)
+
+    def _arriving(self, op: Operation) -> list[SSAValue]:
+        """What is on its way after an op, in the order of the starts."""
+        if isinstance(op, CallOp):
+            indices = self.arrivals.get(op.callee.string_value(), ())
+            return [op.results[i] for i in indices]
+        return [op.result] if isinstance(op, REDUCTIONS) else []
+
+    def _returned(self, ops: Sequence[Operation], end: ReturnOp) -> Arrivals:
+        used = {v for op in ops for v in op.operands}
+        started = [v for op in ops for v in self._arriving(op) if v not in used]
+        returned = list(end.operands)
+        return tuple(returned.index(v) for v in started if v in returned)
+
+    def _updates_late(self, ops: Sequence[Operation], end: ReturnOp) -> list[Operation]:
+        """
+        Moves ops to the end that reduced values go through on their way to the results,
+        and nothing else needs; in the order in which the last of their operands started.
+        """
+        key: dict[SSAValue, int] = {}
+        keys: dict[Operation, int] = {}
+        for op in ops:
+            known = [key[v] for v in op.operands if v in key]
+            if known and not isinstance(op, _STAYING):
+                keys[op] = max(known)
+                key |= dict.fromkeys(op.results, keys[op])
+            for value in self._arriving(op):
+                key[value] = len(key)
+        late: set[Operation] = {end}
+        for op in reversed(ops):
+            if op in keys and all(
+                use.operation in late for r in op.results for use in r.uses
+            ):
+                late.add(op)
+        moved = sorted((op for op in ops if op in late), key=lambda op: keys[op])
+        return [*(op for op in ops if op not in late), *moved]
+
+
+def _reductions_early(ops: Sequence[Operation]) -> list[Operation]:
+    """Puts each reduction right after the op that computes its operand."""
+    after: dict[Operation, list[Operation]] = {}
+    for op in ops:
+        if isinstance(op, REDUCTIONS) and len(list(op.source.uses)) == 1:
+            source = op.source.owner
+            # After another collective it would only wait for that one.
+            if isinstance(source, Operation) and not isinstance(source, CollectiveOp):
+                after.setdefault(source, []).append(op)
+    moved = {op for group in after.values() for op in group}
+    return [
+        placed for op in ops if op not in moved for placed in (op, *after.get(op, ()))
+    ]
+
+
+def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
+    """Puts gatherings of arguments that many uses of gathered arguments ahead."""
+    place = {op: i for i, op in enumerate(ops)}
+    chains: dict[Operation, list[Operation]] = {}
+    for op in ops:
+        if isinstance(op, AllGatherOp):
+            chain = _from_arguments(op)
+            users = [place[u.operation] for u in op.result.uses if u.operation in place]
+            if chain and users:
+                chains.setdefault(ops[min(users)], []).extend(chain)
+    consumers = [op for op in ops if op in chains]
+    before: dict[Operation, list[Operation]] = {}
+    for i, consumer in enumerate(consumers):
+        anchor = consumers[i - ahead] if i >= ahead else ops[0]
+        before.setdefault(anchor, []).extend(chains[consumer])
+    moved = {op for chain in chains.values() for op in chain}
+    placed: list[Operation] = []
+    for op in ops:
+        placed += before.get(op, ())
+        if op not in moved:
+            placed.append(op)
+    return placed
+
+
+def _from_arguments(gather: AllGatherOp) -> list[Operation]:
+    """
+    A gathering of an argument, after the ops on that alone that nothing else uses (a cast);
+    none if it gathers something else.
+    """
+    chain: list[Operation] = [gather]
+    while not isinstance(source := chain[0].operands[0], BlockArgument):
+        op = source.owner
+        assert isinstance(op, Operation)
+        is_simple = len(op.operands) == len(op.results) == 1
+        if not is_simple or isinstance(op, CallOp | SendOp):
+            return []
+        if len(list(source.uses)) > 1:
+            return []
+        chain.insert(0, op)
+    return chain
+
+
+def _mark(ops: Sequence[Operation], *, gathers: bool) -> None:
+    """
+    Makes collectives asynchronous where something is computed between their start and the
+    first use of their result, and all sends.
+    """
+    place = {op: i for i, op in enumerate(ops)}
+    busy = [0]
+    for op in ops:
+        works = not isinstance(op, CollectiveOp | SendOp) and op.name not in _FREE
+        busy.append(busy[-1] + works)
+    for i, op in enumerate(ops):
+        if isinstance(op, SendOp):
+            op.attributes[ASYNCHRONOUS] = UnitAttr()
+        elif isinstance(op, CollectiveOp) and op.CAN_BE_ASYNCHRONOUS:
+            if not gathers and not isinstance(op, REDUCTIONS):
+                continue
+            first = min((place[u.operation] for u in op.result.uses), default=i)
+            is_returned = first == len(ops) - 1
+            if is_returned or busy[first] > busy[i + 1]:
+                op.attributes[ASYNCHRONOUS] = UnitAttr()
+
+
+def place_functions(
+    reachable: Sequence[FuncOp], ahead: int, *, gathers: bool
+) -> Mapping[str, Arrivals]:
+    """Orders the ops of all functions, which come callees first."""
+    placer = Placer(ahead, gathers)
+    for function in reachable:
+        placer.place(function)
+    return placer.arrivals

@@ -1,0 +1,182 @@
+"""Stages of equal work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import Layout, layout_of
+from distir.sharding.choice.prices import (
+    PRICE_PER_BYTE_SENT,
+    PRICE_PER_BYTE_TOUCHED,
+    local_bytes,
+)
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.rule import infer, rule_for
+from distir.transforms.pipelines.structure import Structure
+
+Floats = npt.NDArray[np.float64]
+
+HALVINGS = 50
+"""Of the interval in which the least load of the busiest stage is searched."""
+
+
+class Work:
+    """
+    What ops cost on each device for a whole batch, in the price of one floating-point
+    operation (`distir.sharding.choice`), from their sharding rules.
+    """
+
+    def __init__(self, structure: Structure):
+        self.mesh: Mesh = structure.mesh
+        self.functions = structure.functions
+        self.of_function: Callable[[str], float] = cache(self._function)
+
+    def of(self, op: Operation) -> float:
+        """The work of an op; a call's is that of its function."""
+        if isinstance(op, CallOp):
+            return self.of_function(op.callee.string_value())
+        rule = rule_for(op)
+        split = 1
+        if rule.flops:
+            whole = Layout(self.mesh.name)
+            layouts = [layout_of(v) or whole for v in op.operands]
+            assignment = infer(rule, layouts, self.mesh).assignment
+            for shards in assignment.values():
+                for shard in shards:
+                    if shard.axis != TIME_AXIS:
+                        split *= self.mesh.size(shard.axis)
+        touched = sum(self.bytes(v) for v in (*op.operands, *op.results))
+        return rule.flops / split + PRICE_PER_BYTE_TOUCHED * touched
+
+    def bytes(self, value: SSAValue) -> float:
+        """Bytes of a value on each device."""
+        return local_bytes(value, layout_of(value) or Layout(""), self.mesh)
+
+    def _function(self, name: str) -> float:
+        return sum(self.of(op) for op in self.functions[name].body.block.ops)
+
+
+def layer_positions(ops: Sequence[Operation]) -> list[int]:
+    """Where the layers are: calls, and ops that multiply matrices (or convolve)."""
+    return [
+        i for i, op in enumerate(ops) if isinstance(op, CallOp) or rule_for(op).flops
+    ]
+
+
+def balanced_starts(structure: Structure, count: int) -> list[int]:
+    """
+    Where stages 1, 2, ... of `count` begin among the forward ops so that the busiest
+    stage has as little to do as possible, its receiving included; among equals, so that
+    as little as possible is sent. Each stage has a layer; there must be as many.
+    """
+    ops, work = structure.forward, Work(structure)
+    layers = np.zeros(len(ops) + 1, np.int64)
+    layers[1:][layer_positions(ops)] = 1
+    return division(
+        np.array([work.of(op) for op in ops]),
+        PRICE_PER_BYTE_SENT * _crossing(ops, work),
+        np.cumsum(layers),
+        count,
+    )
+
+
+def division(
+    weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64], count: int
+) -> list[int]:
+    """
+    Where to cut a sequence into `count` stretches.
+
+    - `weights`: of the elements; `crossing[i]`: the price of a cut before element i,
+      which the stretch that begins there pays;
+    - `layers[i]`: how many layers there are before element i: each stretch has one.
+
+    The largest load of a stretch is as small as can be; among such cuts the sum of
+    their prices is. The first takes a search by halves, the second one pass.
+    """
+    total = np.concatenate(([0.0], np.cumsum(weights)))
+    # A stretch from i may end at first_end[i] or later, where it has a layer.
+    first_end = np.searchsorted(layers, layers + 1)
+    low, high = total[-1] / count, total[-1] + crossing.max()
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if _fits(middle, total, crossing, first_end, count):
+            high = middle
+        else:
+            low = middle
+    return _cheapest(high, total, crossing, first_end, count)
+
+
+def _last_end(load: float, total: Floats, crossing: Floats) -> npt.NDArray[Any]:
+    """Where a stretch from each element must end for its load to be no more."""
+    return np.searchsorted(total, load + total - crossing, side="right") - 1
+
+
+def _fits(
+    load: float,
+    total: Floats,
+    crossing: Floats,
+    first_end: npt.NDArray[Any],
+    count: int,
+) -> bool:
+    """Whether there are `count` stretches of at most that load."""
+    size = len(total)
+    last_end = _last_end(load, total, crossing)
+    reached = np.zeros(size, bool)
+    reached[0] = True
+    for _ in range(count):
+        starts = np.flatnonzero(reached & (first_end <= last_end))
+        changes = np.zeros(size + 1, np.int64)
+        np.add.at(changes, first_end[starts], 1)
+        np.add.at(changes, last_end[starts] + 1, -1)
+        reached = np.cumsum(changes[:size]) > 0
+    return bool(reached[-1])
+
+
+def _cheapest(
+    load: float,
+    total: Floats,
+    crossing: Floats,
+    first_end: npt.NDArray[Any],
+    count: int,
+) -> list[int]:
+    """The cuts of least price into stretches of at most that load."""
+    size = len(total)
+    last_end = _last_end(load, total, crossing)
+    price = np.full((count + 1, size), np.inf)
+    price[0, 0] = 0.0
+    came = np.zeros((count + 1, size), np.int64)
+    for end in range(1, size):
+        starts = np.flatnonzero((first_end[:end] <= end) & (last_end[:end] >= end))
+        if not len(starts):
+            continue
+        options = price[:-1, starts] + crossing[starts]
+        chosen = options.argmin(axis=1)
+        price[1:, end] = options[np.arange(count), chosen]
+        came[1:, end] = starts[chosen]
+    cuts: list[int] = []
+    end = size - 1
+    for stage in range(count, 1, -1):
+        end = int(came[stage, end])
+        cuts.append(end)
+    return cuts[::-1]
+
+
+def _crossing(ops: Sequence[Operation], work: Work) -> Floats:
+    """For each position the bytes that ops before it give to forward ops from it on."""
+    place = {op: i for i, op in enumerate(ops)}
+    changes = np.zeros(len(ops) + 2)
+    for i, op in enumerate(ops):
+        for result in op.results:
+            uses = [place[u.operation] for u in result.uses if u.operation in place]
+            if uses:
+                size = work.bytes(result)
+                changes[i + 1] += size
+                changes[max(uses) + 1] -= size
+    return np.maximum(np.cumsum(changes[:-1]), 0.0)

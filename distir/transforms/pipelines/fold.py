@@ -1,0 +1,293 @@
+"""What values, ops and functions are for one micro-batch on one stage's mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import (
+    FunctionType,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+    i64,
+)
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from distir.dialects.collective import CoordinateOp
+from distir.dialects.dist import (
+    Layout,
+    LayoutAttr,
+    ReshardOp,
+    layout_of,
+    with_layout,
+)
+from distir.errors import DistIRError
+from distir.program import (
+    called,
+    describe,
+    erase_dead,
+    free_name,
+    made_with,
+)
+from distir.sharding.local import local_ops_along
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.rule import infer, rule_for
+from distir.transforms.pipelines.over_time import (
+    TypeCache,
+    micro_batch_type,
+    moved_type,
+    over_time,
+    whole_type,
+)
+from distir.transforms.pipelines.part import part_ops
+
+
+@dataclass
+class Fold:
+    """
+    Folds the axis over time of a mesh away.
+
+    - `functions`: those of the program by name; `entry`: the name of the one that is entered;
+    - `mesh`: the program's mesh, its first axis over time;
+    - `stages`: the meshes without that axis that stages run on.
+
+    `made` has the functions that take the place of the program's, one per mesh that they
+    are called on. In a folded function, an
+    op that asks for its place along the axis over time asks an argument, the number of
+    the micro-batch, which comes last.
+    """
+
+    functions: Mapping[str, FuncOp]
+    entry: str
+    mesh: Mesh
+    stages: Sequence[Mesh]
+    made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
+    _known: dict[tuple[str, str], tuple[str, bool]] = field(
+        default_factory=dict[tuple[str, str], tuple[str, bool]]
+    )
+    # The first version of each function, and whether it takes the micro-batch's number;
+    # the name before folding of each version.
+    _first: dict[str, tuple[FuncOp, bool]] = field(
+        default_factory=dict[str, tuple[FuncOp, bool]]
+    )
+    _origin: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        self._spaces = {mesh.name: mesh for mesh in self.stages}
+        self.type = TypeCache(lambda t, name: micro_batch_type(t, self.mesh, name))
+        """The type of one micro-batch of a value, on a stage's mesh."""
+        self.whole_type = TypeCache(lambda t, name: whole_type(t, self.mesh, name))
+        """The type of all micro-batches of a value together, on a stage's mesh."""
+        self.moved_type = TypeCache(moved_type)
+        """A folded type on another stage's mesh."""
+
+    def space(self, mesh: str) -> Mesh:
+        """The stage's mesh of that name."""
+        return self._spaces[mesh]
+
+    def op(
+        self,
+        op: Operation,
+        operands: Sequence[SSAValue],
+        mesh: str,
+        number: SSAValue | None,
+    ) -> list[Operation]:
+        """
+        What an op is for one micro-batch, on folded operands: new ops, the last of which
+        gives its results. `number` is that of the micro-batch, an i64 scalar; without
+        it an op that needs it raises `NeedsNumber`.
+        """
+        results = [self.type(r.type, mesh) for r in op.results]
+        if isinstance(op, CallOp):
+            name, numbered = self.function(op.callee.string_value(), mesh)
+            if numbered and number is None:
+                raise NeedsNumber
+            extra = [number] if numbered and number is not None else []
+            return [called(op, name, [*operands, *extra], results)]
+        if isinstance(op, ReshardOp) and self._divides(op):
+            if number is None:
+                raise NeedsNumber
+            placement, count = over_time(op.result), self.mesh.size(TIME_AXIS)
+            space = self.space(mesh)
+            return part_ops(operands[0], results[0], placement, count, number, space)
+        touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
+        if not touched or isinstance(op, ReshardOp):
+            return [made_with(op, operands, results)]
+        return self._local(op, operands, results, mesh, number)
+
+    def _local(
+        self,
+        op: Operation,
+        operands: Sequence[SSAValue],
+        results: Sequence[Attribute],
+        mesh: str,
+        number: SSAValue | None,
+    ) -> list[Operation]:
+        """The op's local form along time, with layouts on the stage's mesh."""
+        new: list[Operation] = []
+        values: dict[SSAValue, SSAValue] = {}
+        for part in local_ops_along(op, operands, results, self.mesh, TIME_AXIS):
+            if isinstance(part, CoordinateOp):
+                if number is None:
+                    raise NeedsNumber
+                values[part.result] = number
+                continue
+            given = [values.get(v, v) for v in part.operands]
+            made = made_with(part, given, self._inferred(part, given, mesh))
+            new.append(made)
+            values.update(zip(part.results, made.results, strict=True))
+        for value, expected in zip(new[-1].results, results, strict=True):
+            if value.type != expected:
+                raise DistIRError(
+                    f"pipeline: {describe(op)} gives {expected} for one micro-batch, but "
+                    f"its local form gives {value.type}"
+                )
+        return new
+
+    def _inferred(
+        self, op: Operation, operands: Sequence[SSAValue], mesh: str
+    ) -> list[Attribute]:
+        """The result types of an op of a local form, with layouts from its operands."""
+        whole = Layout(mesh)
+        layouts = [layout_of(v) or whole for v in operands]
+        found = infer(rule_for(op), layouts, self._spaces[mesh]).results
+        return [
+            with_layout(r.type, layout) if isinstance(r.type, TensorType) else r.type
+            for r, layout in zip(op.results, found, strict=True)
+        ]
+
+    def function(self, name: str, mesh: str) -> tuple[str, bool]:
+        """
+        The name of a function folded for a mesh, and whether it takes the number of the
+        micro-batch.
+        """
+        key = (name, mesh)
+        if key not in self._known:
+            elsewhere = self._first.get(name)
+            if elsewhere is not None:
+                function, numbered = elsewhere
+                self._known[key] = (self._moved(name, function, mesh), numbered)
+                return self._known[key]
+            try:
+                function, numbered = self._function(name, mesh, numbered=False), False
+            except NeedsNumber:
+                function, numbered = self._function(name, mesh, numbered=True), True
+            self._first[name] = (function, numbered)
+            self._known[key] = (function.sym_name.data, numbered)
+        return self._known[key]
+
+    def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
+        """A copy of a function that is folded for another mesh: faster than folding."""
+        block = Block()
+        values: dict[SSAValue, SSAValue] = {}
+        for arg in source.body.block.args:
+            new = block.insert_arg(self.moved_type(arg.type, mesh), len(block.args))
+            new.name_hint = arg.name_hint
+            values[arg] = new
+        for op in source.body.block.ops:
+            made = made_with(
+                op,
+                [values[v] for v in op.operands],
+                [self.moved_type(r.type, mesh) for r in op.results],
+            )
+            if isinstance(made, CallOp):
+                callee = self._origin[made.callee.string_value()]
+                made.properties["callee"] = SymbolRefAttr(
+                    self.function(callee, mesh)[0]
+                )
+            block.add_op(made)
+            for old, new in zip(op.results, made.results, strict=True):
+                new.name_hint = old.name_hint
+                values[old] = new
+        function = self._finish(name, block, mesh)
+        function.arg_attrs = source.arg_attrs
+        function.res_attrs = source.res_attrs
+        return function.sym_name.data
+
+    def _function(self, name: str, mesh: str, *, numbered: bool) -> FuncOp:
+        source = self.functions[name]
+        block = Block()
+        values: dict[SSAValue, SSAValue] = {}
+        for arg in source.body.block.args:
+            new = block.insert_arg(self.type(arg.type, mesh), len(block.args))
+            new.name_hint = arg.name_hint
+            values[arg] = new
+        number = self.number_argument(block, mesh) if numbered else None
+        for op in source.body.block.ops:
+            operands = [values[v] for v in op.operands]
+            if isinstance(op, ReturnOp):
+                block.add_op(ReturnOp(*operands))
+                break
+            made = self.op(op, operands, mesh, number)
+            block.add_ops(made)
+            for old, new in zip(op.results, made[-1].results, strict=True):
+                new.name_hint = old.name_hint
+                values[old] = new
+        function = self._finish(name, block, mesh)
+        if not numbered and source.arg_attrs is not None:
+            function.arg_attrs = source.arg_attrs
+        function.res_attrs = source.res_attrs
+        return function
+
+    def _divides(self, op: ReshardOp) -> bool:
+        """
+        Whether a reshard takes a micro-batch's part. Raises DistIRError for one that
+        brings micro-batches together: what runs for each of them cannot do that.
+        """
+        before, after = over_time(op.source), over_time(op.result)
+        if self.mesh.size(TIME_AXIS) == 1 or before == after:
+            return False
+        if before.kind == "whole" and after.kind == "split":
+            return True
+        owner = op.source.owner
+        if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):
+            owner = next((use.operation for use in op.result.uses), op)
+        raise DistIRError(
+            f"pipeline: {describe(owner)} makes something of the whole batch, as batch "
+            f"normalisation does, but the function that it is in works on micro-batches; "
+            f"use one micro-batch (k=1), or a model without it"
+        )
+
+    def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:
+        """Makes a function with that body."""
+        last = block.last_op
+        assert last is not None
+        plain = f"{name}_{mesh}" if len(self.stages) > 1 else name
+        function = FuncOp(
+            self.free_name(plain),
+            FunctionType.from_lists(
+                [a.type for a in block.args], [v.type for v in last.operands]
+            ),
+            Region(block),
+            StringAttr("private"),
+        )
+        self._origin[function.sym_name.data] = name
+        self.add(function)
+        return function
+
+    def add(self, function: FuncOp) -> None:
+        """Adds a function to those that are made."""
+        # Local forms leave the constants of the global ones behind.
+        erase_dead(function.body.block)
+        self.made[function.sym_name.data] = function
+
+    def free_name(self, name: str) -> str:
+        """A name like that for one more function."""
+        return free_name({self.entry, *self.made}, name)
+
+    def number_argument(self, block: Block, mesh: str) -> SSAValue:
+        """Adds the number of the micro-batch to the arguments of a block."""
+        arg = block.insert_arg(number_type(mesh), len(block.args))
+        arg.name_hint = "micro_batch"
+        return arg
+
+
+class NeedsNumber(Exception):
+    """An op depends on the number of its micro-batch, and none is there."""
+
+
+def number_type(mesh: str) -> TensorType[Attribute]:
+    """The type of the number of a micro-batch."""
+    return TensorType(i64, [], LayoutAttr(Layout(mesh)))

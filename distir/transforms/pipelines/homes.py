@@ -1,0 +1,95 @@
+"""Where arguments live, and where ops run that come after the micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from distir.dialects.dist import ReshardOp
+from distir.transforms.pipelines.kinds import Kind
+from distir.transforms.pipelines.structure import Structure
+
+
+def stages_reached(
+    structure: Structure, ops: Iterable[Operation], stages: Mapping[Operation, int]
+) -> dict[SSAValue, set[int]]:
+    """
+    For each value the stages on which some of the given ops need it, directly or through
+    ops that come before them. `stages` has the stage of each of the ops.
+    """
+    found: dict[SSAValue, set[int]] = {}
+    given = set(ops)
+    for op in reversed(structure.ops):
+        if op in given:
+            reached = {stages[op]}
+        elif structure.kinds.get(op) in (Kind.BEFORE, Kind.DIVIDE):
+            reached = set[int]().union(*(found.get(r, ()) for r in op.results))
+        else:
+            continue
+        if reached:
+            for value in op.operands:
+                found.setdefault(value, set()).update(reached)
+    return found
+
+
+class Homes:
+    """
+    - `arguments`: the stage that each argument lives on: the first that needs it for its
+      forward, or else for its backward; what only ops after the micro-batches need lives
+      where the first of them runs.
+    - `after`: the stage of each op of kind `AFTER`. An update runs where its parameter
+      lives, which is its first operand (or a part of it that was taken for the update);
+      any other op on the first stage that has an operand. What works on nothing that has a
+      place, such as a state that changes its layout first, runs where its result is used.
+    """
+
+    def __init__(self, structure: Structure, stages: Mapping[Operation, int]):
+        self.arguments: dict[SSAValue, int] = {}
+        self.after: dict[Operation, int] = {}
+        self._stages = stages
+        block = structure.function.body.block
+        for ops in (structure.forward, structure.backward):
+            reached = stages_reached(structure, ops, stages)
+            for arg in block.args:
+                if arg in reached:
+                    self.arguments.setdefault(arg, min(reached[arg]))
+        after = [op for op in structure.ops if structure.kinds.get(op) is Kind.AFTER]
+        for op in after:
+            places = self._of_operands(op)
+            if not (op.operands and _is_argument(op.operands[0])):
+                places = sorted(place for place in places if place is not None)
+            self._place(op, places)
+        for op in reversed(after):
+            if op not in self.after:
+                users = (
+                    self.after.get(u.operation) for r in op.results for u in r.uses
+                )
+                self._place(op, [*self._of_operands(op), *users, 0])
+        for arg in block.args:
+            self.arguments.setdefault(arg, 0)
+
+    def _place(self, op: Operation, stages: Iterable[int | None]) -> None:
+        """Places an op on the first of the stages that is known, if one is."""
+        stage = next((s for s in stages if s is not None), None)
+        if stage is not None:
+            self.after[op] = stage
+            for value in op.operands:
+                if isinstance(value, BlockArgument):
+                    self.arguments.setdefault(value, stage)
+
+    def _of_operands(self, op: Operation) -> list[int | None]:
+        return [self._of(v) for v in op.operands]
+
+    def _of(self, value: SSAValue) -> int | None:
+        owner = value.owner
+        if not isinstance(owner, Operation):
+            return self.arguments.get(value)
+        return self._stages.get(owner, self.after.get(owner))
+
+
+def _is_argument(value: SSAValue) -> bool:
+    """Whether a value is an argument, maybe in another layout."""
+    while isinstance(value.owner, ReshardOp):
+        value = value.owner.source
+    return isinstance(value, BlockArgument)

@@ -1,0 +1,156 @@
+"""How often an op runs: for each micro-batch, or once before or after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from distir.dialects.dist import ReshardOp
+from distir.errors import DistIRError
+from distir.program import argument_roles, describe, updated_arguments
+from distir.sharding.rule import shape_of
+from distir.transforms.pipelines.over_time import (
+    gathers_micro_batches,
+    over_time,
+    works_on_parts,
+)
+
+
+class Kind(Enum):
+    """
+    - `EACH`: once for every micro-batch;
+    - `BEFORE`: once, on what does not depend on the batch or on whole inputs, for ops of
+      kind `EACH`;
+    - `AFTER`: once, on what the micro-batches add up or make up;
+    - `DIVIDE`: takes the part of a whole value that belongs to a micro-batch.
+    """
+
+    EACH = "each"
+    BEFORE = "before"
+    AFTER = "after"
+    DIVIDE = "divide"
+
+
+def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
+    """
+    The kind of each op, from the placements over time of its operands and results. A
+    single micro-batch is the whole batch, so its ops may look at all of it. Raises
+    DistIRError for an op on micro-batches that needs something of the whole batch.
+    """
+    ops = [op for op in function.body.block.ops if not isinstance(op, ReturnOp)]
+    # Values of a single micro-batch that is not split: the same for all of them.
+    single: set[SSAValue] = set()
+    wanted: set[SSAValue] = set()
+    if micro_batches == 1:
+        wanted = _wanted(ops)
+        if not wanted or _is_one_sample(function):
+            single = _inputs(function)
+            wanted = {v for op in ops for v in (*op.operands, *op.results)}
+    kinds: dict[Operation, Kind] = {}
+    # Those that are there once all micro-batches are done.
+    late = set(single)
+    # Those that are the same for all micro-batches, but that each of them computes: what
+    # a called function makes of weights alone. They are not there before.
+    again: set[SSAValue] = set()
+    for op in ops:
+        if any(r in wanted for r in op.results) and (
+            gathers_micro_batches(op) or any(v in single for v in op.operands)
+        ):
+            kinds[op] = Kind.EACH
+            single.update(op.results)
+            late.update(op.results)
+            continue
+        kinds[op] = _kind(op, late, micro_batches)
+        if kinds[op] is Kind.AFTER:
+            late.update(op.results)
+        elif kinds[op] is Kind.EACH or any(v in again for v in op.operands):
+            again.update(r for r in op.results if over_time(r).kind == "whole")
+            if kinds[op] is Kind.DIVIDE:
+                kinds[op] = Kind.EACH
+    needed: set[SSAValue] = set()
+    for op, kind in reversed(kinds.items()):
+        if kind in (Kind.EACH, Kind.DIVIDE) or any(r in needed for r in op.results):
+            needed.update(op.operands)
+            if kind is Kind.BEFORE and any(v in again for v in op.operands):
+                kinds[op] = Kind.EACH
+        elif kind is Kind.BEFORE:
+            kinds[op] = Kind.AFTER
+    return kinds
+
+
+def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
+    before = {over_time(v).kind for v in op.operands}
+    after = {over_time(v).kind for v in op.results}
+    depends = [v for v in op.operands if v in late]
+    if gathers_micro_batches(op) and not depends:
+        # Whole inputs are there from the beginning.
+        return Kind.BEFORE if isinstance(op.operands[0], BlockArgument) else Kind.AFTER
+    if depends and "split" not in before | after:
+        return Kind.AFTER
+    if depends:
+        raise _needs_whole_batch(op, depends[0])
+    if isinstance(op, ReshardOp) and before == {"whole"} != after:
+        return Kind.DIVIDE
+    if before | after <= {"whole"}:
+        return Kind.BEFORE
+    if isinstance(op, ReshardOp) and before != after and micro_batches > 1:
+        raise _needs_whole_batch(op, op.source)
+    return Kind.EACH
+
+
+def _wanted(ops: Iterable[Operation]) -> set[SSAValue]:
+    """The values that ops on split values need, directly or not."""
+    wanted: set[SSAValue] = set()
+    for op in reversed(list(ops)):
+        if works_on_parts(op) or any(r in wanted for r in op.results):
+            wanted.update(op.operands)
+            wanted.update(op.results)
+    return wanted
+
+
+def _is_one_sample(function: FuncOp) -> bool:
+    """Whether what is split over time are dimensions of one element."""
+    args = function.body.block.args
+    placed = [(arg, over_time(arg)) for arg in args]
+    return any(p.kind == "split" and shape_of(a.type)[p.dim] == 1 for a, p in placed)
+
+
+def _inputs(function: FuncOp) -> set[SSAValue]:
+    """The inputs of a program whose batch is a single sample."""
+    if updated_arguments(function):
+        raise DistIRError(
+            "pipeline: the batch is a single sample, which nothing can be split of, so "
+            "that gradients cannot be told from updates; choose a batch of 2 or more"
+        )
+    roles = argument_roles(function)
+    args = function.body.block.args
+    return {a for a, r in zip(args, roles, strict=True) if r in ("input", "label")}
+
+
+def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
+    users = [use.operation for result in op.results for use in result.uses]
+    shown = users[0] if isinstance(op, ReshardOp) and users else op
+    return DistIRError(
+        f"pipeline: {describe(shown)} works on micro-batches, but needs what "
+        f"{describe(_origin(op, value))} makes of the whole batch, as batch normalisation "
+        f"does; use one micro-batch (k=1), or a model without it"
+    )
+
+
+def _origin(user: Operation, value: SSAValue) -> Operation:
+    """The op that makes something of the whole batch that an op needs indirectly."""
+    pending = [(user, value)]
+    seen: set[SSAValue] = set()
+    while pending:
+        user, value = pending.pop()
+        owner = value.owner
+        if value in seen or not isinstance(owner, Operation):
+            continue
+        seen.add(value)
+        if any(over_time(v).kind == "split" for v in owner.operands):
+            return user if isinstance(owner, ReshardOp) else owner
+        pending += [(owner, v) for v in owner.operands]
+    return user

@@ -1,0 +1,124 @@
+"""The part of a value, the same for all micro-batches, that belongs to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import (
+    Layout,
+    LayoutAttr,
+    ReshardOp,
+    layout_of,
+    with_layout,
+)
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
+from distir.sharding.choice import Placement
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import infer, rule_for, shape_of
+from distir.transforms.pipelines.over_time import over_time
+
+
+class PartBuilder:
+    """Builds ops on a mesh, with the layouts that their rules give: `ops`, in order."""
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+        self.ops: list[Operation] = []
+
+    def add(
+        self,
+        name: str,
+        operands: Sequence[SSAValue],
+        shape: Sequence[int],
+        **attributes: object,
+    ) -> SSAValue:
+        """An operator, whose result has the element type of the first operand."""
+        first = operands[0].type
+        assert isinstance(first, TensorType)
+        plain = TensorType(first.element_type, shape)
+        op = operator(name).build_op(operands, [plain], attributes)
+        layouts = [layout_of(v) or Layout(self.mesh.name) for v in operands]
+        (layout,) = infer(rule_for(op), layouts, self.mesh).results
+        placed = with_layout(plain, layout)
+        self.ops.append(operator(name).build_op(operands, [placed], attributes))
+        return self.ops[-1].results[0]
+
+    def shaped(self, name: str, value: SSAValue, shape: Sequence[int]) -> SSAValue:
+        """An operator that takes a shape: Reshape or Expand."""
+        sizes = np.array(shape, dtype=np.int64)
+        whole = LayoutAttr(Layout(self.mesh.name))
+        type_ = TensorType(element_type_of_dtype(sizes.dtype), sizes.shape, whole)
+        constant = operator("Constant").build_op(
+            [], [type_], {"value": constant_attr(sizes)}
+        )
+        self.ops.append(constant)
+        return self.add(name, [value, constant.results[0]], shape)
+
+    def resharded(self, value: SSAValue, type_: Attribute) -> SSAValue:
+        """The value in another layout, if it is not in that."""
+        if value.type == type_:
+            return value
+        assert isinstance(type_, TensorType)
+        self.ops.append(ReshardOp(value, type_))
+        return self.ops[-1].results[0]
+
+
+def part_ops(
+    source: SSAValue,
+    target: Attribute,
+    placement: Placement,
+    count: int,
+    number: SSAValue,
+    mesh: Mesh,
+) -> list[Operation]:
+    """
+    The ops that take it, the last of which gives it. A function runs for each
+    micro-batch, so the place is known only by the number of the micro-batch.
+
+    - `placement`: how `source` falls into `count` parts; `number`: which of them;
+    - `target`: the type of the part; `mesh`: what both are on.
+    """
+    build = PartBuilder(mesh)
+    shape, dim = shape_of(source.type), placement.dim
+    run = placement.run or shape[dim] // count
+    before, after = shape[:dim], shape[dim + 1 :]
+    layout = layout_of(source)
+    assert layout is not None and isinstance(source.type, TensorType)
+    together = layout.with_dim(dim, (), len(shape))
+    value = build.resharded(source, with_layout(source.type, together))
+    # Along that dimension, runs of the micro-batches follow each other in turn.
+    rounds = shape[dim] // (count * run)
+    turns = (rounds,) if rounds > 1 else ()
+    value = build.shaped("Reshape", value, (*before, *turns, count, run, *after))
+    kept = (*before, *turns, run, *after)
+    value = build.add("Gather", [value, number], kept, axis=dim + len(turns))
+    if turns:
+        value = build.shaped("Reshape", value, (*before, rounds * run, *after))
+    build.resharded(value, target)
+    return build.ops
+
+
+def is_repeated(op: Operation) -> bool:
+    """
+    Whether an op takes a micro-batch's part of one value repeated along the batch: every
+    part is the same.
+    """
+    expand = op.operands[0].owner if isinstance(op, ReshardOp) else None
+    if not isinstance(expand, Operation) or expand.name != "onnx.Expand":
+        return False
+    dim = over_time(op.results[0]).dim
+    before, after = shape_of(expand.operands[0].type), shape_of(op.results[0].type)
+    place = dim - (len(after) - len(before))
+    return place < 0 or before[place] == 1
+
+
+def repeated_ops(source: SSAValue, target: Attribute, mesh: Mesh) -> list[Operation]:
+    """The ops that repeat a value along one micro-batch, the last of which gives it."""
+    build = PartBuilder(mesh)
+    build.resharded(build.shaped("Expand", source, shape_of(target)), target)
+    return build.ops

@@ -1,0 +1,148 @@
+"""Backward calls as two: the gradients of inputs, then those of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.program import KEPT, functions, return_op, unique_name
+from distir.transforms.pipelines.over_time import ancestors, over_time
+
+
+@dataclass(frozen=True)
+class Half:
+    """
+    One of the two functions that a function becomes: its `arguments`, and what it returns
+    (`results`), as values of the function before; and its name.
+    """
+
+    name: str
+    arguments: Sequence[SSAValue]
+    results: Sequence[SSAValue]
+
+
+@dataclass
+class CallSplitter:
+    """
+    Splits calls of functions some of whose results are partial over the micro-batches,
+    the gradients of weights. What gives the other results comes first, in a function of
+    its own; then what the gradients of weights need besides. So a zero-bubble schedule
+    can put the second off, and layers stay functions.
+    """
+
+    module: ModuleOp
+    _halves: dict[str, tuple[Half, Half] | None] = field(
+        default_factory=dict[str, tuple[Half, Half] | None]
+    )
+
+    def split(self, calls: Iterable[Operation]) -> bool:
+        """Splits those of the ops that are such calls; whether there are any."""
+        found = [op for op in calls if isinstance(op, CallOp) and self._split(op)]
+        return bool(found)
+
+    def _split(self, call: CallOp) -> bool:
+        kinds = {over_time(r).kind for r in call.results}
+        if "partial" not in kinds or kinds == {"partial"}:
+            return False
+        name = call.callee.string_value()
+        if name not in self._halves:
+            self._halves[name] = self._split_function(functions(self.module)[name])
+        halves = self._halves[name]
+        if halves is None:
+            return False
+        callee = functions(self.module)[name]
+        values: dict[SSAValue, SSAValue] = dict(
+            zip(callee.body.block.args, call.arguments, strict=True)
+        )
+        for half in halves:
+            new = CallOp(
+                half.name,
+                [values[v] for v in half.arguments],
+                [v.type for v in half.results],
+            )
+            new.attributes.update(call.attributes)
+            Rewriter.insert_op(new, InsertPoint.before(call))
+            values.update(zip(half.results, new.results, strict=True))
+        for old, source in zip(call.results, return_op(callee).operands, strict=True):
+            values[source].name_hint = old.name_hint
+            old.replace_all_uses_with(values[source])
+        Rewriter.erase_op(call)
+        return True
+
+    def _split_function(self, function: FuncOp) -> tuple[Half, Half] | None:
+        """The halves of a function; None if one of them would have nothing to do."""
+        block = function.body.block
+        self.split(list(block.ops))
+        returned = list(dict.fromkeys(return_op(function).operands))
+        kept = [r for op in block.ops if KEPT in op.attributes for r in op.results]
+        passed_on = [v for v in returned if over_time(v).kind != "partial"]
+        early = ancestors([*passed_on, *kept])
+        late = ancestors(returned) - early
+        first = [op for op in block.ops if op in early]
+        second = [op for op in block.ops if op in late]
+        if not first or not second:
+            return None
+        # Constants are cheaper to have twice than to keep.
+        again = {
+            op
+            for op in first
+            if op.name == "onnx.Constant"
+            and any(u.operation in late for u in op.results[0].uses)
+        }
+        second = [op for op in block.ops if op in late or op in again]
+        passed = list(
+            dict.fromkeys(
+                v
+                for op in second
+                for v in op.operands
+                if v.owner in early and v.owner not in again
+            )
+        )
+        made_first = [v for v in returned if v.owner not in late]
+        name = function.sym_name.data
+        return (
+            self._half(function, f"{name}_input", first, [*made_first, *passed]),
+            self._half(
+                function,
+                f"{name}_weight",
+                second,
+                [v for v in returned if v.owner in late],
+            ),
+        )
+
+    def _half(
+        self,
+        function: FuncOp,
+        name: str,
+        ops: Sequence[Operation],
+        results: Sequence[SSAValue],
+    ) -> Half:
+        """Adds the function of these ops, which are some of the function's."""
+        own = set(ops)
+        results = list(dict.fromkeys(results))
+        needed = dict.fromkeys(v for op in ops for v in op.operands)
+        needed |= dict.fromkeys(results)
+        arguments = [v for v in needed if v.owner not in own]
+        block = Block(arg_types=[v.type for v in arguments])
+        values: dict[SSAValue, SSAValue] = dict(zip(arguments, block.args, strict=True))
+        for old, new in values.items():
+            new.name_hint = old.name_hint
+        for op in ops:
+            block.add_op(op.clone(values))
+        block.add_op(ReturnOp(*(values[v] for v in results)))
+        name = unique_name(self.module, name)
+        half = FuncOp(
+            name,
+            FunctionType.from_lists(
+                [v.type for v in arguments], [v.type for v in results]
+            ),
+            Region(block),
+            StringAttr("private"),
+        )
+        Rewriter.insert_op(half, InsertPoint.before(function))
+        return Half(name, arguments, results)

@@ -1,0 +1,211 @@
+"""Which stage an op runs on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import STAGE
+from distir.errors import DistIRError
+from distir.program import describe, scope_of
+from distir.transforms.pipelines.balance import balanced_starts, layer_positions
+from distir.transforms.pipelines.homes import stages_reached
+from distir.transforms.pipelines.kinds import Kind
+from distir.transforms.pipelines.structure import Structure
+
+UNIFORM = "uniform"
+
+
+def forward_stages(
+    structure: Structure, count: int, request: Sequence[str]
+) -> dict[Operation, int]:
+    """
+    The stage of each forward op: `count` stretches of the program's order. `request` is
+    empty for the stages that ops are marked with or else stretches of equal work,
+    `uniform` for equal numbers of calls (layers), or names for each stage but the first
+    the scope that it begins with. Raises DistIRError.
+    """
+    ops = structure.forward
+    marked = take_marks(ops)
+    if not ops:
+        raise DistIRError(
+            "pipeline: no op of the program works on a part of the batch, so there is "
+            "nothing to pipeline"
+        )
+    if marked and not request:
+        _check_marks(structure, marked, count)
+        return marked
+    if count == 1 and not request:
+        starts: list[int] = []
+    elif list(request) == [UNIFORM]:
+        starts = _uniform(ops, count)
+    elif request:
+        starts = _requested(ops, count, request)
+    else:
+        layers = layer_positions(ops)
+        if len(layers) < count:
+            raise _too_many(count, len(layers), "layers")
+        starts = balanced_starts(structure, count)
+    return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
+
+
+def mark(stages: Mapping[Operation, int]) -> None:
+    """Marks ops with the stage that they are to run on."""
+    for op, stage in stages.items():
+        op.attributes[STAGE] = IntegerAttr(stage, i64)
+
+
+def take_marks(ops: Iterable[Operation]) -> dict[Operation, int]:
+    """The stages that ops are marked with; the marks go."""
+    found: dict[Operation, int] = {}
+    for op in ops:
+        attr = op.attributes.pop(STAGE, None)
+        if isinstance(attr, IntegerAttr):
+            found[op] = attr.value.data
+    return found
+
+
+def _check_marks(
+    structure: Structure, marked: Mapping[Operation, int], count: int
+) -> None:
+    """Raises DistIRError for marks that are no division into that many stages."""
+    for op in structure.forward:
+        if op not in marked:
+            raise DistIRError(
+                f"pipeline: {describe(op)} has no {STAGE}, though other ops have one; run "
+                f"`search-stages` after everything that makes ops of the entry function"
+            )
+        owners = (v.owner for v in op.operands)
+        before = [marked[o] for o in owners if isinstance(o, Operation) and o in marked]
+        if max(before, default=0) > marked[op]:
+            raise DistIRError(
+                f"pipeline: {describe(op)} is marked with stage {marked[op]}, but needs "
+                f"what stage {max(before)} computes; values go to later stages only"
+            )
+    if set(marked.values()) != set(range(count)):
+        raise DistIRError(
+            f"pipeline: ops are marked with stages {min(marked.values())} to "
+            f"{max(marked.values())}, but the schedule has {count}; run `search-stages` "
+            f"with the options of this pipeline"
+        )
+
+
+def _too_many(count: int, found: int, what: str) -> DistIRError:
+    return DistIRError(
+        f"pipeline: {count} stages were asked for, but the program has {found} {what} to "
+        f"deal out; choose fewer stages (-p) or fewer chunks"
+    )
+
+
+def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
+    """Where stages 1, 2, ... begin if each gets as many calls, give or take one."""
+    calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
+    if len(calls) < count:
+        raise _too_many(count, len(calls), "outlined layers")
+    return [calls[stage * len(calls) // count] for stage in range(1, count)]
+
+
+def _requested(
+    ops: Sequence[Operation], count: int, request: Sequence[str]
+) -> list[int]:
+    if len(request) != count - 1:
+        raise DistIRError(
+            f"pipeline: {count} stages begin at {count - 1} places after the first, but "
+            f"{len(request)} scopes were given ({', '.join(request)})"
+        )
+    starts: list[int] = []
+    for scope in request:
+        inside = [
+            i
+            for i, op in enumerate(ops)
+            if scope_of(op) == scope or scope_of(op).startswith(f"{scope}.")
+        ]
+        if not inside:
+            known = list(dict.fromkeys(scope_of(op) for op in ops if scope_of(op)))
+            raise DistIRError(
+                f"pipeline: no op of the forward pass is in scope {scope!r}; the scopes "
+                f"are {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
+            )
+        if (starts and inside[0] <= starts[-1]) or inside[0] == 0:
+            raise DistIRError(
+                f"pipeline: the list of stages goes backwards: {scope!r} begins no later "
+                f"than the stage before it; list scopes in the order of the program"
+            )
+        starts.append(inside[0])
+    return starts
+
+
+class Placer:
+    """
+    Places the ops that are not forward: where what they need is already.
+
+    A forward value is available on the stage that computes it and on those that use it
+    forward, to which it is sent anyway. A backward op follows the gradients that it needs
+    down the stages, no further than its other operands are available: so it ends up with
+    the forward op whose gradient it is, or, if the output of that is all it needs, where
+    that output was sent.
+    """
+
+    def __init__(self, structure: Structure, forward: Mapping[Operation, int]):
+        self.structure = structure
+        self.stages: dict[Operation, int] = dict(forward)
+        self._forward = set(structure.forward)
+        self._needed = stages_reached(structure, structure.forward, forward)
+        self._available: dict[SSAValue, frozenset[int] | None] = {}
+        self.last = max(forward.values())
+        for op in structure.ops:
+            if structure.kinds.get(op) is Kind.BEFORE:
+                for result in op.results:
+                    self.available(result)
+        for op in structure.backward:
+            self.stages[op] = self._backward(op)
+
+    def available(self, value: SSAValue) -> frozenset[int] | None:
+        """The stages that a forward value is on; None for any."""
+        if value not in self._available:
+            self._available[value] = self._find(value)
+        return self._available[value]
+
+    def _find(self, value: SSAValue) -> frozenset[int] | None:
+        found = self._needed.get(value, set[int]())
+        owner = value.owner
+        kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
+        if isinstance(owner, Operation) and kind is Kind.EACH:
+            found = found | {self.stages[owner]}
+        elif isinstance(owner, Operation) and kind is Kind.BEFORE:
+            # It is computed again wherever its operands are.
+            common = _common(self.available(v) for v in owner.operands)
+            return common if not found or common is None else common | found
+        return frozenset(found) or None
+
+    def _backward(self, op: Operation) -> int:
+        gradients: list[int] = []
+        others: list[frozenset[int] | None] = []
+        for value in op.operands:
+            owner = value.owner
+            stage = self.stages.get(owner) if isinstance(owner, Operation) else None
+            if stage is None or owner in self._forward:
+                others.append(self.available(value))
+            else:
+                gradients.append(stage)
+        highest = min(gradients, default=self.last)
+        common = _common(others)
+        if common is None:
+            return highest
+        reachable = [s for s in common if s <= highest]
+        if reachable:
+            return max(reachable)
+        known = [max(o) for o in others if o]
+        return min(highest, *known)
+
+
+def _common(sets: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    common: frozenset[int] | None = None
+    for one in sets:
+        if one is not None:
+            common = one if common is None else common & one
+    return common

@@ -1,0 +1,158 @@
+"""Which ops of a program run once per micro-batch, which before and which after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import (
+    RESHARD_EARLY,
+    SCOPE,
+    ReshardOp,
+    layout_of,
+    with_layout,
+)
+from distir.errors import DistIRError
+from distir.program import (
+    argument_names,
+    describe,
+    entry_function,
+    erase_dead,
+    functions,
+    result_names,
+    return_op,
+    updated_arguments,
+)
+from distir.sharding.choice import placement_in
+from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.transforms.pipelines.hoist import hoist_inputs
+from distir.transforms.pipelines.kinds import Kind, classified
+from distir.transforms.pipelines.over_time import (
+    ancestors,
+    check_time_first,
+    gathers_micro_batches,
+    without_time,
+)
+
+
+def program_mesh(module: ModuleOp) -> Mesh:
+    """The one mesh of the program, with its axis over time. Raises DistIRError."""
+    known = list(meshes(module).values())
+    if len(known) != 1 or not known[0].axes or known[0].axes[0][0] != TIME_AXIS:
+        raise DistIRError(
+            f"pipeline works on a program on one device.mesh with {TIME_AXIS!r}, the axis "
+            f"over time, as its first axis; make one with `data-parallel{{axis="
+            f"{TIME_AXIS}}}` and `propagate-sharding`, or use `distribute`"
+        )
+    return known[0]
+
+
+class Structure:
+    """
+    The entry function of a program that is distributed over time, taken apart.
+
+    - `kinds`: what each op is;
+    - `forward`: the ops of kind `EACH` that the program's outputs other than gradients
+      and updates need; `backward`: the others, both in program order.
+    - `gathered`: the values of kind `BEFORE` that are brought together from the parts of
+      parameters. A function does that for itself, so that the whole lives no longer than
+      its use (ZeRO stage 3).
+    - `functions`: those of the program by name.
+    - `is_for_one_count`: whether something in it depends on the number of micro-batches.
+      Otherwise only whether there are several does.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self.mesh = program_mesh(module)
+        self.function: FuncOp = entry_function(module)
+        self.functions: Mapping[str, FuncOp] = functions(module)
+        self.ops = self.function.body.block.ops
+        self._check_layouts()
+        _separate_time(self.ops)
+        hoisted = self.micro_batches > 1 and hoist_inputs(self.function, self.mesh)
+        self.is_for_one_count = self.micro_batches == 1 or hoisted
+        erase_dead(self.function.body.block)
+        self.kinds = classified(self.function, self.micro_batches)
+        self.gathered = _gathered(self.ops, self.kinds)
+        each = [op for op in self.ops if self.kinds.get(op) is Kind.EACH]
+        needed = self._needed_forward()
+        self.forward = [op for op in each if op in needed]
+        self.backward = [op for op in each if op not in needed]
+
+    @property
+    def micro_batches(self) -> int:
+        """Into how many parts the batch is split over time."""
+        return self.mesh.size(TIME_AXIS)
+
+    def _check_layouts(self) -> None:
+        names = argument_names(self.function)
+        for arg, name in zip(self.function.body.block.args, names, strict=True):
+            check_time_first(arg, f"argument {name!r}")
+        for op in self.ops:
+            for result in op.results:
+                check_time_first(result, describe(op))
+
+    def _needed_forward(self) -> set[Operation]:
+        updates = updated_arguments(self.function)
+        names = result_names(self.function)
+        outputs = [
+            value
+            for i, value in enumerate(return_op(self.function).operands)
+            if i not in updates and not names[i].endswith(".gradient")
+        ]
+        return ancestors(outputs)
+
+
+def _gathered(
+    ops: Iterable[Operation], kinds: Mapping[Operation, Kind]
+) -> frozenset[SSAValue]:
+    """See `Structure`."""
+    found: set[SSAValue] = set()
+    of_inputs: set[SSAValue] = set()
+    for op in ops:
+        if kinds.get(op) is not Kind.BEFORE:
+            continue
+        if gathers_micro_batches(op) or any(v in of_inputs for v in op.operands):
+            of_inputs.update(op.results)
+        elif isinstance(op, ReshardOp) or any(v in found for v in op.operands):
+            found.update(op.results)
+    return frozenset(found)
+
+
+def _separate_time(ops: Iterable[Operation]) -> None:
+    """
+    Reshards that bring micro-batches together and change the layout on devices too
+    become two: first over time, then over devices, so that gradients are added up before
+    they are communicated; the other way round where a reshard is to come early (ZeRO 2).
+    """
+    for op in list(ops):
+        if not isinstance(op, ReshardOp):
+            continue
+        early = op.attributes.pop(RESHARD_EARLY, None) is not None
+        before, after = layout_of(op.source), layout_of(op.result)
+        assert before is not None and after is not None
+        time = placement_in(before, TIME_AXIS)
+        if time.kind == "whole" or placement_in(after, TIME_AXIS).kind != "whole":
+            continue
+        if early and time.kind == "partial":
+            partial = (*after.partial, (TIME_AXIS, time.monoid))
+            between = replace(after, partial=partial)
+        else:
+            between = without_time(before)
+        if between in (before, after):
+            continue
+        assert isinstance(op.source.type, TensorType)
+        first = ReshardOp(op.source, with_layout(op.source.type, between))
+        second = ReshardOp(first.result, op.result.type)
+        for new in (first, second):
+            if SCOPE in op.attributes:
+                new.attributes[SCOPE] = op.attributes[SCOPE]
+            Rewriter.insert_op(new, InsertPoint.before(op))
+        second.result.name_hint = op.result.name_hint
+        op.result.replace_all_uses_with(second.result)
+        Rewriter.erase_op(op)

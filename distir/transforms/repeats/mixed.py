@@ -1,0 +1,169 @@
+"""
+Windows whose operations are mixed with others.
+
+Exporters compute what all layers share (a mask, say) inside the first layer. Such a
+window is found from what it hands on, backwards along the operands, whatever stands
+between its operations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.traits import Pure
+
+from distir.transforms.repeats.op_sequence import (
+    OpSequence,
+    Repeat,
+    common_scope,
+    escaping_results,
+    has_period_below,
+)
+
+
+def add_earlier_windows(sequence: OpSequence, repeat: Repeat) -> None:
+    """
+    Adds the windows before the first one whose operations are mixed with others.
+
+    Exporters compute what all layers share (a mask, say) inside the first layer. The
+    values that the first window gets where later ones get their predecessor's results
+    lead to that layer, whatever stands between its operations.
+    """
+    while True:
+        window = _window_before(sequence, repeat)
+        if window is None:
+            return
+        repeat.windows.insert(0, window)
+
+
+def _window_before(sequence: OpSequence, repeat: Repeat) -> list[int] | None:
+    first, second = repeat.windows[0], repeat.windows[1]
+    position = {row: index for index, row in enumerate(first)}
+    ends: list[tuple[int, int]] = []
+    for model, row in zip(second, first, strict=True):
+        for column, source in enumerate(sequence.definition[model].tolist()):
+            if source in position:
+                # What the first window takes here is a result of the window before.
+                if sequence.result[model, column] != sequence.result[row, column]:
+                    return None
+                ends.append((position[source], int(sequence.definition[row, column])))
+    window = _copy_of(sequence, second, ends)
+    if window is None or max(window) >= min(first) or not _is_convex(sequence, window):
+        return None
+    return window if escaping_results(sequence, window) <= repeat.results else None
+
+
+def _copy_of(
+    sequence: OpSequence, model: list[int], ends: list[tuple[int, int]]
+) -> list[int] | None:
+    """
+    The window that computes what a model window does, given for some operations of the
+    model the rows that stand for them, from which all others are found backwards.
+    """
+    inside = {row: index for index, row in enumerate(model)}
+    found: dict[int, int] = {}
+    pending = list(ends)
+    while pending:
+        index, row = pending.pop()
+        if index in found:
+            if found[index] != row:
+                return None
+            continue
+        pattern = model[index]
+        if row < 0 or sequence.tokens[row] != sequence.tokens[pattern]:
+            return None
+        found[index] = row
+        for column, source in enumerate(sequence.definition[pattern].tolist()):
+            if source in inside:
+                if sequence.result[row, column] != sequence.result[pattern, column]:
+                    return None
+                pending.append((inside[source], int(sequence.definition[row, column])))
+    members = set(found.values())
+    if len(found) != len(model) or len(members) != len(model):
+        return None
+    window = [found[index] for index in range(len(model))]
+    for pattern, row in zip(model, window, strict=True):
+        for source, other in zip(
+            sequence.definition[pattern].tolist(),
+            sequence.definition[row].tolist(),
+            strict=True,
+        ):
+            if source not in inside and other in members:
+                return None
+    return window
+
+
+_NEXT_OCCURRENCES = 3
+"""How many later operations with its token are tried as the end of the next window."""
+
+
+def find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
+    """
+    Two windows, the second working on results of the first, whose operations may be
+    mixed with others: as in `add_earlier_windows`, for a model of two layers.
+    """
+    rows_of: dict[int, list[int]] = {}
+    for row, token in enumerate(sequence.tokens.tolist()):
+        rows_of.setdefault(token, []).append(row)
+    best: Repeat | None = None
+    best_key: tuple[int, ...] = ()
+    for rows in rows_of.values():
+        for index, end in enumerate(rows):
+            for other in rows[index + 1 : index + 1 + _NEXT_OCCURRENCES]:
+                second = _behind(sequence, end, other)
+                if len(second) < min_ops:
+                    continue
+                first = _copy_of(sequence, second, [(len(second) - 1, end)])
+                if first is None or not (
+                    _feeds(sequence, first, second)
+                    and _is_convex(sequence, first)
+                    and _is_convex(sequence, second)
+                ):
+                    continue
+                repeat = Repeat(
+                    [first, second],
+                    escaping_results(sequence, first)
+                    | escaping_results(sequence, second),
+                )
+                key = (
+                    -len(second),
+                    len(repeat.results),
+                    -min(
+                        len(common_scope([sequence.ops[row] for row in window]))
+                        for window in repeat.windows
+                    ),
+                )
+                if best is None or key < best_key:
+                    best, best_key = repeat, key
+    if best is not None and has_period_below(sequence.tokens[best.windows[1]], min_ops):
+        return None
+    return best
+
+
+def _feeds(sequence: OpSequence, first: list[int], second: list[int]) -> bool:
+    return bool(np.isin(sequence.definition[second], first).any())
+
+
+def _behind(sequence: OpSequence, border: int, end: int) -> list[int]:
+    """The rows behind the border that row `end` depends on, and it, in order."""
+    needed = {end}
+    for row in range(end, border, -1):
+        if row in needed:
+            needed.update(s for s in sequence.definition[row].tolist() if s > border)
+    return sorted(needed)
+
+
+def _is_convex(sequence: OpSequence, window: list[int]) -> bool:
+    """Whether all ops between those of the window can move before or behind it."""
+    members = set(window)
+    behind: set[int] = set()
+    for row in range(min(window), max(window) + 1):
+        sources = sequence.definition[row].tolist()
+        if row in members:
+            if any(source in behind for source in sources):
+                return False
+            continue
+        if not sequence.ops[row].has_trait(Pure):
+            return False
+        if any(source in members or source in behind for source in sources):
+            behind.add(row)
+    return True

@@ -1,0 +1,248 @@
+"""Windows that follow one another without a gap, and equal ones elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distir.transforms.repeats.mixed import add_earlier_windows
+from distir.transforms.repeats.op_sequence import (
+    FAR,
+    Integers,
+    OpSequence,
+    Repeat,
+    common_scope,
+    has_period_below,
+)
+
+
+class _Stretch(NamedTuple):
+    """Rows [start, stop) of tokens with a period, at least two periods long."""
+
+    start: int
+    stop: int
+    period: int
+
+    @property
+    def most_saved(self) -> int:
+        return ((self.stop - self.start) // self.period - 1) * self.period
+
+
+def find_tandem_repeat(
+    sequence: OpSequence, min_ops: int, independent: bool
+) -> Repeat | None:
+    """
+    The repeat that saves most operations, or None. Its windows have at least `min_ops`
+    operations, are connected and each uses a result of the one before, unless
+    `independent`.
+    """
+    stretches = sorted(
+        _stretches(sequence.tokens, min_ops), key=lambda s: (-s.most_saved, s.period)
+    )
+    best: Repeat | None = None
+    for stretch in stretches:
+        if best is not None and stretch.most_saved <= best.saved:
+            break
+        repeat = _cut(sequence, stretch, independent)
+        if repeat is not None and (best is None or repeat.saved > best.saved):
+            best = repeat
+    if best is not None:
+        _add_distant_windows(sequence, best)
+    return best
+
+
+def _stretches(tokens: Integers, min_ops: int) -> Iterator[_Stretch]:
+    for period in range(min_ops, len(tokens) // 2 + 1):
+        equal = tokens[:-period] == tokens[period:]
+        if np.count_nonzero(equal) < period:
+            continue
+        breaks = np.concatenate(([-1], np.flatnonzero(~equal), [len(equal)]))
+        for index in np.flatnonzero(np.diff(breaks) > period):
+            start, stop = int(breaks[index]) + 1, int(breaks[index + 1])
+            # Several copies of something too short do not make one thing long enough.
+            if not has_period_below(tokens[start : start + period], min_ops):
+                yield _Stretch(start, stop + period, period)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A stretch cut into `count` windows from row `start` on."""
+
+    start: int
+    count: int
+    escaping: npt.NDArray[np.bool_]
+
+
+def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat | None:
+    """
+    The windows of a stretch, cut where the fewest values cross the border. One window
+    fewer than possible is accepted for that; then the most windows decide, the fewest
+    parameters, and the longest common scope.
+    """
+    period = stretch.period
+    cuts = list(_possible_cuts(sequence, stretch, independent))
+    enough = max(2, max((cut.count for cut in cuts), default=0) - 1)
+
+    def crossing(cut: _Cut) -> int:
+        return int(cut.escaping.sum())
+
+    for _, equal in groupby(sorted(cuts, key=crossing), key=crossing):
+        found = [
+            (_windows(sequence, cut, period), cut)
+            for cut in equal
+            if cut.count >= enough
+            and (independent or _is_connected(sequence, cut, period))
+        ]
+        if found:
+            repeat, _ = min(
+                found,
+                key=lambda pair: (
+                    -len(pair[0].windows),
+                    _parameter_count(sequence, pair[1], period),
+                    -_scope_depth(sequence, pair[1], period),
+                ),
+            )
+            return repeat
+    return None
+
+
+def _windows(sequence: OpSequence, cut: _Cut, period: int) -> Repeat:
+    starts = range(cut.start, cut.start + cut.count * period, period)
+    repeat = Repeat(
+        [list(range(start, start + period)) for start in starts],
+        {(int(op), int(result)) for op, result in np.argwhere(cut.escaping)},
+    )
+    add_earlier_windows(sequence, repeat)
+    return repeat
+
+
+def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
+    """
+    Whether a window is one piece. Parts of two blocks that do not depend on each other
+    look like a chain where the border runs through both.
+    """
+    pieces = list(range(period))
+
+    def piece(index: int) -> int:
+        while pieces[index] != index:
+            pieces[index] = pieces[pieces[index]]
+            index = pieces[index]
+        return index
+
+    rows = slice(cut.start, cut.start + period)
+    for index, sources in enumerate((sequence.definition[rows] - cut.start).tolist()):
+        for source in sources:
+            if source >= 0:
+                pieces[piece(index)] = piece(source)
+    used = np.flatnonzero(sequence.last_use[rows].max(axis=1) >= 0)
+    return len({piece(index) for index in used.tolist()}) == 1
+
+
+def _possible_cuts(
+    sequence: OpSequence, stretch: _Stretch, independent: bool
+) -> Iterator[_Cut]:
+    """For each offset of the border, the longest series of isomorphic windows."""
+    start, stop, period = stretch
+    earliest = _earliest_starts(sequence, stretch)
+    for offset in range(period):
+        first = start + offset
+        count = (stop - first) // period
+        if count < 2:
+            break
+        borders = first + period * np.arange(count)
+        by_window = earliest[offset : offset + (count - 1) * period]
+        follows = by_window.reshape(count - 1, -1).max(axis=1) <= borders[:-1]
+        if not independent:
+            sources = sequence.definition[first + period : first + count * period]
+            sources = sources.reshape(count - 1, -1)
+            fed = (sources >= borders[:-1, None]) & (sources < borders[1:, None])
+            follows &= fed.any(axis=1)
+        skipped, windows = _longest_series(follows)
+        if windows < 2:
+            continue
+        first += skipped * period
+        uses = sequence.last_use[first : first + windows * period]
+        uses = uses.reshape(windows, period, sequence.last_use.shape[1])
+        ends = first + period * np.arange(1, windows + 1)
+        escaping = (uses >= ends[:, None, None]).any(axis=0)
+        if escaping.any():
+            yield _Cut(first, windows, np.asarray(escaping))
+
+
+def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
+    """
+    For each row of the stretch, the first row where a window around it may start so
+    that it agrees with the window a period later.
+
+    An operand whose definition lies the same distance back in both always agrees. Any
+    other must come from outside both windows.
+    """
+    start, stop, period = stretch
+    here = sequence.distance(start, stop - period)
+    there = sequence.distance(start + period, stop)
+    same = (here == there) & (
+        sequence.result[start : stop - period] == sequence.result[start + period : stop]
+    )
+    outside = np.where(same, FAR, np.minimum(here, there)).min(axis=1, initial=FAR)
+    return np.arange(start, stop - period) - outside + 1
+
+
+def _longest_series(follows: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """The windows to skip and to take so that each follows from the one before."""
+    breaks = np.concatenate(([-1], np.flatnonzero(~follows), [len(follows)]))
+    lengths = np.diff(breaks)
+    index = int(lengths.argmax())
+    return int(breaks[index]) + 1, int(lengths[index])
+
+
+def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
+    """The distinct values that windows take from outside."""
+    rows = slice(cut.start, cut.start + cut.count * period)
+    values = sequence.value[rows].reshape(cut.count, -1)
+    sources = sequence.definition[rows].reshape(cut.count, -1)
+    outside = (values[0] >= 0) & (sources[0] < cut.start)
+    return len(np.unique(values[:, outside], axis=1).T)
+
+
+def _scope_depth(sequence: OpSequence, cut: _Cut, period: int) -> int:
+    """The length of the shortest scope that some window lies in."""
+    starts = range(cut.start, cut.start + cut.count * period, period)
+    return min(
+        len(common_scope(sequence.ops[start : start + period])) for start in starts
+    )
+
+
+def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:
+    """Adds windows elsewhere in the block that do not need a result more."""
+    used = np.zeros(len(sequence.ops), dtype=np.bool_)
+    for window in repeat.windows:
+        used[min(window) : max(window) + 1] = True
+    model = repeat.windows[-1]
+    period = len(model)
+    tokens = sequence.tokens[model]
+    distance = sequence.distance(model[0], model[0] + period)
+    inside = distance <= np.arange(period)[:, None]
+    results = sequence.result[model]
+    for start in np.flatnonzero(sequence.tokens == tokens[0]).tolist():
+        stop = start + period
+        if stop > len(used) or used[start:stop].any():
+            continue
+        if (sequence.tokens[start:stop] != tokens).any():
+            continue
+        there = sequence.distance(start, stop)
+        there_inside = there <= np.arange(period)[:, None]
+        agrees = np.where(
+            inside,
+            (distance == there) & (results == sequence.result[start:stop]),
+            ~there_inside,
+        )
+        escaping = np.argwhere(sequence.last_use[start:stop] >= stop)
+        if agrees.all() and {(int(o), int(r)) for o, r in escaping} <= repeat.results:
+            repeat.windows.append(list(range(start, stop)))
+            used[start:stop] = True
+    repeat.windows.sort()
