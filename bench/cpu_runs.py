@@ -25,7 +25,7 @@ from cpu_programs import MODELS, Case, cases
 from scatter_plot import scatter_plot
 
 from distir.interpreters.simulator import simulate
-from distir.lowering.calibration import Machine, Settings, calibrate
+from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
 from distir.lowering.timing import (
     TimedPackage,
     Timing,
@@ -52,7 +52,9 @@ class Row:
     measured: float
 
 
-def predict(chosen: Sequence[Case], machine: Machine, folder: Path) -> list[float]:
+def predict(
+    chosen: Sequence[Case], machine: MeasuredMachine, folder: Path
+) -> list[float]:
     """Writes a package for each program, and simulates it."""
     cluster, profile = machine.cluster(), machine.profile()
     steps = {case.model: case.model.training_step() for case in chosen}

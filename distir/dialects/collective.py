@@ -489,7 +489,7 @@ class _Transfer(IRDLOperation):
 
 
 @irdl_op_definition
-class SendOp(_Transfer):
+class SendToRankOp(_Transfer):
     """
     Per-rank form: sends a local tensor to the global rank `peer`, and waits until that
     one has it; with the unit attribute `dist.asynchronous` this rank goes on at once.
@@ -506,7 +506,7 @@ class SendOp(_Transfer):
 
 
 @irdl_op_definition
-class RecvOp(_Transfer):
+class RecvFromRankOp(_Transfer):
     """
     Per-rank form: receives a local tensor from the global rank `peer`. With the unit
     attribute `dist.asynchronous` this rank goes on before the tensor is there: only
@@ -569,7 +569,7 @@ class WaitOp(_Transfer):
         super().verify_()
         started = self.source.owner
         if not isinstance(started, CallOp) and not (
-            isinstance(started, RecvOp | CollectiveOp) and started.is_asynchronous
+            isinstance(started, RecvFromRankOp | CollectiveOp) and started.is_asynchronous
         ):
             raise VerifyException(
                 f"{self.name} needs the result of a collective.recv or of another "
@@ -593,8 +593,8 @@ Collective = Dialect(
         ReduceOp,
         GatherOp,
         CoordinateOp,
-        SendOp,
-        RecvOp,
+        SendToRankOp,
+        RecvFromRankOp,
         WaitOp,
     ],
     [],

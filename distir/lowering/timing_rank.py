@@ -58,7 +58,7 @@ def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor
     return (torch.randn(shape) * scale).to(spec.dtype)
 
 
-class Body:
+class TimedBody:
     """This rank's part of a program, with sets of arguments that calls go through."""
 
     def __init__(self, job: dict[str, Any], number: int, rank: int, device: Any):
@@ -139,7 +139,7 @@ class Ranks:
         return found.tolist()
 
 
-def timed_calls(body: Body, sets: list[list[torch.Tensor]], ranks: Ranks) -> float:
+def timed_calls(body: TimedBody, sets: list[list[torch.Tensor]], ranks: Ranks) -> float:
     """Seconds per call, of `body.calls` calls on end."""
     main, finish = body.body.main, body.collectives.finish_sends
     count, different = body.calls, len(sets)
@@ -151,7 +151,7 @@ def timed_calls(body: Body, sets: list[list[torch.Tensor]], ranks: Ranks) -> flo
     return (time.perf_counter() - start) / count
 
 
-def time_body(body: Body, ranks: Ranks, settings: dict[str, Any]) -> list[float]:
+def time_body(body: TimedBody, ranks: Ranks, settings: dict[str, Any]) -> list[float]:
     """Seconds per call, several times, after calls that warm up."""
     sets = body.arguments()
     for _ in range(settings["warm_up"]):
@@ -166,7 +166,7 @@ def time_body(body: Body, ranks: Ranks, settings: dict[str, Any]) -> list[float]
 
 
 def time_in_turn(
-    bodies: list[Body], ranks: Ranks, settings: dict[str, Any]
+    bodies: list[TimedBody], ranks: Ranks, settings: dict[str, Any]
 ) -> list[list[float]]:
     """
     Seconds per call of each program, which take turns: in each, after a call that is not
@@ -239,7 +239,7 @@ def main() -> None:
     except runtime.ProgramError as error:
         sys.exit(f"error: {error}")
     ranks = Ranks(rank, job["ranks"], device)
-    bodies = [Body(p, i, rank, device) for i, p in enumerate(packages)]
+    bodies = [TimedBody(p, i, rank, device) for i, p in enumerate(packages)]
     found: list[list[list[float]]] = [[] for _ in bodies]
     known: dict[str, Any] = {}
     with torch.inference_mode():

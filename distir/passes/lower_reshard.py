@@ -18,7 +18,7 @@ from distir.passes.options import DistIRPass
 from distir.program import functions
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh, meshes
-from distir.sharding.reshard import Step, plan_reshard
+from distir.sharding.reshard import ReshardStep, plan_reshard
 
 _COLLECTIVES: Mapping[str, type[collective.CollectiveOp]] = {
     "all_reduce": collective.AllReduceOp,
@@ -31,7 +31,7 @@ _COLLECTIVES: Mapping[str, type[collective.CollectiveOp]] = {
 
 def plan_between_meshes(
     before: Layout, after: Layout, shape: tuple[int, ...], known: Mapping[str, Mesh]
-) -> list[Step]:
+) -> list[ReshardStep]:
     """
     The steps of a reshard, with a send where it leaves its mesh: on the side where the
     value is smaller per device.
@@ -53,12 +53,12 @@ def plan_between_meshes(
     if before.partial or size_after < size_before:
         there = replace(after, mesh=before.mesh)
         steps = plan_reshard(before, there, shape, source)
-        return [*steps, Step("send", (), after)]
+        return [*steps, ReshardStep("send", (), after)]
     here = replace(before, mesh=after.mesh)
-    return [Step("send", (), here), *plan_reshard(here, after, shape, target)]
+    return [ReshardStep("send", (), here), *plan_reshard(here, after, shape, target)]
 
 
-def op_of_step(source: SSAValue, step: Step) -> Operation:
+def op_of_step(source: SSAValue, step: ReshardStep) -> Operation:
     """The collective or send that takes a distributed value one step further."""
     assert isinstance(source.type, TensorType)
     result_type = with_layout(source.type, step.layout)
@@ -73,7 +73,7 @@ class ReshardLowering:
     def __init__(self, module: ModuleOp):
         self.known = meshes(module)
         # By the types before and after, which the module keeps: they come again and again.
-        self._steps: dict[tuple[int, int], list[Step]] = {}
+        self._steps: dict[tuple[int, int], list[ReshardStep]] = {}
 
     def lower(self, op: dist.ReshardOp) -> None:
         """Replaces one of them. Raises DistIRError."""
@@ -86,7 +86,7 @@ class ReshardLowering:
                 ops[-1].attributes[SCOPE] = op.attributes[SCOPE]
         Rewriter.replace_op(op, ops, [value])
 
-    def _plan(self, op: dist.ReshardOp) -> list[Step]:
+    def _plan(self, op: dist.ReshardOp) -> list[ReshardStep]:
         type_ = op.source.type
         key = id(type_), id(op.result.type)
         if key not in self._steps:

@@ -16,10 +16,10 @@ from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, read_csv
 from distir.sharding.mesh import Mesh
-from distir.transforms.pipelines.division import Division
+from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.emit import Emitter
 from distir.transforms.pipelines.fold import Fold
-from distir.transforms.pipelines.functions import Group
+from distir.transforms.pipelines.functions import StageOps
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.split_calls import CallSplitter
 from distir.transforms.pipelines.structure import Structure
@@ -32,7 +32,7 @@ NAMES = {
 }
 
 
-def _stage_meshes(division: Division, ranks: int) -> list[MeshOp]:
+def _stage_meshes(division: DividedProgram, ranks: int) -> list[MeshOp]:
     """A mesh for each pipeline rank over the devices that are its, in place of the old."""
     mesh = division.structure.mesh
     (old,) = (op for op in division.module.body.block.ops if isinstance(op, MeshOp))
@@ -122,7 +122,7 @@ class PipelinePass(DistIRPass):
             old.detach()
         block.add_ops(ops)
 
-    def divide(self, module: ModuleOp) -> Division:
+    def divide(self, module: ModuleOp) -> DividedProgram:
         """The first part: takes the program apart, in place. Raises DistIRError."""
         structure = Structure(module)
         schedule = self.schedule_for(structure)
@@ -131,9 +131,9 @@ class PipelinePass(DistIRPass):
         )
         if splits and CallSplitter(module).split(structure.backward):
             structure = Structure(module)
-        return Division.of(module, structure, schedule.stages, self.stages)
+        return DividedProgram.of(module, structure, schedule.stages, self.stages)
 
-    def emit(self, division: Division) -> list[Operation]:
+    def emit(self, division: DividedProgram) -> list[Operation]:
         """The second part: the ops of a module that holds the pipeline."""
         structure = division.structure
         schedule = self.schedule_for(structure)
@@ -175,10 +175,12 @@ class PipelinePass(DistIRPass):
             )
 
 
-def _groups(division: Division, schedule: Schedule) -> dict[tuple[int, Phase], Group]:
+def _groups(
+    division: DividedProgram, schedule: Schedule
+) -> dict[tuple[int, Phase], StageOps]:
     """The ops of every stage and phase that the schedule has."""
     structure = division.structure
-    groups: dict[tuple[int, Phase], Group] = {}
+    groups: dict[tuple[int, Phase], StageOps] = {}
     phases = {(a.stage, a.phase) for row in schedule.actions for a in row}
     for stage, phase in sorted(phases, key=lambda p: (p[0], p[1].value)):
         source = structure.forward if phase is Phase.FORWARD else structure.backward
@@ -191,7 +193,7 @@ def _groups(division: Division, schedule: Schedule) -> dict[tuple[int, Phase], G
             name = NAMES[phase]
             if schedule.stages > 1:
                 name = f"stage{stage}_{name}"
-            groups[stage, phase] = Group.of(name, stage, ops, structure)
+            groups[stage, phase] = StageOps.of(name, stage, ops, structure)
     return groups
 
 

@@ -14,14 +14,14 @@ from distir.passes.options import DistIRPass
 from distir.passes.pipeline import PipelinePass
 from distir.planning.annotations import add_notes
 from distir.planning.stages import (
-    Graph,
     Judge,
+    JudgedStages,
     OpCosts,
-    Outcome,
+    StageGraph,
     candidates,
     simulated,
 )
-from distir.solver.stages import Division
+from distir.solver.stages import StageDivision
 from distir.transforms.pipelines.stages import UNIFORM, forward_stages, mark
 from distir.transforms.pipelines.structure import Structure
 
@@ -77,7 +77,7 @@ class SearchStagesPass(DistIRPass):
         structure = Structure(op)
         schedule = pipeline.schedule_for(structure)
         usual = dict(_usual_divisions(structure, schedule.stages))
-        graph = Graph.of(structure, schedule, OpCosts.of(ctx, op, structure))
+        graph = StageGraph.of(structure, schedule, OpCosts.of(ctx, op, structure))
         limit = SECONDS if self.time_limit is None else self.time_limit
         half, end = start + limit / 2, start + limit
         found = candidates(graph, self.method, half, usual)
@@ -102,7 +102,7 @@ def _usual_divisions(
 
 
 def _chosen(
-    graph: Graph, best: Outcome, outcomes: Sequence[Outcome], found: int
+    graph: StageGraph, best: JudgedStages, outcomes: Sequence[JudgedStages], found: int
 ) -> str:
     """What was chosen, and from what."""
     candidate, problem = best.candidate, graph.problem
@@ -127,7 +127,7 @@ def _chosen(
     return text if best.fits else text + "; it does not fit into memory"
 
 
-def _proof(division: Division) -> str:
+def _proof(division: StageDivision) -> str:
     """How good a division is for its load cap."""
     if division.gap < 1e-6:
         return f"{division.method}, proven to be the best"

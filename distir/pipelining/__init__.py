@@ -17,7 +17,11 @@ from distir.pipelining.dependencies import StageEdges, dependencies
 from distir.pipelining.in_flight import in_flight_per_rank, in_flight_per_stage
 from distir.pipelining.order import global_order, global_steps
 from distir.pipelining.registry import SCHEDULES, ScheduleKind, build_schedule
-from distir.pipelining.simulation import Timeline, phase_durations, simulate_schedule
+from distir.pipelining.simulation import (
+    ScheduleTimeline,
+    phase_durations,
+    simulate_schedule,
+)
 
 __all__ = [
     "SCHEDULES",
@@ -25,8 +29,8 @@ __all__ = [
     "Phase",
     "Schedule",
     "ScheduleKind",
+    "ScheduleTimeline",
     "StageEdges",
-    "Timeline",
     "build_schedule",
     "check_schedule",
     "dependencies",

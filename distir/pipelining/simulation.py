@@ -17,7 +17,7 @@ Durations = Callable[[Action], float]
 
 
 @dataclass(frozen=True)
-class Timeline:
+class ScheduleTimeline:
     """When each action of a schedule starts and ends."""
 
     schedule: Schedule
@@ -70,7 +70,7 @@ def simulate_schedule(
     durations: Durations,
     communication: float = 0.0,
     edges: StageEdges | None = None,
-) -> Timeline:
+) -> ScheduleTimeline:
     """
     Runs the schedule: an action starts when its rank is free and its dependencies have
     ended, those on other ranks `communication` earlier; sends do not occupy a rank. Raises
@@ -95,4 +95,4 @@ def simulate_schedule(
             )
         start[action] = max(free[rank], *arrivals, 0.0)
         end[action] = free[rank] = start[action] + duration
-    return Timeline(schedule, start, end)
+    return ScheduleTimeline(schedule, start, end)

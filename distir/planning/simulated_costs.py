@@ -31,7 +31,7 @@ from distir.interpreters.simulator.work import Work
 from distir.passes.lower_reshard import op_of_step
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
-from distir.sharding.reshard import Planner, Step
+from distir.sharding.reshard import Planner, ReshardStep
 from distir.sharding.rule import Rule, factor_shards, rule_for
 
 
@@ -61,7 +61,7 @@ class SimulatedPrices:
         self._bytes: dict[tuple[int, Layout], int] = {}
         self._reshards: dict[tuple[int, Layout, Layout], float] = {}
         self._plans: dict[
-            tuple[Layout, Layout, int | tuple[int, ...]], Sequence[Step] | None
+            tuple[Layout, Layout, int | tuple[int, ...]], Sequence[ReshardStep] | None
         ] = {}
         # One after the other, changes to one layout are asked for.
         self._planner: Planner | None = None
@@ -168,7 +168,7 @@ class SimulatedPrices:
 
     def _plan(
         self, shape: tuple[int, ...], before: Layout, after: Layout
-    ) -> Sequence[Step] | None:
+    ) -> Sequence[ReshardStep] | None:
         """
         The steps of a change of layout; None if there are none. Without run lengths they
         are the same for all shapes that can have the layouts, as all sizes are fractions of

@@ -27,7 +27,7 @@ StepKind = Literal[
 
 
 @dataclass(frozen=True)
-class Step:
+class ReshardStep:
     """One collective (or send) and the layout that it leads to."""
 
     kind: StepKind
@@ -60,7 +60,7 @@ def bytes_moved(kind: StepKind, before: int, after: int, parts: int) -> float:
 
 def plan_reshard(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh
-) -> list[Step]:
+) -> list[ReshardStep]:
     """
     The cheapest steps from `before` to `after` on one mesh: by bytes, then by number of
     steps, among the chains that put an axis only where `after` has it (parking one on
@@ -81,13 +81,13 @@ class Planner:
         self.after = after
         self.shape = tuple(shape)
         self.mesh = mesh
-        self._steps: dict[Layout, list[tuple[float, Step]]] = {}
+        self._steps: dict[Layout, list[tuple[float, ReshardStep]]] = {}
         self._sizes: dict[Layout, int] = {}
 
-    def plan(self, before: Layout) -> list[Step]:
+    def plan(self, before: Layout) -> list[ReshardStep]:
         """The cheapest steps from a layout. Raises DistIRError when there is no way."""
         order = count()
-        queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [
+        queue: list[tuple[float, int, Layout, tuple[ReshardStep, ...]]] = [
             (0.0, next(order), before, ())
         ]
         done: set[Layout] = set()
@@ -111,7 +111,7 @@ class Planner:
             f"partial by communication"
         )
 
-    def _from(self, layout: Layout) -> list[tuple[float, Step]]:
+    def _from(self, layout: Layout) -> list[tuple[float, ReshardStep]]:
         """The steps that can be taken, each with the bytes that it moves."""
         found = self._steps.get(layout)
         if found is None:
@@ -137,7 +137,7 @@ class Planner:
         return self._sizes[layout]
 
 
-def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[Step]:
+def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[ReshardStep]:
     """Single-axis steps; an axis is only ever added where the target wants it next."""
     wanted = _wanted(layout, target, rank)
     target_partial = dict(target.partial)
@@ -145,11 +145,11 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[Step]:
         if target_partial.get(axis) == monoid:
             continue
         reduced = layout.without_partial([axis])
-        yield Step("all_reduce", (axis,), reduced, reduction=monoid)
+        yield ReshardStep("all_reduce", (axis,), reduced, reduction=monoid)
         if axis in wanted:
             dim, shard = wanted[axis]
             split = reduced.with_dim(dim, (*reduced.dim(dim), shard), rank)
-            yield Step("reduce_scatter", (axis,), split, reduction=monoid)
+            yield ReshardStep("reduce_scatter", (axis,), split, reduction=monoid)
     for dim in range(rank):
         shards = layout.dim(dim)
         # An axis may be gathered when something at or inside it must change.
@@ -157,17 +157,17 @@ def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[Step]:
             continue
         axis = shards[-1].axis
         gathered = layout.with_dim(dim, shards[:-1], rank)
-        yield Step("all_gather", (axis,), gathered, dim)
+        yield ReshardStep("all_gather", (axis,), gathered, dim)
         goals = _wanted(gathered, target, rank)
         if axis in goals and goals[axis][0] != dim:
             other, shard = goals[axis]
             moved = gathered.with_dim(other, (*gathered.dim(other), shard), rank)
-            yield Step("all_to_all", (axis,), moved)
+            yield ReshardStep("all_to_all", (axis,), moved)
     used = {*layout.split_axes, *layout.partial_axes}
     for axis, (dim, shard) in wanted.items():
         if axis not in used:
             split = layout.with_dim(dim, (*layout.dim(dim), shard), rank)
-            yield Step("slice", (axis,), split)
+            yield ReshardStep("slice", (axis,), split)
 
 
 def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, Shard]]:
@@ -182,10 +182,10 @@ def _wanted(layout: Layout, target: Layout, rank: int) -> dict[str, tuple[int, S
 
 
 def _merged(
-    steps: Sequence[Step], before: Layout, shape: Sequence[int], mesh: Mesh
-) -> list[Step]:
+    steps: Sequence[ReshardStep], before: Layout, shape: Sequence[int], mesh: Mesh
+) -> list[ReshardStep]:
     """Merges neighbouring all-reduces, and all-gathers of one dimension."""
-    out: list[Step] = []
+    out: list[ReshardStep] = []
     for step in steps:
         last = out[-1] if out else None
         start = out[-2].layout if len(out) > 1 else before
@@ -202,7 +202,11 @@ def _merged(
 
 
 def _gathers_at_once(
-    first: Step, second: Step, start: Layout, shape: Sequence[int], mesh: Mesh
+    first: ReshardStep,
+    second: ReshardStep,
+    start: Layout,
+    shape: Sequence[int],
+    mesh: Mesh,
 ) -> bool:
     """Whether one all-gather from `start` on can take the place of two."""
     if second.kind != "all_gather" or first.dim != second.dim or first.dim is None:

@@ -13,7 +13,7 @@ import numpy as np
 from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
-from distir.solver.program import Answer, LinearProgram, Rows
+from distir.solver.program import LinearProgram, ProgramSolution, Rows
 
 
 def run_cbc(
@@ -22,7 +22,7 @@ def run_cbc(
     clock: Clock,
     gap: float,
     start: Costs | None,
-) -> Answer:
+) -> ProgramSolution:
     """CBC is a process of its own that ends with what it has when it is interrupted."""
     try:
         import pulp
@@ -52,14 +52,14 @@ def run_cbc(
         problem.solve(solver)
         text = log.read_text() if log.exists() else ""
     if problem.sol_status == pulp.LpSolutionNoSolutionFound:
-        return Answer(None, _bound(text))
+        return ProgramSolution(None, _bound(text))
     if problem.sol_status == pulp.LpSolutionInfeasible:
-        return Answer(None, math.inf)
+        return ProgramSolution(None, math.inf)
     columns = np.array([variable.varValue or 0.0 for variable in variables])
     objective = float(program.costs @ columns)
     # On a time-out `status` is optimal all the same; `sol_status` tells.
     proven = problem.sol_status == pulp.LpSolutionOptimal and not gap
-    return Answer(columns, objective if proven else _bound(text))
+    return ProgramSolution(columns, objective if proven else _bound(text))
 
 
 def _bound(log: str) -> float:

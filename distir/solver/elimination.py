@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import Found
-from distir.solver.graph import Graph, Step, replay
+from distir.solver.found import SolverResult
+from distir.solver.graph import CostGraph, Substitution, replay
 from distir.solver.problem import Costs
 
 # Additions and comparisons that take less time than to look for a better order.
@@ -26,7 +26,7 @@ LITTLE_WORK = 2e8
 
 
 @dataclass(frozen=True)
-class Plan:
+class EliminationOrder:
     """
     - `order`: the nodes, in the order in which they are taken out.
     - `entries`: of all tables together; `largest`: of the largest one.
@@ -39,7 +39,9 @@ class Plan:
     work: float
 
 
-def plan(graph: Graph, most: float = math.inf, kept: Sequence[int] = ()) -> Plan:
+def plan(
+    graph: CostGraph, most: float = math.inf, kept: Sequence[int] = ()
+) -> EliminationOrder:
     """
     The better of two greedy orders: least table next, and, unless that is good enough, least
     new table entries between neighbours (min-fill, weighted) next. Gives up on an order whose
@@ -51,7 +53,9 @@ def plan(graph: Graph, most: float = math.inf, kept: Sequence[int] = ()) -> Plan
     return min(order, _greedy(graph, _fill, most, kept), key=lambda order: order.work)
 
 
-def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
+def eliminate(
+    graph: CostGraph, plan: EliminationOrder, clock: Clock
+) -> SolverResult | None:
     """
     The best choice of the nodes that remain in a graph, which stays as it is. None when the
     time was over.
@@ -62,13 +66,13 @@ def eliminate(graph: Graph, plan: Plan, clock: Clock) -> Found | None:
     steps, table = taken
     cost = graph.constant + float(table)
     if cost == math.inf:
-        return Found(None, math.inf, math.inf)
-    return Found(replay(steps, {}), cost, cost)
+        return SolverResult(None, math.inf, math.inf)
+    return SolverResult(replay(steps, {}), cost, cost)
 
 
 def take_out(
-    graph: Graph, plan: Plan, kept: Sequence[int], clock: Clock
-) -> tuple[list[Step], Costs] | None:
+    graph: CostGraph, plan: EliminationOrder, kept: Sequence[int], clock: Clock
+) -> tuple[list[Substitution], Costs] | None:
     """
     Take out all nodes but those in `kept`: how the others follow from them, for `replay`, and
     what the best choice costs for each of theirs. None when the time was over.
@@ -82,7 +86,7 @@ def take_out(
         else:
             buckets[j].append(((j, i), matrix.T))
     constant = 0.0
-    steps: list[Step] = []
+    steps: list[Substitution] = []
     for node in plan.order:
         if clock.stopped:
             return None
@@ -91,7 +95,7 @@ def take_out(
             {j for nodes, _ in factors for j in nodes[1:]}, key=rank.__getitem__
         )
         table, best = _minimise(graph.costs[node], factors, scope, graph.costs)
-        steps.append(Step(node, tuple(scope), best))
+        steps.append(Substitution(node, tuple(scope), best))
         if scope:
             buckets[scope[0]].append((tuple(scope), table))
         else:
@@ -164,8 +168,8 @@ def _fill(node: int, near: dict[int, set[int]], sizes: Mapping[int, float]) -> f
 
 
 def _greedy(
-    graph: Graph, score: Score, most: float, kept: Collection[int] = ()
-) -> Plan:
+    graph: CostGraph, score: Score, most: float, kept: Collection[int] = ()
+) -> EliminationOrder:
     """Always the node with the least score next; equal ones by the size of their table."""
     near = {i: set(around) for i, around in graph.near.items()}
     sizes = {i: float(len(costs)) for i, costs in graph.costs.items()}
@@ -207,4 +211,4 @@ def _greedy(
                 changed |= near[j]
         for j in changed:
             push(j)
-    return Plan(tuple(order), entries, largest, work)
+    return EliminationOrder(tuple(order), entries, largest, work)

@@ -6,7 +6,7 @@ import numpy as np
 
 from distir.solver.failures import InfeasibleError
 from distir.solver.found import trivial_bound
-from distir.solver.graph import Graph, replay
+from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs
 from distir.solver.reductions import Reductions
 
@@ -14,7 +14,7 @@ from distir.solver.reductions import Reductions
 WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
 
 
-def first_choice(graph: Graph) -> dict[int, int] | None:
+def first_choice(graph: CostGraph) -> dict[int, int] | None:
     """
     A choice that fits, if one of a few attempts finds one: each looks at costs alone, or more
     and more at what is occupied. What a decision forbids is forbidden at once.
@@ -35,7 +35,7 @@ def first_choice(graph: Graph) -> dict[int, int] | None:
     return best
 
 
-def _dive(graph: Graph, weight: float) -> None:
+def _dive(graph: CostGraph, weight: float) -> None:
     reductions = Reductions(graph)
     reductions.run()
     # Points that no longer matter are looked for only where that takes no time.
@@ -52,7 +52,7 @@ def _dive(graph: Graph, weight: float) -> None:
         follow()
 
 
-def _price(graph: Graph, node: int, weight: float) -> Costs:
+def _price(graph: CostGraph, node: int, weight: float) -> Costs:
     """What alternatives cost: themselves, their edges at the best, what they occupy."""
     price = graph.costs[node].copy()
     for j, matrix in graph.near[node].items():

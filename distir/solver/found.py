@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distir.solver.graph import Graph
+from distir.solver.graph import CostGraph
 
 # Costs that differ by less than this fraction are the same: sums of floats are rounded.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Found:
+class SolverResult:
     """
     A choice of the nodes of a graph that fits in memory, or None; what it costs; and a bound
     that no choice undercuts: infinite when there is none.
@@ -24,10 +24,12 @@ class Found:
     bound: float
 
     @staticmethod
-    def of(graph: Graph, choice: Mapping[int, int] | None, bound: float) -> Found:
+    def of(
+        graph: CostGraph, choice: Mapping[int, int] | None, bound: float
+    ) -> SolverResult:
         """With the choice's cost."""
         objective = math.inf if choice is None else graph.cost(choice)
-        return Found(choice, objective, min(bound, objective))
+        return SolverResult(choice, objective, min(bound, objective))
 
     @property
     def infeasible(self) -> bool:
@@ -40,14 +42,14 @@ class Found:
             return self.infeasible
         return self.objective - self.bound <= max(gap, ROUNDING) * abs(self.objective)
 
-    def better(self, other: Found) -> Found:
+    def better(self, other: SolverResult) -> SolverResult:
         """The cheaper choice and the higher bound of two."""
         best = self if self.objective <= other.objective else other
         bound = max(self.bound, other.bound)
-        return Found(best.choice, best.objective, min(bound, best.objective))
+        return SolverResult(best.choice, best.objective, min(bound, best.objective))
 
 
-def trivial_bound(graph: Graph) -> float:
+def trivial_bound(graph: CostGraph) -> float:
     """Every node and edge at its cheapest."""
     nodes = sum(float(costs.min()) for costs in graph.costs.values())
     return graph.constant + nodes + sum(float(m.min()) for _, _, m in graph.edges())

@@ -1,8 +1,8 @@
 """
 The problem while it is being solved: a graph whose nodes disappear one after the other.
 
-Methods do not work on a `Problem` but on a `Graph`, in which nodes are restricted, merged and
-folded away. Each of these leaves a `Step` behind; replayed backwards, the steps turn a choice
+Methods do not work on a `Problem` but on a `CostGraph`, in which nodes are restricted, merged and
+folded away. Each of these leaves a `Substitution` behind; replayed backwards, the steps turn a choice
 of the nodes that remain into a choice of all.
 """
 
@@ -64,7 +64,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Step:
+class Substitution:
     """
     How a node's alternative follows from others': `table[choice of nodes...]`. A restricted
     node follows from itself, as `table` then numbers the alternatives that were kept.
@@ -75,7 +75,7 @@ class Step:
     table: npt.NDArray[np.integer]
 
 
-def replay(steps: Sequence[Step], choice: dict[int, int]) -> dict[int, int]:
+def replay(steps: Sequence[Substitution], choice: dict[int, int]) -> dict[int, int]:
     """The choice before the steps, from that after them; changes `choice` in place."""
     for step in reversed(steps):
         at = tuple(choice[node] for node in step.nodes)
@@ -84,7 +84,7 @@ def replay(steps: Sequence[Step], choice: dict[int, int]) -> dict[int, int]:
 
 
 @dataclass
-class Graph:
+class CostGraph:
     """
     - `costs[i]`: of node i's alternatives; the keys are the nodes that remain.
     - `near[i][j]`: the matrix of an edge, rows are i's alternatives; `near[j][i]` is its
@@ -103,10 +103,10 @@ class Graph:
     limit: Costs = field(default_factory=lambda: np.zeros(0))
     always: Costs = field(default_factory=lambda: np.zeros(1))
     constant: float = 0.0
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[Substitution] = field(default_factory=list[Substitution])
 
     @staticmethod
-    def of(problem: Problem) -> Graph:
+    def of(problem: Problem) -> CostGraph:
         """The graph of a whole problem, after a check of its shapes."""
         check(problem)
         costs = {i: np.asarray(c, np.float64) for i, c in enumerate(problem.costs)}
@@ -114,7 +114,7 @@ class Graph:
         for (i, j), matrix in problem.edges.items():
             near[i][j] = matrix
             near[j][i] = matrix.T
-        graph = Graph(costs, near)
+        graph = CostGraph(costs, near)
         if problem.memory is not None:
             graph.set_memory(problem.memory)
         return graph
@@ -161,10 +161,10 @@ class Graph:
         else:
             self.pieces.pop(node, None)
 
-    def copy(self, *, memory: bool) -> Graph:
+    def copy(self, *, memory: bool) -> CostGraph:
         """An independent graph without steps, with the memory limit or without."""
         near = {i: dict(near) for i, near in self.near.items()}
-        graph = Graph(dict(self.costs), near, constant=self.constant)
+        graph = CostGraph(dict(self.costs), near, constant=self.constant)
         if memory:
             graph.pieces = dict(self.pieces)
             graph.limit, graph.always = self.limit.copy(), self.always.copy()
@@ -190,7 +190,7 @@ class Graph:
         del self.near[i][j]
         del self.near[j][i]
 
-    def remove_node(self, node: int, step: Step) -> None:
+    def remove_node(self, node: int, step: Substitution) -> None:
         """Take a node and its edges away; `step` tells its alternative later."""
         for j in self.near.pop(node):
             del self.near[j][node]
@@ -207,7 +207,7 @@ class Graph:
             self.near[j][node] = matrix.T
         if node in self.pieces:
             self.set_pieces(node, self.pieces[node].chosen(kept))
-        self.steps.append(Step(node, (node,), kept))
+        self.steps.append(Substitution(node, (node,), kept))
 
     def cost(self, choice: Mapping[int, int]) -> float:
         """Of a choice of the nodes that remain."""

@@ -10,7 +10,7 @@ import numpy as np
 from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
-from distir.solver.program import Answer, LinearProgram, Rows
+from distir.solver.program import LinearProgram, ProgramSolution, Rows
 
 
 class Highs:
@@ -68,7 +68,9 @@ class Highs:
             rows.values,
         )
 
-    def run(self, clock: Clock, gap: float = 0.0, start: Costs | None = None) -> Answer:
+    def run(
+        self, clock: Clock, gap: float = 0.0, start: Costs | None = None
+    ) -> ProgramSolution:
         """Solve within a time and to a relative gap, from a solution if there is one."""
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_rel_gap", gap)
@@ -83,7 +85,7 @@ class Highs:
 
         status, info = highs.getModelStatus(), highs.getInfo()
         if status == kinds.HighsModelStatus.kInfeasible:
-            return Answer(None, math.inf)
+            return ProgramSolution(None, math.inf)
         feasible = kinds.SolutionStatus.kSolutionStatusFeasible
         solution = highs.getSolution()
         found = info.primal_solution_status == feasible
@@ -91,13 +93,15 @@ class Highs:
         optimal = status == kinds.HighsModelStatus.kOptimal
         if self.relaxed:
             if not optimal:
-                return Answer(None, -math.inf)
+                return ProgramSolution(None, -math.inf)
             reduced = np.array(solution.col_dual)
             duals = np.array(solution.row_dual)
-            return Answer(columns, info.objective_function_value, reduced, duals)
+            return ProgramSolution(
+                columns, info.objective_function_value, reduced, duals
+            )
         exact = optimal and not gap
         bound = info.objective_function_value if exact else info.mip_dual_bound
-        return Answer(columns, bound)
+        return ProgramSolution(columns, bound)
 
     def _wait(self, clock: Clock) -> None:
         self.highs.startSolve()

@@ -18,11 +18,11 @@ import numpy as np
 
 from distir.solver.clock import Clock
 from distir.solver.failures import InfeasibleError
-from distir.solver.found import ROUNDING, Found, trivial_bound
-from distir.solver.graph import Graph, replay
+from distir.solver.found import ROUNDING, SolverResult, trivial_bound
+from distir.solver.graph import CostGraph, replay
 from distir.solver.highs import Highs
 from distir.solver.problem import Costs
-from distir.solver.program import Answer, Program, Rows, violated
+from distir.solver.program import Program, ProgramSolution, Rows, violated
 from distir.solver.reductions import reduce
 
 NEAR = 0.9
@@ -36,13 +36,13 @@ SolverName = Literal["highs", "cbc"]
 
 
 def solve_integer_program(
-    graph: Graph,
+    graph: CostGraph,
     solver: SolverName = "highs",
     *,
     clock: Clock,
     gap: float = 0.0,
     start: Mapping[int, int] | None = None,
-) -> Found:
+) -> SolverResult:
     """
     Solve a reduced graph within a time and to a relative gap, from a choice to start with if
     there is one. On a time-out or an interruption the best found is the answer.
@@ -55,29 +55,33 @@ def solve_integer_program(
     return _solve_with_cbc(graph, gap, clock, start)
 
 
-def decided(graph: Graph) -> Found | None:
+def decided(graph: CostGraph) -> SolverResult | None:
     """What the reductions found already: that nothing fits, or the choice of no nodes."""
     if (graph.capacity < 0).any():
-        return Found(None, math.inf, math.inf)
-    return None if graph.costs else Found({}, graph.constant, graph.constant)
+        return SolverResult(None, math.inf, math.inf)
+    return None if graph.costs else SolverResult({}, graph.constant, graph.constant)
 
 
 class _Relaxed:
     """The relaxation, and the search among what costs little more than it."""
 
     def __init__(
-        self, graph: Graph, gap: float, clock: Clock, start: Mapping[int, int] | None
+        self,
+        graph: CostGraph,
+        gap: float,
+        clock: Clock,
+        start: Mapping[int, int] | None,
     ):
         self.graph, self.gap, self.clock = graph, gap, clock
         self.program = Program(graph)
         self.bound = trivial_bound(graph)
-        self.best = Found.of(graph, start, self.bound)
+        self.best = SolverResult.of(graph, start, self.bound)
 
-    def run(self) -> Found:
+    def run(self) -> SolverResult:
         graph, program = self.graph, self.program
         answer, _ = relax(program, graph, self.clock)
         self.bound = max(self.bound, program.real(answer.bound))
-        best = self.best.better(Found(None, math.inf, self.bound))
+        best = self.best.better(SolverResult(None, math.inf, self.bound))
         reduced = answer.reduced
         if reduced is None:
             return best
@@ -88,15 +92,15 @@ class _Relaxed:
             outside = math.inf if whole else self.bound + slack
             part = self.part(reduced, slack)
             if part is None:
-                best = best.better(Found(None, math.inf, outside))
+                best = best.better(SolverResult(None, math.inf, outside))
             else:
                 found = solve_directly(part, self.gap, self.clock)
                 bound = min(found.bound, outside)
                 if found.choice is not None:
                     choice = replay(part.steps, dict(found.choice))
-                    best = best.better(Found.of(graph, choice, bound))
+                    best = best.better(SolverResult.of(graph, choice, bound))
                 else:
-                    best = best.better(Found(None, math.inf, bound))
+                    best = best.better(SolverResult(None, math.inf, bound))
             if whole or best.proven(self.gap) or self.clock.stopped:
                 return best
             slack *= 10
@@ -104,7 +108,7 @@ class _Relaxed:
                 enough = best.objective - self.bound + ROUNDING * program.scale
                 slack = min(slack, max(enough, slack / 5))
 
-    def part(self, reduced: Costs, slack: float) -> Graph | None:
+    def part(self, reduced: Costs, slack: float) -> CostGraph | None:
         """The graph without what costs more than the slack; None: nothing is left."""
         graph, program = self.graph, self.program
         kept = reduced * program.scale <= slack
@@ -126,7 +130,9 @@ class _Relaxed:
         return part
 
 
-def relax(program: Program, graph: Graph, clock: Clock) -> tuple[Answer, list[int]]:
+def relax(
+    program: Program, graph: CostGraph, clock: Clock
+) -> tuple[ProgramSolution, list[int]]:
     """
     The relaxation with all the memory rows that it needs: without columns when it has no
     solution or found none in time. Their points, and those at which it leaves little.
@@ -138,7 +144,7 @@ def relax(program: Program, graph: Graph, clock: Clock) -> tuple[Answer, list[in
         answer = highs.run(clock)
         bound = max(bound, answer.bound)
         if answer.columns is None:
-            return Answer(None, bound), points
+            return ProgramSolution(None, bound), points
         load = program.load(answer.columns)
         new = violated(load, graph.capacity, points)
         if not len(new):
@@ -148,7 +154,7 @@ def relax(program: Program, graph: Graph, clock: Clock) -> tuple[Answer, list[in
         highs.add(program.points(new))
 
 
-def solve_directly(graph: Graph, gap: float, clock: Clock) -> Found:
+def solve_directly(graph: CostGraph, gap: float, clock: Clock) -> SolverResult:
     """A reduced graph as one integer program in HiGHS, with memory rows as they are needed."""
     found = decided(graph)
     if found is not None:
@@ -165,13 +171,13 @@ def solve_directly(graph: Graph, gap: float, clock: Clock) -> Found:
         answer = highs.run(clock, gap)
         bound = max(bound, program.real(answer.bound))
         if answer.columns is None:
-            return Found(None, math.inf, bound)
+            return SolverResult(None, math.inf, bound)
         choice = program.choice(answer.columns)
         load = graph.load(choice)
         if not (load > graph.capacity).any():
-            return Found.of(graph, choice, bound)
+            return SolverResult.of(graph, choice, bound)
         if clock.stopped:
-            return Found(None, math.inf, bound)
+            return SolverResult(None, math.inf, bound)
         new = violated(load, graph.capacity, known)
         if len(new):
             known += new.tolist()
@@ -183,8 +189,8 @@ def solve_directly(graph: Graph, gap: float, clock: Clock) -> Found:
 
 
 def _solve_with_cbc(
-    graph: Graph, gap: float, clock: Clock, start: Mapping[int, int] | None
-) -> Found:
+    graph: CostGraph, gap: float, clock: Clock, start: Mapping[int, int] | None
+) -> SolverResult:
     from distir.solver.cbc import run_cbc
 
     program = Program(graph)
@@ -194,9 +200,9 @@ def _solve_with_cbc(
         answer = run_cbc(program.linear, extra, clock, gap, columns)
         bound = program.real(answer.bound)
         if answer.columns is None:
-            return Found(None, math.inf, bound)
+            return SolverResult(None, math.inf, bound)
         choice = program.choice(answer.columns)
         over = graph.load(choice) - graph.capacity
         if not (over > 0).any():
-            return Found.of(graph, choice, bound)
+            return SolverResult.of(graph, choice, bound)
         extra.append(program.cover(choice, int(over.argmax())))

@@ -26,8 +26,8 @@ import numpy as np
 
 from distir.solver.clock import Clock
 from distir.solver.failures import InfeasibleError
-from distir.solver.found import ROUNDING, Found
-from distir.solver.graph import Graph, Table, replay
+from distir.solver.found import ROUNDING, SolverResult
+from distir.solver.graph import CostGraph, Table, replay
 from distir.solver.integer_program import solve_integer_program
 from distir.solver.master import best_multipliers
 from distir.solver.problem import Costs
@@ -65,12 +65,12 @@ class Lagrangian:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: CostGraph,
         gap: float,
         clock: Clock,
         progress: Callable[[str], None],
         start: Mapping[int, int] | None = None,
-        optimum: Callable[[Graph, Clock], Found] = optimum,
+        optimum: Callable[[CostGraph, Clock], SolverResult] = optimum,
     ):
         self.optimum = optimum
         self.graph, self.gap, self.clock, self.progress = graph, gap, clock, progress
@@ -79,9 +79,9 @@ class Lagrangian:
         self.highest: list[float] = []
         self.bound = -math.inf
         self.dearest = dearest(graph) * (1 + 1e-6)
-        self.best = Found.of(graph, start, -math.inf)
+        self.best = SolverResult.of(graph, start, -math.inf)
 
-    def run(self) -> Found:
+    def run(self) -> SolverResult:
         """The dual, then choices near it until the gap or the time is reached."""
         if not self.price({}):
             return self.result()
@@ -111,11 +111,11 @@ class Lagrangian:
         """Whether the gap or the time is reached."""
         return self.result().proven(self.gap) or self.clock.stopped
 
-    def result(self) -> Found:
+    def result(self) -> SolverResult:
         """What is known so far."""
         # A bound above all choices means that none fits.
         bound = math.inf if self.bound > self.dearest else self.bound
-        return self.best.better(Found(None, math.inf, bound))
+        return self.best.better(SolverResult(None, math.inf, bound))
 
     def price(
         self,
@@ -148,7 +148,7 @@ class Lagrangian:
         over = graph.load(choice) - capacity
         self.priced.append(Priced(choice, graph.cost(choice), over))
         if self.priced[-1].fits:
-            self.best = self.best.better(Found.of(graph, choice, -math.inf))
+            self.best = self.best.better(SolverResult.of(graph, choice, -math.inf))
         self.progress(
             f"pass {len(self.priced)}: bound {self.bound:.9g}, best {self.best.objective:.9g}"
         )
@@ -270,14 +270,14 @@ class Lagrangian:
         found = solve_integer_program(part, clock=clock, gap=0.2 * self.gap)
         if found.choice is not None:
             choice = replay(part.steps, dict(found.choice))
-            self.best = self.best.better(Found.of(graph, choice, -math.inf))
+            self.best = self.best.better(SolverResult.of(graph, choice, -math.inf))
         self.progress(
             f"combined: best {self.best.objective:.9g}, bound {self.bound:.9g}"
         )
         return not clock.stopped
 
 
-def dearest(graph: Graph) -> float:
+def dearest(graph: CostGraph) -> float:
     """Every node and edge at its dearest that is possible, or 0."""
     total = max(graph.constant, 0.0)
     for costs in graph.costs.values():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distir.solver.graph import Graph, Table
+from distir.solver.graph import CostGraph, Table
 from distir.solver.problem import Costs
 
 # The largest cost after scaling: the solvers' tolerances are absolute.
@@ -26,7 +26,7 @@ SCALED = 1e4
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramSolution:
     """
     What a solver answers: the columns of its best solution; its bound, scaled; and, of a
     relaxation, by how much each column's cost is too high for it to be used, and what each row's
@@ -86,7 +86,7 @@ class Program:
     - `linear`: the program without the rows of points, its costs divided by `scale`.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: CostGraph):
         self.graph = graph
         self.nodes = list(graph.costs)
         sizes = np.array([len(graph.costs[i]) for i in self.nodes], np.int64)

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from distir.solver.clock import Clock
 from distir.solver.failures import InfeasibleError
-from distir.solver.graph import Graph, Step, Table
+from distir.solver.graph import CostGraph, Substitution, Table
 from distir.solver.problem import Costs
 from distir.solver.slack import forget_slack
 
@@ -42,7 +42,7 @@ MERGED_ENTRIES = 1 << 16
 FINITE = 1e200
 
 
-def reduce(graph: Graph, clock: Clock | None = None) -> None:
+def reduce(graph: CostGraph, clock: Clock | None = None) -> None:
     """Reduce a graph in place, until nothing more can be reduced or the time is over."""
     Reductions(graph, clock).run()
 
@@ -50,7 +50,7 @@ def reduce(graph: Graph, clock: Clock | None = None) -> None:
 class Reductions:
     """The worklist: nodes by degree, as leaves first keeps the others' work small."""
 
-    def __init__(self, graph: Graph, clock: Clock | None = None):
+    def __init__(self, graph: CostGraph, clock: Clock | None = None):
         self.graph = graph
         self.clock = clock
         self.queue: list[tuple[int, int]] = []
@@ -151,7 +151,7 @@ class Reductions:
             graph.costs[i] = graph.costs[i][left]
             if i in graph.pieces:
                 graph.set_pieces(i, graph.pieces[i].chosen(left))
-            graph.steps.append(Step(i, (i,), left))
+            graph.steps.append(Substitution(i, (i,), left))
 
     def decide(self, i: int) -> None:
         """Take out a node with one alternative."""
@@ -160,7 +160,7 @@ class Reductions:
         for j, matrix in graph.near[i].items():
             graph.costs[j] = graph.costs[j] + matrix[0]
             self.push(j)
-        graph.remove_node(i, Step(i, (), np.zeros((), np.int64)))
+        graph.remove_node(i, Substitution(i, (), np.zeros((), np.int64)))
 
     def dominate(self, i: int) -> bool:
         """Goldstein's test on all pairs of alternatives; whether any was removed."""
@@ -200,19 +200,19 @@ class Reductions:
         if not near:
             table = costs.argmin()
             graph.constant += float(costs[table])
-            graph.remove_node(i, Step(i, (), np.asarray(table)))
+            graph.remove_node(i, Substitution(i, (), np.asarray(table)))
         elif len(near) == 1:
             ((j, matrix),) = near
             total = matrix.T + costs
             table = total.argmin(axis=1)
-            graph.remove_node(i, Step(i, (j,), table))
+            graph.remove_node(i, Substitution(i, (j,), table))
             graph.costs[j] = graph.costs[j] + total.min(axis=1)
             self.push(j)
         else:
             (j, first), (k, second) = near
             total = (first.T + costs)[:, None, :] + second.T[None, :, :]
             table = total.argmin(axis=2)
-            graph.remove_node(i, Step(i, (j, k), table))
+            graph.remove_node(i, Substitution(i, (j, k), table))
             graph.add_edge(j, k, total.min(axis=2))
             self.normalise(j, k)
             self.push(j)
@@ -272,7 +272,7 @@ class Reductions:
         costs = graph.costs[i][table] + graph.near[i][j][table, np.arange(number)]
         moved = [(k, m[table]) for k, m in graph.near[i].items() if k != j]
         pieces = graph.pieces.get(i)
-        graph.remove_node(i, Step(i, (j,), table))
+        graph.remove_node(i, Substitution(i, (j,), table))
         graph.costs[j] = graph.costs[j] + costs
         if pieces is not None:
             pieces = pieces.chosen(table).joined(graph.pieces.get(j))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from distir.solver.clock import Clock
-from distir.solver.elimination import Plan, eliminate, plan
+from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.failures import InfeasibleError
-from distir.solver.found import Found
-from distir.solver.graph import Graph, replay
+from distir.solver.found import SolverResult
+from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import solve_integer_program
 from distir.solver.reductions import reduce
 
@@ -18,21 +18,23 @@ WORK = 5e8
 ENTRIES = 3e8
 
 
-def fits(order: Plan) -> bool:
+def fits(order: EliminationOrder) -> bool:
     """Whether a plan's tables fit in memory and in some seconds."""
     return order.entries <= ENTRIES and order.work <= WORK
 
 
-def optimum(graph: Graph, clock: Clock) -> Found:
+def optimum(graph: CostGraph, clock: Clock) -> SolverResult:
     """The best choice of a graph without memory; it loses its nodes."""
     try:
         reduce(graph)
     except InfeasibleError:
-        return Found(None, math.inf, math.inf)
+        return SolverResult(None, math.inf, math.inf)
     order = plan(graph, WORK)
     found = eliminate(graph, order, clock) if fits(order) else None
     if found is None:
         found = solve_integer_program(graph, clock=clock)
     if found.choice is None:
         return found
-    return Found(replay(graph.steps, dict(found.choice)), found.objective, found.bound)
+    return SolverResult(
+        replay(graph.steps, dict(found.choice)), found.objective, found.bound
+    )

@@ -23,8 +23,8 @@ from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan, take_out
 from distir.solver.failures import InfeasibleError
 from distir.solver.flow import Segments
-from distir.solver.found import ROUNDING, Found
-from distir.solver.graph import Graph, replay
+from distir.solver.found import ROUNDING, SolverResult
+from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs
 from distir.solver.reductions import reduce
 from distir.solver.relaxed import optimum
@@ -56,7 +56,9 @@ class _Decided:
     records: list[tuple[Choices, dict[int, Choices]]]
 
 
-def solve_by_segments(graph: Graph, clock: Clock, segments: Segments) -> Found:
+def solve_by_segments(
+    graph: CostGraph, clock: Clock, segments: Segments
+) -> SolverResult:
     """
     A good choice of a graph without memory, which loses its nodes; the optimum where no
     history could go on or the segments are too large. Its bound is no bound for others.
@@ -64,15 +66,15 @@ def solve_by_segments(graph: Graph, clock: Clock, segments: Segments) -> Found:
     try:
         reduce(graph)
     except InfeasibleError:
-        return Found(None, math.inf, math.inf)
+        return SolverResult(None, math.inf, math.inf)
     choice = choose(graph, clock, segments)
     if choice is None:
         return optimum(graph, clock)
     cost = graph.cost(choice)
-    return Found(replay(graph.steps, choice), cost, cost)
+    return SolverResult(replay(graph.steps, choice), cost, cost)
 
 
-def choose(graph: Graph, clock: Clock, segments: Segments) -> dict[int, int] | None:
+def choose(graph: CostGraph, clock: Clock, segments: Segments) -> dict[int, int] | None:
     """
     A good choice of a graph as it is, its memory left out; None when there was no time, or
     no history could go on.
@@ -96,7 +98,7 @@ def choose(graph: Graph, clock: Clock, segments: Segments) -> dict[int, int] | N
 
 
 def _decide(
-    graph: Graph,
+    graph: CostGraph,
     nodes: Sequence[int],
     waiting: set[int],
     ends: list[int],
@@ -143,8 +145,8 @@ def _decide(
 
 
 def _segment(
-    graph: Graph, nodes: Sequence[int], waiting: set[int], decided: _Decided
-) -> Graph:
+    graph: CostGraph, nodes: Sequence[int], waiting: set[int], decided: _Decided
+) -> CostGraph:
     """A segment and a node for the past, with edges for what depends on it."""
     inside = set(nodes)
     costs = {i: graph.costs[i] for i in nodes}
@@ -165,7 +167,7 @@ def _segment(
             near[i][_PAST] = past
             near[_PAST][i] = past.T
     costs[_PAST] = decided.costs
-    return Graph(costs, near)
+    return CostGraph(costs, near)
 
 
 def _ahead(matrix: Costs, costs: Costs) -> Costs:
@@ -175,7 +177,7 @@ def _ahead(matrix: Costs, costs: Costs) -> Costs:
 
 
 def _ends(
-    graph: Graph,
+    graph: CostGraph,
     nodes: Sequence[int],
     waiting: set[int],
     critical: frozenset[int],
@@ -193,7 +195,10 @@ def _ends(
 
 
 def _swept(
-    graph: Graph, groups: Sequence[Sequence[int]], choice: dict[int, int], clock: Clock
+    graph: CostGraph,
+    groups: Sequence[Sequence[int]],
+    choice: dict[int, int],
+    clock: Clock,
 ) -> None:
     """Decides two segments after each other again, as the others stay, until nothing changes."""
     cost = math.inf
@@ -209,7 +214,9 @@ def _swept(
                 choice.update(found.choice)
 
 
-def _window(graph: Graph, nodes: Sequence[int], choice: dict[int, int]) -> Graph:
+def _window(
+    graph: CostGraph, nodes: Sequence[int], choice: dict[int, int]
+) -> CostGraph:
     """Some nodes, where the others do what a choice says."""
     inside = set(nodes)
     costs: dict[int, Costs] = {}
@@ -221,4 +228,4 @@ def _window(graph: Graph, nodes: Sequence[int], choice: dict[int, int]) -> Graph
                 near[i][j] = matrix
             else:
                 costs[i] = costs[i] + matrix[:, choice[j]]
-    return Graph(costs, near)
+    return CostGraph(costs, near)

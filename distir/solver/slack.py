@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from distir.solver.graph import Graph, Pieces, Table
+from distir.solver.graph import CostGraph, Pieces, Table
 from distir.solver.problem import Costs
 
 
-def forget_slack(graph: Graph) -> list[int]:
+def forget_slack(graph: CostGraph) -> list[int]:
     """
     Forget the points whose capacity no choice can exceed, and those that exceed theirs only
     when another point does; the nodes that occupy less now.
@@ -41,7 +41,7 @@ def forget_slack(graph: Graph) -> list[int]:
     return changed
 
 
-def _extremes(graph: Graph) -> tuple[Costs, Table, Table]:
+def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
     """Per point: the most that can be occupied, how many pieces begin there and end before."""
     points = len(graph.limit)
     change = np.zeros(points + 1)

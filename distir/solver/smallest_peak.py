@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.graph import Graph
+from distir.solver.graph import CostGraph
 from distir.solver.master import best_weights
 from distir.solver.program import violated
 from distir.solver.relaxed import optimum
@@ -18,7 +18,7 @@ PASSES = 25
 
 
 @dataclass(frozen=True)
-class Peak:
+class SmallestPeak:
     """
     By how much the best choice found exceeds the limit, at which point, and by how much every
     choice does at least. A choice that fits exceeds it by 0 or less.
@@ -30,7 +30,7 @@ class Peak:
     least: float
 
 
-def smallest_peak(graph: Graph, clock: Clock) -> Peak | None:
+def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
     """
     Weigh the points: what a choice occupies beyond the capacities, weighed, is at most its
     peak, so the least of that over all choices bounds all peaks. Cutting planes find weights
@@ -73,4 +73,4 @@ def smallest_peak(graph: Graph, clock: Clock) -> Peak | None:
         weights = found
     if best is None:
         return None
-    return Peak(best[2], best[0], best[1], min(least, best[0]))
+    return SmallestPeak(best[2], best[0], best[1], min(least, best[0]))

@@ -15,15 +15,15 @@ from distir.solver.elimination import eliminate, plan
 from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
 from distir.solver.flow import Segments
-from distir.solver.found import ROUNDING, Found, trivial_bound
-from distir.solver.graph import Graph, replay
+from distir.solver.found import ROUNDING, SolverResult, trivial_bound
+from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import SolverName, decided, solve_integer_program
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.problem import Costs, Problem, Solution
 from distir.solver.reductions import reduce
 from distir.solver.relaxed import WORK, fits, optimum
 from distir.solver.segments import solve_by_segments
-from distir.solver.smallest_peak import Peak, smallest_peak
+from distir.solver.smallest_peak import SmallestPeak, smallest_peak
 from distir.solver.top_k import forbid_largest
 
 Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
@@ -77,11 +77,11 @@ def solve(
     if clock is not None:
         own = clock.part(1.0, own.limit)
     with own:
-        search = _Search(problem, solver, gap, own, progress or _silent, segments)
+        search = _Solving(problem, solver, gap, own, progress or _silent, segments)
         return search.run(method, seed_choice)
 
 
-class _Search:
+class _Solving:
     def __init__(
         self,
         problem: Problem,
@@ -98,8 +98,8 @@ class _Search:
             progress,
         )
         self.solver: SolverName = solver
-        self.graph = Graph.of(problem)
-        self.peak: Peak | None = None
+        self.graph = CostGraph.of(problem)
+        self.peak: SmallestPeak | None = None
         self.optimum = optimum
         self.segments = segments
         if segments is not None:
@@ -114,7 +114,7 @@ class _Search:
         )
         name, found = self.search(method)
         if found.choice is None and not found.infeasible:
-            found = found.better(Found.of(graph, self.any_choice(), -math.inf))
+            found = found.better(SolverResult.of(graph, self.any_choice(), -math.inf))
         chosen = self.whole(found.choice)
         if seed is not None and self.fits(seed):
             chosen = (
@@ -143,14 +143,14 @@ class _Search:
             memory is None or self.problem.peak(choice) <= memory.limit
         )
 
-    def search(self, method: Method) -> tuple[str, Found]:
+    def search(self, method: Method) -> tuple[str, SolverResult]:
         """The method's name and what it found for the nodes that are left."""
         graph = self.graph
         found = decided(graph)
         if found is not None:
             return "reductions", found
         if self.clock.stopped:
-            return "first choice", Found(None, math.inf, -math.inf)
+            return "first choice", SolverResult(None, math.inf, -math.inf)
         if self.segments is not None:
             found = self.by_segments()
             if found.choice is not None:
@@ -172,7 +172,7 @@ class _Search:
             return "lagrangian", found
         return exact, found.better(self.integer_program(found.choice))
 
-    def by_segments(self) -> Found:
+    def by_segments(self) -> SolverResult:
         """Segment by segment, with prices for memory if it does not fit as it is."""
         graph, clock = self.graph, self.clock
         found = self.optimum(graph.copy(memory=False), clock)
@@ -182,7 +182,7 @@ class _Search:
                 graph, self.gap, clock, self.progress, optimum=self.optimum
             )
             choice = priced.run().choice
-        return Found.of(graph, choice, -math.inf)
+        return SolverResult.of(graph, choice, -math.inf)
 
     def any_choice(self) -> Mapping[int, int] | None:
         """One that fits, where the methods found none: a good one, or just one."""
@@ -192,7 +192,8 @@ class _Search:
             forbidden = forbid_largest(graph, clock, self.optimum)
             if forbidden is not None:
                 of = (
-                    Found.of(graph, choice, -math.inf) for choice in (found, forbidden)
+                    SolverResult.of(graph, choice, -math.inf)
+                    for choice in (found, forbidden)
                 )
                 found = min(of, key=lambda found: found.objective).choice
             elif found is None:
@@ -201,7 +202,7 @@ class _Search:
                     found = self.peak.choice
         return found
 
-    def lagrangian(self) -> Found:
+    def lagrangian(self) -> SolverResult:
         """The Lagrangian, again from the smallest peak if it saw no choice that fits."""
         graph, clock = self.graph, self.clock
         found = Lagrangian(graph, self.gap, clock, self.progress).run()
@@ -211,13 +212,13 @@ class _Search:
         if peak is None:
             return found
         if peak.least > 0:
-            return Found(None, math.inf, math.inf)
+            return SolverResult(None, math.inf, math.inf)
         if peak.over > 0:
             return found
         again = Lagrangian(graph, self.gap, clock, self.progress, peak.choice)
         return found.better(again.run())
 
-    def elimination(self, method: Method) -> Found | None:
+    def elimination(self, method: Method) -> SolverResult | None:
         """The optimum by elimination, if that is small enough and keeps the limit."""
         graph = self.graph
         free = graph.copy(memory=False)
@@ -233,12 +234,12 @@ class _Search:
             return None
         found = eliminate(free, order, self.clock)
         if found is None:
-            return Found(None, math.inf, trivial_bound(free))
+            return SolverResult(None, math.inf, trivial_bound(free))
         if found.choice is None:
             return found
         choice = replay(free.steps, dict(found.choice))
         if not (graph.load(choice) > graph.capacity).any():
-            return Found(choice, found.objective, found.bound)
+            return SolverResult(choice, found.objective, found.bound)
         if method == "elimination":
             raise DistIRError(
                 "elimination knows no memory limit, and this problem's binds: choose "
@@ -246,13 +247,13 @@ class _Search:
             )
         return None
 
-    def integer_program(self, start: Mapping[int, int] | None) -> Found:
+    def integer_program(self, start: Mapping[int, int] | None) -> SolverResult:
         """The integer program of what is left."""
         return solve_integer_program(
             self.graph, self.solver, clock=self.clock, gap=self.gap, start=start
         )
 
-    def failure(self, found: Found) -> InfeasibleError:
+    def failure(self, found: SolverResult) -> InfeasibleError:
         """Why there is no choice: the limit with who exceeds it, or the forbidden pairs."""
         memory = self.problem.memory
         peak = self.peak
@@ -304,7 +305,7 @@ def contributors(problem: Problem, choice: Sequence[int]) -> list[int]:
     return [i for usage, i in sorted(live, key=lambda u: (-u[0], u[1])) if usage]
 
 
-def columns_of(graph: Graph) -> int:
+def columns_of(graph: CostGraph) -> int:
     """How large the integer program of a graph is."""
     alternatives = sum(len(costs) for costs in graph.costs.values())
     return alternatives + sum(int(np.isfinite(m).sum()) for _, _, m in graph.edges())

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import Found
-from distir.solver.graph import Graph
+from distir.solver.found import SolverResult
+from distir.solver.graph import CostGraph
 
 
 def forbid_largest(
-    graph: Graph, clock: Clock, optimum: Callable[[Graph, Clock], Found]
+    graph: CostGraph, clock: Clock, optimum: Callable[[CostGraph, Clock], SolverResult]
 ) -> Mapping[int, int] | None:
     """
     The k nodes that can occupy the most lose the alternatives in which they do; the rest is solved as if

@@ -25,7 +25,7 @@ from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
 from distir.planning.layouts import fitted
-from distir.planning.layouts.search import Found, Limits, search_sharding
+from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.sharding.mesh import Mesh
 
 NO_LIMIT = Limits()
@@ -37,7 +37,7 @@ def found_for(
     axes: tuple[tuple[str, int], ...] = (("d", 8),),
     on: ClusterOp | None = None,
     **options: bool,
-) -> tuple[Found, ModuleOp]:
+) -> tuple[LayoutResult, ModuleOp]:
     """What was found for a copy of a program, and the program with it, verified."""
     module = program.clone()
     on = on or load_cluster("dgx2")
@@ -130,11 +130,11 @@ def test_what_comes_out_fits_as_the_simulator_sees_it(
     module = build_gpt(layers=1, d_model=32, heads=4, vocab=512, batch=4, seq=16)
     DifferentiatePass(optimizer="adamw").apply(Context(), module)
     limit = 0.6 * found_for(module, axes=(("d", 4),))[0].peak
-    attempts: list[Found] = []
+    attempts: list[LayoutResult] = []
 
     def search(
         module: ModuleOp, mesh: Mesh, on: ClusterOp, limits: Limits, **options: Any
-    ) -> Found:
+    ) -> LayoutResult:
         assert limits.memory is not None
         loose = limits.memory if attempts else 1.2 * limits.memory
         limits = replace(limits, memory=loose)

@@ -28,7 +28,7 @@ from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
-from distir.planning.layouts.search import Found, Limits, search_sharding
+from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.program import (
     argument_names,
     argument_roles,
@@ -192,7 +192,7 @@ def test_rhinos_split_of_attention_weights() -> None:
     assert 0.75 < max(step.communication_bytes) / all_reduce < 0.85
 
 
-def mlp_with(memory: float | None) -> tuple[ModuleOp, Found, Simulation]:
+def mlp_with(memory: float | None) -> tuple[ModuleOp, LayoutResult, Simulation]:
     """A step of Adam of four layers on 4 devices, on a link that sums as fast as it sends."""
     module = build_mlp(layers=4, d_model=256, batch=2048)
     DifferentiatePass(loss="mse", optimizer="adam").apply(Context(), module)

@@ -11,7 +11,7 @@ from distir.errors import DistIRError
 from distir.pipelining import (
     Action,
     Phase,
-    Timeline,
+    ScheduleTimeline,
     build_schedule,
     in_flight_per_rank,
     in_flight_per_stage,
@@ -28,7 +28,7 @@ def simulate(
     tf: float = 1,
     tb: float = 2,
     communication: float = 0,
-) -> Timeline:
+) -> ScheduleTimeline:
     """A schedule whose stages all take tf and tb, per rank: a chunk a v-th of them."""
     schedule = build_schedule(name, p, m, v)
     share = schedule.stages // p

@@ -7,7 +7,7 @@ import pytest
 from layered_problems import layered_problem
 
 from distir.solver.clock import Clock
-from distir.solver.graph import Graph
+from distir.solver.graph import CostGraph
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.master import best_multipliers
 from distir.solver.problem import Memory, Problem
@@ -26,7 +26,7 @@ def _alike(layers: int) -> Problem:
 
 
 def _climbed(problem: Problem) -> tuple[Lagrangian, dict[int, float]]:
-    graph = Graph.of(problem)
+    graph = CostGraph.of(problem)
     found = Lagrangian(graph, 0.0, Clock(), lambda _: None)
     assert found.price({})
     return found, found.climb()

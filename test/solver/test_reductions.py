@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from random_problems import brute_force, random_problem
 
 from distir.solver import InfeasibleError, Memory, Problem
-from distir.solver.graph import Graph, peak_points, replay
+from distir.solver.graph import CostGraph, peak_points, replay
 from distir.solver.reductions import reduce
 
 
-def optimum(graph: Graph) -> tuple[float, dict[int, int]]:
+def optimum(graph: CostGraph) -> tuple[float, dict[int, int]]:
     """Of a small graph, by trying everything."""
     best, chosen = np.inf, {}
     nodes = list(graph.costs)
@@ -29,7 +29,7 @@ def optimum(graph: Graph) -> tuple[float, dict[int, int]]:
 def test_the_optimum_stays(seed: int, memory: bool, integer: bool):
     problem = random_problem(seed, memory=memory, integer=integer)
     expected = brute_force(problem)
-    graph = Graph.of(problem)
+    graph = CostGraph.of(problem)
     try:
         reduce(graph)
     except InfeasibleError:
@@ -50,7 +50,7 @@ def test_chains_and_rings_without_memory_disappear():
     count = 30
     edges = {(i, i + 1): random.random((4, 4)) for i in range(count - 1)}
     edges[0, count - 1] = random.random((4, 4))
-    graph = Graph.of(Problem([random.random(4) for _ in range(count)], edges))
+    graph = CostGraph.of(Problem([random.random(4) for _ in range(count)], edges))
     reduce(graph)
     assert not graph.costs
 
@@ -60,7 +60,7 @@ def test_a_node_that_another_determines_is_merged_with_what_it_occupies():
     usages = [np.array([4.0, 0.0]), np.array([0.0, 4.0])]
     memory = Memory(usages, [(0, 1), (2, 3)], 3.0)
     costs = [np.array([0.0, 0.0]), np.array([1.0, 0.0])]
-    graph = Graph.of(Problem(costs, {(0, 1): equal}, memory))
+    graph = CostGraph.of(Problem(costs, {(0, 1): equal}, memory))
     reduce(graph)
     # Either alternative occupies 4 somewhere.
     assert len(graph.costs) == 1
@@ -72,7 +72,7 @@ def test_points_that_cannot_exceed_the_limit_are_forgotten():
     usages = [np.array([0.0, 5.0]), np.array([0.0, 5.0]), np.array([0.0, 5.0])]
     costs = [np.array([1.0, 0.0])] * 3
     memory = Memory(usages, [(0, 2), (1, 3), (4, 5)], 7.0)
-    graph = Graph.of(Problem(costs, {}, memory))
+    graph = CostGraph.of(Problem(costs, {}, memory))
     assert len(graph.limit) == 2
     reduce(graph)
     # The third node fits anyway, and is decided; the first two do not fit together.

@@ -12,7 +12,7 @@ from random_problems import brute_force, random_problem
 from distir.solver import InfeasibleError, Problem, solve
 from distir.solver.clock import Clock
 from distir.solver.flow import Flow
-from distir.solver.graph import Graph
+from distir.solver.graph import CostGraph
 from distir.solver.reductions import reduce
 from distir.solver.segments import choose
 
@@ -50,7 +50,7 @@ def test_unreduced_problems(seed: int):
     problem = random_problem(seed, memory=False)
     best = brute_force(problem)
     segments = flow_along(problem, seed).segments()
-    choice = choose(Graph.of(problem), Clock(), segments)
+    choice = choose(CostGraph.of(problem), Clock(), segments)
     if choice is not None:
         cost = problem.cost([choice[i] for i in range(len(problem.costs))])
         assert cost >= best * (1 - 1e-9)
@@ -67,7 +67,7 @@ def test_a_chain_is_exact():
         [[i + 1] for i in range(11)] + [[]], frozenset(range(12))
     ).segments()
     assert len(segments.pivots) == 12
-    choice = choose(Graph.of(problem), Clock(), segments)
+    choice = choose(CostGraph.of(problem), Clock(), segments)
     assert choice is not None
     found = problem.cost([choice[i] for i in range(12)])
     assert found == pytest.approx(solve(problem).objective)
@@ -138,7 +138,7 @@ def test_cones_are_folded(seed: int):
     problem = Problem([random.random(size) for size in sizes], edges)
     inputs = np.bincount([j for around in users for j in around], minlength=count)
     roots = {i for i in range(count) if inputs[i] > 1 or len(users[i]) > 1}
-    graph = Graph.of(problem)
+    graph = CostGraph.of(problem)
     reduce(graph)
     assert set(graph.costs) <= roots
     assert solve(problem).objective == pytest.approx(brute_force(problem))

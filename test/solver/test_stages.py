@@ -11,10 +11,10 @@ import pytest
 
 from distir.errors import DistIRError
 from distir.solver.stages import (
-    Division,
+    SharedTensor,
+    StageDivision,
     StageMemory,
     StageProblem,
-    Tensor,
     balance,
     cheapest,
 )
@@ -51,13 +51,13 @@ def divisions(problem: StageProblem, cap: float) -> Iterator[list[int]]:
 def graph(rng: Random, nodes: int, density: float, stages: int) -> StageProblem:
     """A random graph with gradients, and often with few layers and little memory."""
     edges = [p for p in combinations(range(nodes), 2) if rng.random() < density]
-    tensors: list[Tensor] = []
+    tensors: list[SharedTensor] = []
     for node in range(nodes):
         consumers = [j for i, j in edges if i == node]
         if consumers:
-            tensors.append(Tensor(node, tuple(consumers), rng.randint(0, 9)))
+            tensors.append(SharedTensor(node, tuple(consumers), rng.randint(0, 9)))
         tensors += [
-            Tensor(c, (node,), rng.randint(0, 9))
+            SharedTensor(c, (node,), rng.randint(0, 9))
             for c in consumers
             if rng.random() < 0.6
         ]
@@ -90,7 +90,7 @@ def least(search: object, *arguments: object) -> float:
         found = search(*arguments)  # type: ignore[operator]
     except DistIRError:
         return inf
-    assert isinstance(found, Division) and found.gap < 1e-6
+    assert isinstance(found, StageDivision) and found.gap < 1e-6
     return found.objective
 
 
@@ -154,13 +154,13 @@ def test_stretches_of_random_graphs() -> None:
 def test_a_tensor_is_charged_once_for_each_stage() -> None:
     """A skip from the first node to all others, the last two on the same stage."""
     chain = [(0, 1), (1, 2), (2, 3)]
-    skip = Tensor(0, (1, 2, 3), 5.0)
+    skip = SharedTensor(0, (1, 2, 3), 5.0)
     problem = StageProblem([2, 2, 1, 1], chain, [skip], 3)
     found = cheapest(problem, 2)
     assert found.stages == [0, 1, 2, 2]
     assert found.communication == 10.0
     # Straight from the first stage to the last: the one between does not pay for it.
-    far = StageProblem([2, 2, 2], [(0, 1), (1, 2)], [Tensor(0, (2,), 5.0)], 3)
+    far = StageProblem([2, 2, 2], [(0, 1), (1, 2)], [SharedTensor(0, (2,), 5.0)], 3)
     assert cheapest(far, 2).communication == 5.0
 
 
@@ -168,7 +168,7 @@ def towers(length: int) -> StageProblem:
     """Two towers side by side; the order of the nodes alternates between them."""
     nodes = 2 * length
     edges = [(i, i + 2) for i in range(nodes - 2)]
-    tensors = [Tensor(i, (j,), 1.0) for i, j in edges]
+    tensors = [SharedTensor(i, (j,), 1.0) for i, j in edges]
     return StageProblem([1.0] * nodes, edges, tensors, 2)
 
 

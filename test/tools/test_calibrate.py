@@ -11,12 +11,12 @@ from command_line import failure, succeed
 import distir.lowering.calibration as calibration
 from distir.interpreters.simulator.profiles.measured import OpFigures
 from distir.lowering.calibration.fit import LinkFit, OpFit, Residual, Sample
-from distir.lowering.calibration.machine import PASSING, Machine
+from distir.lowering.calibration.machine import PASSING, MeasuredMachine
 
 Logged = Callable[[str], None]
 
 
-def machine_with(mean: float) -> Machine:
+def machine_with(mean: float) -> MeasuredMachine:
     """A machine whose additions are fitted with that mean error."""
     figures = OpFigures(1e-6, per_flop=1e-11, per_byte=1e-10)
     samples = [Sample(1e6, 1e6, 1e-4, 1e-4)]
@@ -25,7 +25,9 @@ def machine_with(mean: float) -> Machine:
         for name, error in (("onnx.Add", mean), ("onnx.MatMul", 0.01))
     }
     links = {k: LinkFit(1e-4, 1e-9, Residual(k, 7, 0.02, 0.05)) for k in PASSING}
-    return Machine("machine", "core", 2, 10**9, {"f32": fits}, links, "on paper")
+    return MeasuredMachine(
+        "machine", "core", 2, 10**9, {"f32": fits}, links, "on paper"
+    )
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the mean error of the measurements that are not made."""
 
     def with_error(mean: float) -> None:
-        def calibrate(settings: object, log: Logged) -> Machine:
+        def calibrate(settings: object, log: Logged) -> MeasuredMachine:
             return machine_with(mean)
 
         monkeypatch.setattr(calibration, "calibrate", calibrate)

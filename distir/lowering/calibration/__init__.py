@@ -3,12 +3,12 @@ Micro-benchmarks of the machine at hand, and the profile that explains them.
 
 `calibrate` lowers probes (`compute_probes.py`, `communication_probes.py`: programs of one op)
 like any program, times them in turn on all devices (`distir.lowering.timing`), fits figures
-to what each op took (`samples.py`, `fit.py`) and gives a `Machine`, which writes a profile and a
+to what each op took (`samples.py`, `fit.py`) and gives a `MeasuredMachine`, which writes a profile and a
 cluster.
 """
 
 from distir.lowering.calibration.fit import Residual, check_residuals
-from distir.lowering.calibration.machine import Machine
+from distir.lowering.calibration.machine import MeasuredMachine
 from distir.lowering.calibration.measuring import Settings, calibrate
 
-__all__ = ["Machine", "Residual", "Settings", "calibrate", "check_residuals"]
+__all__ = ["MeasuredMachine", "Residual", "Settings", "calibrate", "check_residuals"]

@@ -32,7 +32,7 @@ SUM, PRODUCT = "onnx.Add", "onnx.MatMul"
 
 
 @dataclass(frozen=True)
-class Machine:
+class MeasuredMachine:
     """
     A machine of `devices` equal devices of kind `device`, as it was measured: `ops` by
     element type and name, `links` by kind of communication between two devices (empty for

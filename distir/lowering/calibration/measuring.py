@@ -1,4 +1,4 @@
-"""Measuring a machine: from probes to a `Machine`."""
+"""Measuring a machine: from probes to a `MeasuredMachine`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distir.errors import DistIRError
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.fit import LinkFit, fit_communication
-from distir.lowering.calibration.machine import SEND, Machine
+from distir.lowering.calibration.machine import SEND, MeasuredMachine
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
 from distir.lowering.timing import (
@@ -65,7 +65,9 @@ class Settings:
         return TimingSettings(rounds=self.rounds, warm_up=2, samples=7, least_s=5e-3)
 
 
-def calibrate(settings: Settings, log: Log, timer: Timer | None = None) -> Machine:
+def calibrate(
+    settings: Settings, log: Log, timer: Timer | None = None
+) -> MeasuredMachine:
     """
     Measures the machine at hand and fits a profile to what it finds. `timer` times probes
     in another way than by running them. Raises DistIRError.
@@ -92,7 +94,7 @@ def calibrate(settings: Settings, log: Log, timer: Timer | None = None) -> Machi
         seconds, device, memory = timer(probes)
     local = [(p, s) for p, s in zip(probes, seconds, strict=True) if not p.kind]
     ops = fit_ops([p for p, _ in local], [s for _, s in local])
-    return Machine(
+    return MeasuredMachine(
         name="machine",
         device=settings.kind,
         devices=settings.devices,

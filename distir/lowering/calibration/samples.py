@@ -26,7 +26,7 @@ _NOWHERE = DeviceKind("none", 0, 1.0, {"default": 1.0}, 0.0)
 
 
 @dataclass(frozen=True)
-class _Recorder(CostContext):
+class _CostRecorder(CostContext):
     """Notes what a cost function says that an op does, whatever it costs."""
 
     seen: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
@@ -68,7 +68,7 @@ def described(op: Operation, meshes: Mapping[str, Mesh]) -> Described:
             shape = local_shape(shape, layout, mesh)
         return ceil(prod(shape) * bytes_per_element(type_.element_type))
 
-    context = _Recorder(
+    context = _CostRecorder(
         op,
         _NOWHERE,
         Work.of(op, mesh),

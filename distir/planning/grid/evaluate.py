@@ -29,7 +29,7 @@ from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.requests import Requests, check_whole
 from distir.sharding.mesh import TIME_AXIS
-from distir.transforms.pipelines.division import Division
+from distir.transforms.pipelines.division import DividedProgram
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Evaluator:
     `verify-distribution` says whether theirs allow what was chosen; if not, the
     configuration is distributed on its own. What is simulated is what `distribute` makes,
     but not verified once more: that is for the program that is chosen in the end. How it
-    is divided into stages is shared like the layouts (`Division`).
+    is divided into stages is shared like the layouts (`DividedProgram`).
     """
 
     def __init__(self, source: Callable[[int], ModuleOp]):
@@ -270,7 +270,7 @@ class _Chosen:
         self._configuration = configuration
         self._module = module
         self._verifier: DistributionVerifier | None = None
-        self._divisions: dict[str, Division] = {}
+        self._divisions: dict[str, DividedProgram] = {}
 
     def is_for(self, configuration: Configuration) -> bool:
         """Whether a configuration is to have these layouts, if it allows them."""
@@ -303,7 +303,7 @@ class _Chosen:
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
-    def division(self, pipeline: PipelinePass, micro_batches: int) -> Division:
+    def division(self, pipeline: PipelinePass, micro_batches: int) -> DividedProgram:
         """Its division for a pipeline with that many micro-batches."""
         known = self._divisions.get(pipeline.schedule)
         if known is not None:

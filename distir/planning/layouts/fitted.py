@@ -18,7 +18,7 @@ from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.planning.grid.programs import trains
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
-from distir.planning.layouts.search import Found, Limits, search_sharding
+from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.micro_batch_costs import Shares
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver import InfeasibleError
@@ -58,7 +58,7 @@ class FittedPlan:
     occupied: float
     needed: int
     layouts: ChosenLayouts
-    found: Found | None = None
+    found: LayoutResult | None = None
 
     @property
     def fits(self) -> bool:

@@ -87,7 +87,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Found:
+class LayoutResult:
     """
     What a search found.
 
@@ -122,7 +122,7 @@ class Found:
     level: Level
     left: int = 0
 
-    def with_proof(self, bound: float, peak: float) -> Found:
+    def with_proof(self, bound: float, peak: float) -> LayoutResult:
         """The same with another bound and the bytes that are really needed."""
         gap = (self.objective - bound) / self.objective if self.objective else 0.0
         return replace(self, bound=bound, gap=gap, peak=peak)
@@ -158,7 +158,7 @@ def search_sharding(
     shares: Shares | None = None,
     profiles: Sequence[Profile] = (),
     clock: Clock | None = None,
-) -> Found:
+) -> LayoutResult:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
     cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
@@ -184,8 +184,8 @@ def search_sharding(
     stages = [axes] if joint else one_by_one
     quick = None
     if clock is not None and clock.limit < inf and stages != one_by_one:
-        quick = _quick(_Search(builder, limits, first, clock=clock), one_by_one)
-    search, failure = _Search(builder, limits, first, clock=clock), None
+        quick = _quick(_AxisGroups(builder, limits, first, clock=clock), one_by_one)
+    search, failure = _AxisGroups(builder, limits, first, clock=clock), None
     try:
         search.run_stages(stages)
     except TimeIsOver:
@@ -205,7 +205,7 @@ def search_sharding(
     return search.found(perf_counter() - start)
 
 
-def _quick(search: _Search, stages: Sequence[int]) -> _Search | None:
+def _quick(search: _AxisGroups, stages: Sequence[int]) -> _AxisGroups | None:
     """The search after these stages, or as many as there was time for; None for no stage."""
     try:
         search.run_stages(stages)
@@ -216,7 +216,7 @@ def _quick(search: _Search, stages: Sequence[int]) -> _Search | None:
     return search if search.steps else None
 
 
-def _better(search: _Search, quick: _Search) -> _Search:
+def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
     """The one that found better layouts, with the bound of the first if that has one."""
     if not search.steps:
         return quick
@@ -228,12 +228,12 @@ def _better(search: _Search, quick: _Search) -> _Search:
 
 
 def _released(
-    shared: _Search, stages: Sequence[int], failure: DistIRError | None
-) -> _Search:
+    shared: _AxisGroups, stages: Sequence[int], failure: DistIRError | None
+) -> _AxisGroups:
     """The search without sharing, or the one with it if that found something better."""
     builder, limits = shared.builder, shared.limits
     builder.share = False
-    search = _Search(builder, limits, shared.first, shared.solving, shared.clock)
+    search = _AxisGroups(builder, limits, shared.first, shared.solving, shared.clock)
     search.is_released = True
     try:
         search.run_stages(stages)
@@ -254,7 +254,7 @@ def _released(
     return search
 
 
-class _Search:
+class _AxisGroups:
     """The stages of a search, each for some more of the mesh's axes."""
 
     def __init__(
@@ -385,9 +385,9 @@ class _Search:
         """Axes that were not chosen."""
         return len(self.builder.mesh.axes) - self.steps[-1][0]
 
-    def found(self, seconds: float) -> Found:
+    def found(self, seconds: float) -> LayoutResult:
         """What the last stage found, after that many seconds."""
-        return Found(
+        return LayoutResult(
             self.solution.objective / _NANO,
             self.solution.bound / _NANO,
             self.solution.gap,

@@ -4,17 +4,17 @@ program the problem that `distir.solver.stages` solves, `candidates` solves it u
 load caps, and `judge` simulates the pipelines that come out.
 """
 
-from distir.planning.stages.candidates import Candidate, candidates
+from distir.planning.stages.candidates import StagesCandidate, candidates
 from distir.planning.stages.costs import OpCosts
-from distir.planning.stages.graph import Graph
-from distir.planning.stages.judge import Judge, Outcome, simulated
+from distir.planning.stages.graph import StageGraph
+from distir.planning.stages.judge import Judge, JudgedStages, simulated
 
 __all__ = [
-    "Candidate",
-    "Graph",
     "Judge",
+    "JudgedStages",
     "OpCosts",
-    "Outcome",
+    "StageGraph",
+    "StagesCandidate",
     "candidates",
     "simulated",
 ]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from distir.errors import DistIRError
-from distir.planning.stages.graph import Graph
-from distir.solver.stages import Division, StageProblem, balance, cheapest
+from distir.planning.stages.graph import StageGraph
+from distir.solver.stages import StageDivision, StageProblem, balance, cheapest
 
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """
@@ -18,7 +18,7 @@ communication. Which is worth it depends on the schedule; the simulator says.
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class StagesCandidate:
     """
     A division into stages and what it is called. `division` is what the solver says of
     it; None for one that does not come from there. `is_usual` for those that `pipeline`
@@ -27,13 +27,13 @@ class Candidate:
 
     name: str
     stages: tuple[int, ...]
-    division: Division | None = None
+    division: StageDivision | None = None
     is_usual: bool = False
 
 
 def candidates(
-    graph: Graph, method: str, end: float, usual: Mapping[str, Sequence[int]]
-) -> list[Candidate]:
+    graph: StageGraph, method: str, end: float, usual: Mapping[str, Sequence[int]]
+) -> list[StagesCandidate]:
     """
     The least communication under several load caps, searched until `end` on the monotonic
     clock, and the `usual` divisions by name: each one once. Memory is a limit where that
@@ -51,7 +51,7 @@ def candidates(
             raise
         problem = _without_memory(problem)
         best = balance(problem, method, left(len(SLACKS) + 1))
-    found: dict[tuple[int, ...], Candidate] = {}
+    found: dict[tuple[int, ...], StagesCandidate] = {}
     for i, slack in enumerate(SLACKS):
         limit = left(len(SLACKS) - i)
         cap = best.bottleneck * (1 + slack)
@@ -60,11 +60,11 @@ def candidates(
         division = cheapest(problem, cap, method, limit, best)
         name = "the best balance" if not slack else f"{100 * slack:g} % off balance"
         key = tuple(division.stages)
-        found.setdefault(key, Candidate(name, key, division))
+        found.setdefault(key, StagesCandidate(name, key, division))
     for name, stages in usual.items():
         key = tuple(stages)
         known = found.get(key)
-        found[key] = Candidate(
+        found[key] = StagesCandidate(
             name, key, known.division if known else None, is_usual=True
         )
     return list(found.values())

@@ -20,12 +20,12 @@ from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles
 from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.solver.stages import StageMemory, StageProblem, Tensor
+from distir.solver.stages import SharedTensor, StageMemory, StageProblem
 from distir.transforms.pipelines.balance import layer_positions
 from distir.transforms.pipelines.homes import Homes, stages_reached
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
-from distir.transforms.pipelines.stages import Placer
+from distir.transforms.pipelines.stages import StagePlacer
 from distir.transforms.pipelines.structure import Structure
 
 Stages = Mapping[Operation, int]
@@ -34,7 +34,7 @@ PHASES = ("forward", "backward", "once")
 
 
 @dataclass(frozen=True)
-class Graph:
+class StageGraph:
     """
     The forward ops of a program as nodes, a call of a layer being one, in program order.
 
@@ -51,9 +51,9 @@ class Graph:
     """By phase (`forward`, `backward`, or `once` a step) the seconds of each node."""
 
     @staticmethod
-    def of(structure: Structure, schedule: Schedule, costs: OpCosts) -> Graph:
+    def of(structure: Structure, schedule: Schedule, costs: OpCosts) -> StageGraph:
         """The graph of a program for the stages of a schedule. Raises DistIRError."""
-        return _Builder(structure, schedule, costs).build()
+        return _StageGraphBuilder(structure, schedule, costs).build()
 
     def stages(self, of_nodes: Sequence[int]) -> dict[Operation, int]:
         """The stage of each op from that of each node."""
@@ -92,19 +92,19 @@ class Graph:
         )
 
 
-class _Builder:
+class _StageGraphBuilder:
     def __init__(self, structure: Structure, schedule: Schedule, costs: OpCosts):
         self.structure, self.schedule, self.costs = structure, schedule, costs
         self.mesh: Mesh = structure.mesh
         self.ops = structure.forward
         nodes = {op: i for i, op in enumerate(self.ops)}
         # The node of each op of kind EACH.
-        self.node: Stages = Placer(structure, nodes).stages
+        self.node: Stages = StagePlacer(structure, nodes).stages
         self.reached = stages_reached(structure, self.node, self.node)
         self.homes = Homes(structure, self.node)
         self.link = self._slowest_link(costs.hardware)
 
-    def build(self) -> Graph:
+    def build(self) -> StageGraph:
         work = self._work()
         problem = StageProblem(
             loads=[sum(each) for each in zip(*work.values(), strict=True)],
@@ -114,7 +114,7 @@ class _Builder:
             layers=layer_positions(self.ops),
             memory=self._memory(),
         )
-        return Graph(self.ops, problem, self.schedule, work)
+        return StageGraph(self.ops, problem, self.schedule, work)
 
     def _slowest_link(self, hardware: Hardware) -> tuple[int, int]:
         """The devices of two neighbouring ranks between which a send takes longest."""
@@ -151,7 +151,7 @@ class _Builder:
                     found.add((self.node[op], self.node[user]))
         return sorted(found)
 
-    def _tensors(self) -> list[Tensor]:
+    def _tensors(self) -> list[SharedTensor]:
         """Values between nodes, those that go the same way together."""
         costs: dict[tuple[int, tuple[int, ...]], float] = {}
 
@@ -167,7 +167,7 @@ class _Builder:
                 add(result, node, (self.node[u] for u in users if u in self.node))
         for arg in self.structure.function.body.block.args:
             add(arg, self.homes.arguments[arg], self.reached.get(arg, ()))
-        return [Tensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
+        return [SharedTensor(p, c, cost) for (p, c), cost in costs.items() if cost > 0]
 
     def _send_seconds(self, value: SSAValue) -> float:
         """Seconds of bringing a value to another rank, in a step."""

@@ -13,8 +13,8 @@ from xdsl.ir import Operation
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.pipeline import PipelinePass
-from distir.planning.stages.candidates import Candidate
-from distir.planning.stages.graph import Graph
+from distir.planning.stages.candidates import StagesCandidate
+from distir.planning.stages.graph import StageGraph
 from distir.transforms.pipelines.stages import mark, take_marks
 
 
@@ -37,10 +37,10 @@ class Judge:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JudgedStages:
     """A division, how long a step takes with it, and whether it fits into memory."""
 
-    candidate: Candidate
+    candidate: StagesCandidate
     step_time_s: float
     fits: bool
 
@@ -50,13 +50,13 @@ WORTH_SIMULATING = 1.15
 
 
 def simulated(
-    graph: Graph,
-    found: Sequence[Candidate],
+    graph: StageGraph,
+    found: Sequence[StagesCandidate],
     judge: Judge,
     end: float,
     *,
     usual_too: bool,
-) -> list[Outcome]:
+) -> list[JudgedStages]:
     """
     The outcomes of divisions: of those that should fit into memory the one whose step is
     estimated to be shortest, then until `end` on the monotonic clock the usual ones and
@@ -67,7 +67,7 @@ def simulated(
     order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))
     usual = [c for c in found if c.is_usual]
     worth = WORTH_SIMULATING * step_time[order[0]]
-    outcomes: list[Outcome] = []
+    outcomes: list[JudgedStages] = []
     for candidate in dict.fromkeys((order[0], *usual, *order)):
         spared = usual_too and candidate.is_usual
         if outcomes and not spared and monotonic() > end:
@@ -76,5 +76,7 @@ def simulated(
         if slow and any(o.fits for o in outcomes):
             continue
         simulation = judge.simulate(graph.stages(candidate.stages))
-        outcomes.append(Outcome(candidate, simulation.step_time_s, simulation.fits))
+        outcomes.append(
+            JudgedStages(candidate, simulation.step_time_s, simulation.fits)
+        )
     return outcomes

@@ -7,14 +7,19 @@ integer programming over all. Knows nothing of IR or devices.
 from __future__ import annotations
 
 from distir.solver.stages.divide import METHODS, balance, cheapest
-from distir.solver.stages.problem import Division, StageMemory, StageProblem, Tensor
+from distir.solver.stages.problem import (
+    SharedTensor,
+    StageDivision,
+    StageMemory,
+    StageProblem,
+)
 
 __all__ = [
     "METHODS",
-    "Division",
+    "SharedTensor",
+    "StageDivision",
     "StageMemory",
     "StageProblem",
-    "Tensor",
     "balance",
     "cheapest",
 ]

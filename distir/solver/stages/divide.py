@@ -8,7 +8,7 @@ from time import monotonic
 from distir.errors import DistIRError
 from distir.solver.stages.in_order import InOrder
 from distir.solver.stages.integer_program import free_choices, solve
-from distir.solver.stages.problem import Division, StageProblem
+from distir.solver.stages.problem import StageDivision, StageProblem
 
 METHODS = ("auto", "in-order", "integer-program")
 """
@@ -31,14 +31,14 @@ def cheapest(
     cap: float,
     method: str = "auto",
     time_limit: float = TIME_LIMIT,
-    known: Division | None = None,
-) -> Division:
+    known: StageDivision | None = None,
+) -> StageDivision:
     """
     The division of least communication among those with no load above `cap` seconds. After
     `time_limit` seconds it is the best one found, with a bound; `known`, if it is allowed
     under the cap, is found at least. Raises DistIRError if there is none or none was found.
     """
-    search = _Search(problem, method, time_limit)
+    search = _Dividing(problem, method, time_limit)
     start: Sequence[int] | None = None
     if search.tries_order:
         start = InOrder(problem).cheapest(cap)
@@ -55,13 +55,13 @@ def cheapest(
 
 def balance(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
-) -> Division:
+) -> StageDivision:
     """
     A division whose busiest stage has as little to do as possible; among those in the
     order of the nodes' numbers one of least communication. Time limit and errors as for
     `cheapest`.
     """
-    search = _Search(problem, method, time_limit)
+    search = _Dividing(problem, method, time_limit)
     order = InOrder(problem)
     cap = order.least_cap()
     in_order = order.cheapest(cap) if search.tries_order and cap is not None else None
@@ -72,7 +72,7 @@ def balance(
     return found
 
 
-class _Search:
+class _Dividing:
     """One question, asked of the methods in turn."""
 
     def __init__(self, problem: StageProblem, method: str, time_limit: float):
@@ -97,7 +97,7 @@ class _Search:
 
     def finish(
         self, start: Sequence[int] | None, cap: float, *, balanced: bool
-    ) -> Division | None:
+    ) -> StageDivision | None:
         """The better one of `start` and what the integer program finds."""
         problem = self.problem
         value = problem.bottleneck if balanced else problem.communication
@@ -118,7 +118,7 @@ class _Search:
         if stages is None:
             return None
         objective = value(stages)
-        return Division(
+        return StageDivision(
             stages=list(stages),
             communication=problem.communication(stages),
             bottleneck=problem.bottleneck(stages),

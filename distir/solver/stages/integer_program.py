@@ -28,7 +28,7 @@ SLACK = 1e-6
 
 
 @dataclass(frozen=True)
-class Answer:
+class BoundedStages:
     """
     `stages` of the nodes, or None where none were found; no division has an objective
     below `bound`, which is infinite if there is none.
@@ -70,7 +70,7 @@ def solve(
     *,
     balanced: bool,
     time_limit: float,
-) -> Answer:
+) -> BoundedStages:
     """
     Minimises communication, or with `balanced` the load of the busiest stage, among the
     divisions with no load above `cap`. `start` is such a division, if one is known. What
@@ -78,7 +78,7 @@ def solve(
     """
     low, high = stage_bounds(problem, cap)
     if any(n > h for n, h in zip(low, high, strict=True)):
-        return Answer(None, np.inf)
+        return BoundedStages(None, np.inf)
     return _Program(problem, cap, low, high, balanced=balanced).solve(start, time_limit)
 
 
@@ -120,10 +120,10 @@ class _Program:
         self._fill_stages()
         self._limit_memory()
 
-    def solve(self, start: Sequence[int] | None, time_limit: float) -> Answer:
+    def solve(self, start: Sequence[int] | None, time_limit: float) -> BoundedStages:
         """The answer within that many seconds."""
         if self.is_impossible:
-            return Answer(None, np.inf)
+            return BoundedStages(None, np.inf)
         solver = self._pulp.HiGHS(
             msg=False, timeLimit=max(time_limit, 0.01), gapRel=0.0, gapAbs=0.0
         )
@@ -131,7 +131,7 @@ class _Program:
             solver.callSolver = self._from(start)
         status = self.model.solve(solver)
         if status == self._pulp.LpStatusInfeasible:
-            return Answer(None, np.inf)
+            return BoundedStages(None, np.inf)
         highs = self.model.solverModel
         info = highs.getInfo()
         bound = float(info.mip_dual_bound) * self.unit
@@ -139,12 +139,12 @@ class _Program:
             # Also of a program without binaries, which has no such bound.
             bound = float(info.objective_function_value) * self.unit
         if int(info.primal_solution_status) != 2:  # 2: a feasible solution
-            return Answer(None, bound)
+            return BoundedStages(None, bound)
         stages = list(self.low)
         for (i, _), variable in self._later.items():
             # A variable that is in no constraint has no value.
             stages[i] += round(variable.varValue or 0.0)
-        return Answer(stages, bound)
+        return BoundedStages(stages, bound)
 
     def _from(self, start: Sequence[int]) -> Callable[[Any], None]:
         """Runs HiGHS on a model that PuLP built, from a known division."""

@@ -20,7 +20,7 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
-class Tensor:
+class SharedTensor:
     """
     What a node gives to others: `cost` to bring it from the stage of its producer to
     another one. It is brought to each stage once, however many consumers are there.
@@ -69,7 +69,7 @@ class StageProblem:
 
     loads: Sequence[float]
     edges: Sequence[tuple[int, int]]
-    tensors: Sequence[Tensor]
+    tensors: Sequence[SharedTensor]
     stages: int
     layers: Sequence[int] | None = None
     memory: StageMemory | None = None
@@ -164,7 +164,7 @@ class StageProblem:
 
 
 @dataclass(frozen=True)
-class Division:
+class StageDivision:
     """
     The best division found, and how good it is at least.
 

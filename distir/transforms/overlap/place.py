@@ -34,7 +34,7 @@ _FREE = VIEWS | {"onnx.Constant"}
 
 
 @dataclass
-class Placer:
+class CommunicationPlacer:
     """
     Orders the ops of functions, callees first. `arrivals` has what the functions so far
     return before it is there; `ahead` bounds gathering; without `gathers`, only reductions
@@ -181,7 +181,7 @@ def place_functions(
     reachable: Sequence[FuncOp], ahead: int, *, gathers: bool
 ) -> Mapping[str, Arrivals]:
     """Orders the ops of all functions, which come callees first."""
-    placer = Placer(ahead, gathers)
+    placer = CommunicationPlacer(ahead, gathers)
     for function in reachable:
         placer.place(function)
     return placer.arrivals

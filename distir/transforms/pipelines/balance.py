@@ -27,7 +27,7 @@ HALVINGS = 50
 """Of the interval in which the least load of the busiest stage is searched."""
 
 
-class Work:
+class StageWork:
     """
     What ops cost on each device for a whole batch, in the price of one floating-point
     operation (`distir.sharding.choice`), from their sharding rules.
@@ -76,7 +76,7 @@ def balanced_starts(structure: Structure, count: int) -> list[int]:
     stage has as little to do as possible, its receiving included; among equals, so that
     as little as possible is sent. Each stage has a layer; there must be as many.
     """
-    ops, work = structure.forward, Work(structure)
+    ops, work = structure.forward, StageWork(structure)
     layers = np.zeros(len(ops) + 1, np.int64)
     layers[1:][layer_positions(ops)] = 1
     return division(
@@ -168,7 +168,7 @@ def _cheapest(
     return cuts[::-1]
 
 
-def _crossing(ops: Sequence[Operation], work: Work) -> Floats:
+def _crossing(ops: Sequence[Operation], work: StageWork) -> Floats:
     """For each position the bytes that ops before it give to forward ops from it on."""
     place = {op: i for i, op in enumerate(ops)}
     changes = np.zeros(len(ops) + 2)

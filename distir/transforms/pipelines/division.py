@@ -14,12 +14,12 @@ from distir.dialects.device import MeshOp
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
-from distir.transforms.pipelines.stages import Placer, forward_stages
+from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
 
 
 @dataclass(frozen=True)
-class Division:
+class DividedProgram:
     """
     What `pipeline` finds out about a program before it builds another one of it. It
     depends on how many stages there are, but on the number of micro-batches only if the
@@ -37,16 +37,16 @@ class Division:
     @staticmethod
     def of(
         module: ModuleOp, structure: Structure, count: int, request: Sequence[str]
-    ) -> Division:
+    ) -> DividedProgram:
         """The division into `count` stages (`forward_stages`). Raises DistIRError."""
         forward = forward_stages(structure, count, request)
-        placer = Placer(structure, forward)
+        placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
-        return Division(
+        return DividedProgram(
             module, structure, placer.stages, Homes(structure, placer.stages)
         )
 
-    def with_micro_batches(self, count: int) -> Division:
+    def with_micro_batches(self, count: int) -> DividedProgram:
         """The same for another number of micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
@@ -70,7 +70,7 @@ class Division:
         return ops
 
 
-def _postpone(structure: Structure, placer: Placer) -> None:
+def _postpone(structure: Structure, placer: StagePlacer) -> None:
     """
     Ops on gradients alone that are linear may as well come after the micro-batches, on
     their sum: once instead of for each. So do those of one operand, and those that would

@@ -12,14 +12,18 @@ from distir.pipelining import Action, Phase, Schedule, global_steps
 from distir.program import return_op
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.fold import Fold
-from distir.transforms.pipelines.functions import FunctionBuilder, Group, StageFunction
+from distir.transforms.pipelines.functions import (
+    StageFunction,
+    StageFunctionBuilder,
+    StageOps,
+)
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
-from distir.transforms.pipelines.values import Values
+from distir.transforms.pipelines.values import MicroBatchValues
 
-Groups = Mapping[tuple[int, Phase], Group]
+Groups = Mapping[tuple[int, Phase], StageOps]
 
 
 class Emitter:
@@ -47,8 +51,8 @@ class Emitter:
         self.groups = groups
         self.homes = homes
         self.meshes = meshes
-        self.values = Values(structure, fold, asynchronous=asynchronous)
-        self._functions: dict[tuple[Group, tuple[SSAValue, ...]], StageFunction] = {}
+        self.values = MicroBatchValues(structure, fold, asynchronous=asynchronous)
+        self._functions: dict[tuple[StageOps, tuple[SSAValue, ...]], StageFunction] = {}
         # Per function its operands that are the same for all micro-batches.
         self._common: dict[StageFunction, list[SSAValue | None]] = {}
         self._consumers = self._find_consumers()
@@ -176,13 +180,13 @@ class Emitter:
         return before and over_time(value).kind == "whole"
 
     def _stage_function(
-        self, group: Group, added: tuple[SSAValue, ...]
+        self, group: StageOps, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         key = (group, added)
         if key not in self._functions:
             name = group.name if not added else f"{group.name}_accumulate"
             name = self.fold.free_name(name)
-            builder = FunctionBuilder(
+            builder = StageFunctionBuilder(
                 self.structure, self.fold, group, self._mesh(group.stage), added
             )
             function, self._functions[key] = builder.build(name)

@@ -24,7 +24,7 @@ ACCUMULATE = {"sum": "Add", "max": "Max", "min": "Min"}
 
 
 @dataclass(eq=False)
-class Group:
+class StageOps:
     """
     The ops that one stage runs in one phase of a micro-batch, in program order.
 
@@ -46,9 +46,11 @@ class Group:
         return list(dict.fromkeys((*self.passed, *self.collected)))
 
     @staticmethod
-    def of(name: str, stage: int, ops: Sequence[Operation], kinds: Structure) -> Group:
+    def of(
+        name: str, stage: int, ops: Sequence[Operation], kinds: Structure
+    ) -> StageOps:
         """The group of these ops, with the results that something else needs."""
-        group, own = Group(name, stage, ops), set(ops)
+        group, own = StageOps(name, stage, ops), set(ops)
         for value in (r for op in ops for r in op.results):
             outside = {u.operation for u in value.uses} - own
             after = [
@@ -76,14 +78,14 @@ class StageFunction:
     numbered: bool
 
 
-class FunctionBuilder:
+class StageFunctionBuilder:
     """Builds the function of a group on its stage's mesh."""
 
     def __init__(
         self,
         structure: Structure,
         fold: Fold,
-        group: Group,
+        group: StageOps,
         mesh: str,
         added: Sequence[SSAValue],
     ):

@@ -139,7 +139,7 @@ def _requested(
     return starts
 
 
-class Placer:
+class StagePlacer:
     """
     Places the ops that are not forward: where what they need is already.
 

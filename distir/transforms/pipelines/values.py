@@ -29,7 +29,7 @@ from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
 
 
-class Values:
+class MicroBatchValues:
     """
     Finds values, and adds ops to `block` that bring them where they are needed.
 

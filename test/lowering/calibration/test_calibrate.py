@@ -13,7 +13,7 @@ from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.profiles.files import load_profile
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
-from distir.lowering.calibration import Machine, Settings, calibrate
+from distir.lowering.calibration import MeasuredMachine, Settings, calibrate
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.probe import Probe, Prober
@@ -51,11 +51,11 @@ def formula_timer(probes: Sequence[Probe]) -> tuple[list[float], str, int]:
 
 
 @pytest.fixture(scope="module")
-def machine() -> Machine:
+def machine() -> MeasuredMachine:
     return calibrate(Settings(), lambda line: None, formula_timer)
 
 
-def test_figures_of_the_machine_are_found(machine: Machine) -> None:
+def test_figures_of_the_machine_are_found(machine: MeasuredMachine) -> None:
     table = machine.ops["f32"]
     for name, figures in {**SPEEDS, "onnx.Sub": OTHERS}.items():
         assert table[name].figures.overhead == pytest.approx(figures.overhead, abs=1e-9)
@@ -65,7 +65,7 @@ def test_figures_of_the_machine_are_found(machine: Machine) -> None:
     assert max(r.largest for r in machine.residuals) < 1e-3
 
 
-def test_files_round_trip(machine: Machine, tmp_path: Path) -> None:
+def test_files_round_trip(machine: MeasuredMachine, tmp_path: Path) -> None:
     """The written profile and cluster are what `simulate` reads, and say the same."""
     profile, cluster = tmp_path / "p.json", tmp_path / "c.mlir"
     profile.write_text(json.dumps(machine.profile_json()))
@@ -78,7 +78,7 @@ def test_files_round_trip(machine: Machine, tmp_path: Path) -> None:
     assert "an abacus" in cluster.read_text()
 
 
-def test_predictions_are_the_measurements(machine: Machine) -> None:
+def test_predictions_are_the_measurements(machine: MeasuredMachine) -> None:
     """A program of measured ops takes what they took; so does each collective."""
     probes = [
         p

@@ -126,7 +126,7 @@ class Summaries:
         """Executes the function on memory of its own."""
         mesh = compiled.mesh
         assert mesh is not None
-        machine = _Recorder(self.meshes, self)
+        machine = _TimelineRecorder(self.meshes, self)
         machine.constants = outer.constants
         where = slice(mesh, mesh + 1)
         buffers = [Buffer(where, size) for size in pattern.sizes]
@@ -161,7 +161,7 @@ class Summaries:
         )
 
 
-class _Recorder(Machine):
+class _TimelineRecorder(Machine):
     """
     A machine that writes down what happens to the clocks of one mesh instead of changing
     them. A value on its way has in `arrival` the number of its collective.
