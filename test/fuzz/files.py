@@ -24,7 +24,7 @@ from distir.hardware import FOLDER
 from fuzz.damage import mutated_bytes, mutated_text
 from fuzz.onnx_models import models, mutated_model
 
-EXAMPLES = 150
+EXAMPLES = 100
 """Of a round."""
 
 FILECHECK = Path(__file__).parent.parent / "filecheck"

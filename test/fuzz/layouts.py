@@ -13,7 +13,7 @@ from fuzz.equality import assert_same
 from fuzz.lockstep import run_ranks
 from fuzz.programs import any_program, distributed
 
-EXAMPLES = 40
+EXAMPLES = 20
 """Of a round."""
 
 

@@ -254,6 +254,8 @@ class Rank:
                 if op.is_asynchronous:
                     return [arriving]
                 return [(yield from self._wait(arriving, op))]
+            case collective.CoordinateOp():
+                return [np.array(op.index.value.data, np.int64)]
             case _:
                 return list(self.interpreter.run_op(op, tuple(inputs)))
 

@@ -31,7 +31,7 @@ from fuzz.mutations import mutated
 from fuzz.programs import any_program, distributed
 from fuzz.training import distribute
 
-EXAMPLES = 25
+EXAMPLES = 12
 """Of a round."""
 
 MUTANTS = 8

@@ -92,7 +92,7 @@ def _other_layout(draw: Draw, value: SSAValue, module: ModuleOp) -> Layout | Non
     if layout is None or not isinstance(type_, TensorType):
         return None
     known = meshes(module)
-    mesh = _pick(draw, list(known.values()))
+    mesh = _pick(draw, [mesh for mesh in known.values() if mesh.axes])
     if mesh is None:
         return None
     rank = type_.get_num_dims()
@@ -351,7 +351,7 @@ def insert_communication(draw: Draw, module: ModuleOp) -> str | None:
         return None
     layout = _other_layout(draw, value, module) if draw(st.booleans()) else None
     type_ = value.type if layout is None else with_layout(value.type, layout)
-    axes = [a for mesh in meshes(module).values() for a, _ in mesh.axes]
+    axes = [*(a for mesh in meshes(module).values() for a, _ in mesh.axes), "d"]
     kind = draw(st.sampled_from([*KINDS, None]))
     op: Operation
     if kind is None:
@@ -404,11 +404,11 @@ def change_mesh(draw: Draw, module: ModuleOp) -> str | None:
     kind = draw(st.integers(0, 3))
     if kind == 0:
         devices = draw(st.permutations(devices))
-    elif kind == 1:
+    elif kind == 1 and devices:
         devices[0] = draw(st.sampled_from([devices[-1], 99, 0]))
     elif kind == 2:
         axes = draw(st.permutations(axes))
-    else:
+    elif axes:
         index = draw(st.integers(0, len(axes) - 1))
         axes[index] = (axes[index][0], draw(st.sampled_from([1, 2, 3, 4])))
     try:

@@ -136,12 +136,17 @@ def _watch(seconds: int) -> None:
 
 def describe_error(error: BaseException) -> tuple[str, str]:
     """An error's message and the innermost places in this repository."""
-    notes = [n for n in getattr(error, "__notes__", []) if "generating" not in n]
-    text = " ".join(f"{type(error).__name__}: {error} {' '.join(notes)}".split())
+    # Not the whole programs that xDSL adds, nor what Hypothesis does.
+    notes = [
+        note[:1000]
+        for note in getattr(error, "__notes__", [])
+        if "builtin.module" not in note[:200] and "generating" not in note
+    ]
+    text = f"{type(error).__name__}: {str(error)[:800]} {' '.join(notes)}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "/distir/" in f.filename or "/fuzz/" in f.filename]
     places = [f"{Path(f.filename).name}:{f.lineno}" for f in own[-3:]]
-    return text[:1500], " < ".join(reversed(places))
+    return " ".join(text.split()), " < ".join(reversed(places))
 
 
 def limit_memory() -> None:

@@ -27,7 +27,7 @@ from fuzz.equality import assert_same
 from fuzz.lockstep import run_ranks
 from fuzz.models import built_model, differentiate, layered_model
 
-EXAMPLES = 15
+EXAMPLES = 6
 """Of a round."""
 
 BACKWARD = sorted(SCHEDULES.keys() - {"forward"})
