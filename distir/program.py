@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import count
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    BytesAttr,
     DictionaryAttr,
     FunctionType,
     ModuleOp,
@@ -233,8 +235,15 @@ def set_argument_attributes(
 
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
-    """The string under that name, or None."""
+    """
+    The string under that name, or None. Raises DistIRError for bytes that are no text.
+    """
     attr = attributes.get(name)
+    if isinstance(attr, BytesAttr):  # what plain xDSL reads letters outside of ASCII as
+        try:
+            return attr.data.decode()
+        except UnicodeDecodeError as error:
+            raise DistIRError(f"the attribute {name} = {attr} is no text") from error
     return attr.data if isinstance(attr, StringAttr) else None
 
 
@@ -295,6 +304,25 @@ def updated_arguments(function: FuncOp) -> dict[int, int]:
             )
         found[i] = names[name]
     return found
+
+
+_HINT = re.compile(r"[A-Za-z_$.-][\w$.-]*", re.ASCII)
+
+
+def name_hint(name: str) -> str | None:
+    """
+    What to call an SSA value that has this name in the source model: the name itself, or
+    as much of its last part as SSA names can have; None where nothing is left. A hint is
+    a label and tells nothing: what a value is called in the source says `dist.name`.
+    """
+    hint = name
+    if not _HINT.fullmatch(hint):
+        last = re.split("/|::", name)[-1]
+        hint = re.sub(r"\W+", "_", last, flags=re.ASCII).strip("_")
+        # Digits alone would be what a printer gives to values without a name.
+        if hint[:1].isdigit() and not hint.isdigit():
+            hint = f"_{hint}"
+    return hint if _HINT.fullmatch(hint) else None
 
 
 def scope_of(op: Operation) -> str:

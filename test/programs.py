@@ -11,11 +11,10 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 
 from distir.dialects import get_all_dialects
-from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS, OnnxOp
 from distir.dialects.onnx_values import type_from_proto, type_to_proto
+from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.program import argument_names, argument_roles, entry_function
-
-_OPSETS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 
 
 def parse(text: str) -> ModuleOp:
@@ -72,6 +71,6 @@ def inferred_types(op: OnnxOp) -> list[object]:
             for n, v in present
             if isinstance(v.owner, Operation) and v.owner.name == "onnx.Constant"
         },
-        opset_imports=_OPSETS,
+        opset_imports=OPSET_IMPORTS,
     )
     return [type_from_proto(found[o]) for o in outputs]

@@ -65,3 +65,16 @@ def test_every_dialect_pass_and_target_loads():
         assert set(ours) <= set(listed)
         for name, load in ours.items():
             assert load().name == name
+
+
+def test_xdsl_opt_keeps_names_outside_of_ascii(tmp_path: Path):
+    text = TWO_DEVICES.replace(
+        "%x: tensor<4x8xf32> {", '%x: tensor<4x8xf32> {dist.name = "dénse", '
+    )
+    # Printed once, as bytes, which plain xDSL does not read as text again.
+    printed = tmp_path / "printed.mlir"
+    printed.write_text(xdsl_opt(write_program(tmp_path / "m.mlir", text)).stdout)
+    assert '"d\\C3\\A9nse"' in printed.read_text()
+    done = xdsl_opt(printed, "-p", "propagate-sharding,partition", "-t", "torch")
+    assert done.returncode == 0, done.stderr
+    assert "'dénse'" in done.stdout

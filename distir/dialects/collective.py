@@ -29,7 +29,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.ir import Attribute, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     ParsePropInAttrDict,
@@ -83,6 +83,11 @@ class CollectiveOp(IRDLOperation):
 
     NEEDED: ClassVar[tuple[str, ...]] = ()
     """Properties that the per-rank form of this op must have."""
+
+    PER_RANK: ClassVar[tuple[str, ...]] = (
+        *("group", "reduction", "dim", "run", "split_dim", "split_run", "root"),
+    )
+    """Properties of the per-rank form alone; layouts say what they do."""
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = False
     """Whether devices can go on while this op runs."""
@@ -158,7 +163,13 @@ class CollectiveOp(IRDLOperation):
             raise VerifyException(f"{self.name} runs over no axis")
         if len(set(self.axis_names)) != len(self.axis_names):
             raise VerifyException(f"{self.name} names an axis twice")
+        before, after = layout_of(self.source), layout_of(self.result)
         if self.is_per_rank:
+            if before is not None or after is not None:
+                raise VerifyException(
+                    f"{self.name} is in per-rank form (it has a group), but its types have "
+                    f"layouts, from which follows who takes part; remove `group`"
+                )
             for name in self.NEEDED:
                 if name not in self.properties:
                     raise VerifyException(
@@ -167,7 +178,12 @@ class CollectiveOp(IRDLOperation):
             if self.is_asynchronous:
                 _require_waits(self.result)
             return
-        before, after = layout_of(self.source), layout_of(self.result)
+        extra = [name for name in self.PER_RANK if name in self.properties]
+        if extra:
+            raise VerifyException(
+                f"{self.name} has `{extra[0]}`, which belongs to the per-rank form; in a "
+                f"distributed program it follows from the layouts, so remove it"
+            )
         if before is None or after is None:
             raise VerifyException(
                 f"{self.name} needs a #dist.layout on both sides, or a `group`"
@@ -444,6 +460,17 @@ class CoordinateOp(IRDLOperation):
             result_types=[TensorType(i64, [])],
         )
 
+    def verify_(self) -> None:
+        if self.result.type != TensorType(i64, []):
+            raise VerifyException(
+                f"{self.name} belongs to the per-rank form and gives a tensor<i64>, got "
+                f"{self.result.type}"
+            )
+        if not self.axes.data or self.index.value.data < 0:
+            raise VerifyException(
+                f"{self.name} needs an axis and an index that is not negative"
+            )
+
 
 class _Transfer(IRDLOperation):
     """What ops between two ranks share (per-rank form only)."""
@@ -501,6 +528,13 @@ class RecvOp(_Transfer):
         super().verify_()
         if self.is_asynchronous:
             _require_waits(self.result)
+
+
+def is_per_rank(op: Operation) -> bool:
+    """Whether an op belongs to the program of one rank."""
+    if isinstance(op, CollectiveOp):
+        return op.is_per_rank
+    return isinstance(op, _Transfer | CoordinateOp)
 
 
 def _require_waits(arriving: SSAValue) -> None:

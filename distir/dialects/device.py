@@ -38,6 +38,9 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, NoTerminator, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
+MOST_DEVICES = 1 << 17
+"""How many devices a cluster may have, so that a slip of the pen does not fill memory."""
+
 
 @irdl_attr_definition
 class AxesAttr(Data[tuple[tuple[str, int], ...]]):
@@ -70,23 +73,30 @@ class AxesAttr(Data[tuple[tuple[str, int], ...]]):
 class DeviceIdsAttr(Data[tuple[int, ...]]):
     """
     An ordered list of device ids. Ranges are written `first to past_the_end` with an
-    optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`.
+    optional stride: `[0 to 8]`, `[0 to 16 step 2, 1]`. At most `MOST_DEVICES` of them.
     """
 
     name = "device.ids"
 
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> tuple[int, ...]:
+        count = 0
+
         def ids() -> Sequence[int]:
+            nonlocal count
             first = parser.parse_integer(allow_negative=False)
-            if parser.parse_optional_keyword("to") is None:
-                return (first,)
-            end = parser.parse_integer(allow_negative=False)
-            step = 1
-            if parser.parse_optional_keyword("step") is not None:
-                step = parser.parse_integer(allow_negative=False)
+            end, step = first + 1, 1
+            if parser.parse_optional_keyword("to") is not None:
+                end = parser.parse_integer(allow_negative=False)
+                if parser.parse_optional_keyword("step") is not None:
+                    step = parser.parse_integer(allow_negative=False)
             if step == 0 or end <= first:
                 parser.raise_error("a range of devices must contain a device")
+            count += (end - first + step - 1) // step
+            if count > MOST_DEVICES:
+                parser.raise_error(
+                    f"these are {count} devices; there may be at most {MOST_DEVICES}"
+                )
             return range(first, end, step)
 
         parts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, ids)

@@ -6,10 +6,12 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
   `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
-  and, in a sequential program, `dist.layout` (a requested layout);
+  and, in a sequential program, `dist.layout` (a requested layout); on a parameter,
+  `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (text);
 - on results: `dist.name`, and `dist.updates`, the name of the argument that the result
   replaces in the next step;
-- on any op: `scope`, the dotted path of the source module it came from, and, in an
+- on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
+- on any op: `dist.doubt`, why no gradient can flow through it (text), and `scope`, the dotted path of the source module it came from, and, in an
   annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`;
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
   they are computed instead of where they are used, `dist.reduce_late` that partial sums
@@ -44,6 +46,9 @@ ROLE = "dist.role"
 NAME = "dist.name"
 UPDATES = "dist.updates"
 LAYOUT = "dist.layout"
+FROZEN = "dist.frozen"
+DOUBT = "dist.doubt"
+STOP_GRADIENT = "dist.stop_gradient"
 SCOPE = "scope"
 OPERAND_LAYOUTS = "dist.operand_layouts"
 RESULT_LAYOUTS = "dist.result_layouts"
@@ -127,11 +132,13 @@ class Layout:
         """This layout with other axes on one dimension of a tensor of that rank."""
         dims = list(self.full_dims(rank))
         dims[index] = tuple(shards)
-        return replace(self, dims=tuple(dims))
+        # As `replace`, which takes its time.
+        return Layout(self.mesh, tuple(dims), self.partial)
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
         """This layout once the partial values over `axes` have been reduced."""
-        return replace(self, partial=tuple(p for p in self.partial if p[0] not in axes))
+        kept = tuple(p for p in self.partial if p[0] not in axes)
+        return Layout(self.mesh, self.dims, kept)
 
     def __str__(self) -> str:
         text = f"<@{self.mesh}"

@@ -21,20 +21,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import onnx.defs
 from onnx import helper
 from onnx.defs import OpSchema
-from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DenseArrayBase,
-    FloatAttr,
-    IntegerAttr,
-    StringAttr,
-    f32,
-    i64,
-)
-from xdsl.ir import Attribute, Dialect, Operation, SSAValue, TypeAttribute
+from xdsl.dialects.builtin import DenseArrayBase, i64
+from xdsl.ir import Attribute, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     AnyAttr,
     IRDLOperation,
@@ -50,23 +41,21 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.onnx_attributes import (
+    attribute_from_python,
+    attribute_to_python,
+    decoded,
+    verify_attribute,
+)
+from distir.dialects.onnx_inference import check_types
 from distir.dialects.onnx_values import (
     ElementType,
     OptionalType,
     SequenceType,
     TensorAttr,
-    constant_attr,
-    constant_value,
 )
+from distir.dialects.onnx_versions import DOMAIN_VERSIONS
 
-OPSET = 28
-"""The opset whose operators this dialect holds; the importer converts to it."""
-
-DOMAIN_VERSIONS: dict[str, int] = {
-    "": OPSET,
-    "ai.onnx.ml": 5,
-    "ai.onnx.preview.training": 1,
-}
 _DOMAIN_PREFIX = {"": "", "ai.onnx.ml": "ml.", "ai.onnx.preview.training": "training."}
 
 _AttrType = OpSchema.AttrType
@@ -164,7 +153,7 @@ class OnnxOp(IRDLOperation):
             return attribute_to_python(attr)
         proto = self.SCHEMA.attributes[name].default_value
         if proto.type:
-            return _decoded(helper.get_attribute_value(proto))
+            return decoded(helper.get_attribute_value(proto))
         return default
 
     def onnx_attributes(self) -> dict[str, Any]:
@@ -196,7 +185,8 @@ class OnnxOp(IRDLOperation):
             )
         for name, attr in self.properties.items():
             if name != OMITTED:
-                _verify_attribute(self.name, schema.attributes[name], attr)
+                verify_attribute(self.name, schema.attributes[name], attr)
+        check_types(self)
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -271,76 +261,6 @@ def _span(low: int, high: int) -> str:
     if high >= 2**31 - 1:
         return f"at least {low}"
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, list | tuple):
-        return [_decoded(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
-
-
-def attribute_from_python(schema: OpSchema.Attribute, value: Any) -> Attribute:
-    """The xDSL attribute for the Python value of an ONNX attribute."""
-    match schema.type:
-        case _AttrType.INT:
-            return IntegerAttr(int(value), i64)
-        case _AttrType.FLOAT:
-            return FloatAttr(float(np.float32(value)), f32)
-        case _AttrType.STRING:
-            return StringAttr(_decoded(value))
-        case _AttrType.INTS:
-            return ArrayAttr([IntegerAttr(int(v), i64) for v in value])
-        case _AttrType.FLOATS:
-            return ArrayAttr([FloatAttr(float(np.float32(v)), f32) for v in value])
-        case _AttrType.STRINGS:
-            return ArrayAttr([StringAttr(_decoded(v)) for v in value])
-        case _AttrType.TENSOR:
-            return constant_attr(value)
-        case _:
-            raise ValueError(f"ONNX attributes of type {schema.type} are not supported")
-
-
-def attribute_to_python(attr: Attribute) -> Any:
-    """Python data for the xDSL attribute of an ONNX attribute."""
-    match attr:
-        case IntegerAttr() | FloatAttr():
-            return attr.value.data
-        case StringAttr():
-            return attr.data
-        case ArrayAttr():
-            return [attribute_to_python(a) for a in attr.data]
-        case TypeAttribute():
-            return attr
-        case _:
-            return constant_value(attr)
-
-
-_EXPECTED: dict[Any, tuple[type[Attribute], str]] = {
-    _AttrType.INT: (IntegerAttr, "an integer"),
-    _AttrType.FLOAT: (FloatAttr, "a float"),
-    _AttrType.STRING: (StringAttr, "a string"),
-    _AttrType.INTS: (ArrayAttr, "a list of integers"),
-    _AttrType.FLOATS: (ArrayAttr, "a list of floats"),
-    _AttrType.STRINGS: (ArrayAttr, "a list of strings"),
-}
-_ELEMENT = {
-    _AttrType.INTS: IntegerAttr,
-    _AttrType.FLOATS: FloatAttr,
-    _AttrType.STRINGS: StringAttr,
-}
-
-
-def _verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) -> None:
-    if schema.type not in _EXPECTED:
-        return
-    kind, words = _EXPECTED[schema.type]
-    fits = isinstance(attr, kind)
-    if fits and isinstance(attr, ArrayAttr):
-        fits = all(isinstance(a, _ELEMENT[schema.type]) for a in attr.data)
-    if not fits:
-        raise VerifyException(f"{owner}: attribute {schema.name!r} must be {words}")
 
 
 def _define(schema: OpSchema) -> type[OnnxOp]:

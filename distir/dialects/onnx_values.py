@@ -194,12 +194,11 @@ def constant_value(attr: Attribute) -> npt.NDArray[Any]:
         return numpy_helper.to_array(TensorProto.FromString(attr.data))
     if not isinstance(attr, DenseIntOrFPElementsAttr):
         raise ValueError(f"{attr} is not a constant tensor")
-    shape = attr.get_shape()
+    # The attribute holds every element, little-endian; true has all bits set.
     dtype = numpy_dtype(attr.get_element_type())
-    values = np.array(list(attr.iter_values()), dtype=dtype)
-    if values.size == 1:
-        return np.full(shape, values[0], dtype=dtype)
-    return values.reshape(shape)
+    stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype.newbyteorder("<")
+    values = np.frombuffer(attr.data.data, stored).astype(dtype)
+    return values.reshape(attr.get_shape())
 
 
 def type_from_proto(proto: onnx.TypeProto) -> TypeAttribute:

@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, OpResult, SSAValue
 from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
+from distir.dialects.dist import STOP_GRADIENT
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_values import onnx_element_type
 
@@ -29,7 +30,7 @@ def canonicalize(module: ModuleOp) -> None:
     for function in module.body.block.ops:
         if isinstance(function, FuncOp):
             for op in list(function.body.block.ops):
-                if isinstance(op, _Identity):
+                if isinstance(op, _Identity) and STOP_GRADIENT not in op.attributes:
                     remove_identity(op)
                 elif isinstance(op, _CastLike):
                     cast_like_to_cast(op)

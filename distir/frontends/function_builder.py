@@ -24,7 +24,7 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
-from distir.program import set_argument_attributes
+from distir.program import name_hint, set_argument_attributes
 
 DTYPES: dict[str, TypeAttribute] = {
     "f16": Float16Type(),
@@ -70,7 +70,7 @@ class FunctionBuilder:
     ) -> SSAValue:
         """A new last argument. One without a role is an intermediate value."""
         value = self.block.insert_arg(self.type(shape, element), len(self.block.args))
-        value.name_hint = name.replace(".*", "")
+        value.name_hint = name_hint(name.replace(".*", ""))
         attributes: dict[str, Attribute] = {}
         if role is not None:
             attributes = {ROLE: StringAttr(role), NAME: StringAttr(name)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ class ImportedModel:
     - `module`: a sequential program with the entry function `@main`.
     - `weights`: the value of every argument with the role `parameter` or `constant`, by
       `dist.name`. Weights in external-data files are mapped, not read.
+    - `guessed`: the names of parameters of which only their use tells that they are.
     """
 
     module: ModuleOp
     weights: Mapping[str, npt.NDArray[Any]]
+    guessed: Sequence[str] = ()
 
     def save(self, path: str | Path) -> None:
         """

@@ -2,16 +2,14 @@
 ONNX models as sequential programs.
 
 The graph becomes `@main`, its nodes one op each, in order. Graph inputs and weights are
-arguments: an initializer of floats is a `parameter`, or a `constant` where the exporter
-says that it is a buffer; large constants are `constant` arguments too; everything small
-is an `onnx.Constant`. Dimensions that the types do not tell stay dynamic: `fold-shapes`
+arguments: `weight_roles` says which initializers of floats are parameters; other large
+constants are `constant` arguments, everything small is an `onnx.Constant`. Dimensions that the types do not tell stay dynamic: `fold-shapes`
 resolves them.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +23,17 @@ from onnx import (
     helper,
     numpy_helper,
 )
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    ModuleOp,
+    StringAttr,
+    UnitAttr,
+)
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
-from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE, SCOPE, STOP_GRADIENT
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import (
     element_type_of_dtype,
@@ -47,10 +51,12 @@ from distir.frontends.onnx_file import (
     tensor_value,
 )
 from distir.frontends.onnx_names import domain_of, node_name
-from distir.frontends.onnx_prepare import LARGE, prepare, value_infos
+from distir.frontends.onnx_prepare import LARGE, prepare
 from distir.frontends.onnx_scopes import node_scope
 from distir.frontends.onnx_types import TypeInference
-from distir.program import ENTRY, set_argument_attributes
+from distir.frontends.torch_metadata import is_detach, lost_detach
+from distir.frontends.weight_roles import WeightRoles
+from distir.program import ENTRY, name_hint, set_argument_attributes
 
 Array = npt.NDArray[Any]
 
@@ -62,16 +68,25 @@ _FLOATS = frozenset(
         TensorProto.DOUBLE,
     )
 )
-_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+_LOST_DETACH = (
+    "PyTorch's exporter removed a detach() here, so that its gradients are not those of "
+    "PyTorch; export with torch.onnx.export(..., dynamo=True, optimize=False)"
+)
 
 
 def import_onnx(
-    source: str | Path | ModelProto, dims: Mapping[str, int] | None = None
+    source: str | Path | ModelProto,
+    dims: Mapping[str, int] | None = None,
+    *,
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
 ) -> ImportedModel:
     """
     The program in an ONNX file, or in a model whose data is all inside it. `dims` gives
     sizes to dynamic dimensions of the inputs, by their name or as `INPUT.POSITION`.
-    Raises DistIRError.
+    `trainable` and `frozen` are patterns of names of weights, such as `*.bias`, which say
+    what is trained where the file says something else or nothing; where both match, a
+    weight is trained. Raises DistIRError.
     """
     if isinstance(source, ModelProto):
         model, folder = source, None
@@ -79,16 +94,22 @@ def import_onnx(
         model, folder = load_model(source), Path(source).parent
     check_text(model)
     embed_attribute_tensors(model, folder)
-    return _Importer(model, folder, dims or {}).run()
+    return _Importer(model, folder, dims or {}, trainable, frozen).run()
 
 
 class _Importer:
     """Builds `@main` of one model."""
 
-    def __init__(self, model: ModelProto, folder: Path | None, dims: Mapping[str, int]):
+    def __init__(
+        self,
+        model: ModelProto,
+        folder: Path | None,
+        dims: Mapping[str, int],
+        trainable: Sequence[str],
+        frozen: Sequence[str],
+    ):
         self.initializers = {t.name: t for t in model.graph.initializer}
         self.sparse = {s.values.name: s for s in model.graph.sparse_initializer}
-        self.infos = value_infos(model.graph)
         self.folder = folder
         prepared = prepare(model)
         self.graph = prepared.graph
@@ -99,10 +120,28 @@ class _Importer:
         ]
         self.inputs, symbols = bind_inputs(inputs, dims)
         self.inference = TypeInference(prepared, symbols)
+        self.roles = WeightRoles(
+            model.graph,
+            self.graph,
+            self._float_weights(),
+            trainable,
+            frozen,
+            is_traced=model.producer_name == "pytorch",
+        )
         self.block = Block()
         self.values: dict[str, SSAValue] = {}
         self.attributes: list[dict[str, Attribute]] = []
         self.weights: dict[str, Array] = {}
+
+    def _float_weights(self) -> list[str]:
+        """The names of what may be trained."""
+        names = [t.name for t in self.initializers.values() if t.data_type in _FLOATS]
+        names += [s for s, t in self.sparse.items() if t.values.data_type in _FLOATS]
+        read = {name for node in self.graph.node for name in node.input}
+        read |= {output.name for output in self.graph.output}
+        held = set(names)
+        names += [n.output[0] for n in self.graph.node if _is_other_name(n, held)]
+        return [name for name in names if name in read]
 
     def run(self) -> ImportedModel:
         for name, type_ in self.inputs.items():
@@ -141,7 +180,7 @@ class _Importer:
         )
         module = ModuleOp([function])
         canonicalize(module)
-        return ImportedModel(module, self.weights)
+        return ImportedModel(module, self.weights, self.roles.guessed)
 
     def _argument(self, name: str, type_: Attribute, role: str) -> None:
         value = self.block.insert_arg(type_, len(self.block.args))
@@ -153,6 +192,17 @@ class _Importer:
         element = element_type_of_dtype(array.dtype)
         self._argument(name, tensor_type(array.shape, element), role)
         self.weights[name] = array
+
+    def _float_weight(self, name: str, array: Array) -> None:
+        found = self.roles.of(name, array.ndim, array.size)
+        if found.role == "literal":
+            self._constant(name, array)
+            return
+        self._weight(name, array, found.role)
+        if found.frozen:
+            self.attributes[-1][FROZEN] = UnitAttr()
+        if found.doubt is not None:
+            self.attributes[-1][DOUBT] = StringAttr(found.doubt)
 
     def _constant(self, name: str, array: Array, scope: str = "") -> None:
         element = element_type_of_dtype(array.dtype)
@@ -186,18 +236,12 @@ class _Importer:
             array = tensor_value(self.initializers[name], self.folder)
             element = self.initializers[name].data_type
         self._known(name, array)
-        if element in _FLOATS and (array.ndim > 0 or "." in name):
-            self._weight(name, array, self._role(name))
+        if element in _FLOATS:
+            self._float_weight(name, array)
         elif array.size > LARGE and array.dtype.kind != "O":
             self._weight(name, array, "constant")
         else:
             self._constant(name, array)
-
-    def _role(self, name: str) -> str:
-        """A buffer is a constant if the exporter says so; else floats are trained."""
-        info = self.infos.get(name)
-        kinds = [p.value for p in info.metadata_props if p.key == _KIND] if info else []
-        return "constant" if kinds and kinds[0] != "PARAMETER" else "parameter"
 
     def _node(self, node: NodeProto) -> None:
         absent = [n for n in node.input if n and n not in self.values]
@@ -208,24 +252,12 @@ class _Importer:
             )
         if node.op_type == "Constant" and not domain_of(node):
             self._constant_node(node)
-        elif self._restores_parameter(node):
+        elif _is_other_name(node, self.weights):
             array = self.weights[node.input[0]]
             self._known(node.output[0], array)
-            self._weight(node.output[0], array, "parameter")
+            self._float_weight(node.output[0], array)
         else:
             self._compute_node(node)
-
-    def _restores_parameter(self, node: NodeProto) -> bool:
-        """
-        The older exporter merges parameters that happen to have equal values and gives
-        the others as `Identity` of the first, under their own names.
-        """
-        return (
-            node.op_type == "Identity"
-            and node.input[0] in self.weights
-            and "." in node.output[0]
-            and "/" not in node.output[0]
-        )
 
     def _constant_node(self, node: NodeProto) -> None:
         name, array = node.output[0], constant_node_value(node)
@@ -240,13 +272,12 @@ class _Importer:
         types = self.inference.infer(node)
         while types and not node.output[len(types) - 1]:
             types.pop()
-        scope = node_scope(node)
         try:
             op = op_type.build_op(
                 [self.values[n] if n else None for n in node.input],
                 [type_from_proto(t) for t in types],
                 {a.name: attribute_value(a) for a in node.attribute},
-                {SCOPE: StringAttr(scope)} if scope else None,
+                _notes(node),
             )
         except (ValueError, KeyError) as error:
             raise DistIRError(
@@ -259,12 +290,29 @@ class _Importer:
                 self.values[output] = result
 
 
-def name_hint(name: str) -> str | None:
-    """An SSA name for an ONNX value name, or None."""
-    if SSAValue.is_valid_name(name):
-        return name
-    hint = re.sub(r"\W+", "_", name.split("/")[-1].split("::")[-1]).strip("_")
-    return hint if SSAValue.is_valid_name(hint) else None
+def _is_other_name(node: NodeProto, weights: Container[str]) -> bool:
+    """
+    The older exporter merges parameters that happen to have equal values and gives the
+    others as `Identity` of the first, under their own names.
+    """
+    return (
+        node.op_type == "Identity"
+        and node.input[0] in weights
+        and "." in node.output[0]
+        and "/" not in node.output[0]
+    )
+
+
+def _notes(node: NodeProto) -> dict[str, Attribute]:
+    """What the node's metadata tell: the module it came from, and where gradients end."""
+    found: dict[str, Attribute] = {}
+    if scope := node_scope(node):
+        found[SCOPE] = StringAttr(scope)
+    if is_detach(node):
+        found[STOP_GRADIENT] = UnitAttr()
+    elif lost_detach(node):
+        found[DOUBT] = StringAttr(_LOST_DETACH)
+    return found
 
 
 def attribute_value(attribute: AttributeProto) -> Any:

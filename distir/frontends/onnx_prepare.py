@@ -20,7 +20,8 @@ from onnx import (
 )
 from onnx.defs import OpSchema
 
-from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OPSET
+from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET
 from distir.errors import DistIRError
 from distir.frontends.onnx_bodies import expand_bodies
 from distir.frontends.onnx_file import is_external

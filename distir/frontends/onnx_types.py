@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import onnx
 from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
     TypeProto,
     defs,
-    shape_inference,
 )
 
-from distir.dialects.onnx import DOMAIN_VERSIONS
+from distir.dialects.onnx_inference import INFERENCE_ERRORS, infer_node
+from distir.dialects.onnx_versions import DOMAIN_VERSIONS
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name
 from distir.frontends.onnx_prepare import value_infos
-from distir.interpreters.types import INFERENCE_ERRORS
-
-_OPSETS = [onnx.helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 
 
 class TypeInference:
@@ -54,9 +50,7 @@ class TypeInference:
         inputs = {n: self.types[n] for n in named.input if n}
         data = {n: self.known[n] for n in named.input if n in self.known}
         try:
-            found = shape_inference.infer_node_outputs(
-                schema, named, inputs, data, opset_imports=_OPSETS
-            )
+            found = infer_node(schema, named, inputs, data)
         except INFERENCE_ERRORS as error:
             raise DistIRError(
                 f"{node_name(node)} cannot take these operands: {error}; "

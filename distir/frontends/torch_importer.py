@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, UnitAttr
 
-from distir.dialects.dist import NAME, ROLE
-from distir.errors import DistIRError
+from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
+from distir.errors import DistIRError, listed
 from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
+from distir.frontends.weight_roles import UNKNOWN, matching
 from distir.program import (
     argument_attributes,
     entry_function,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 Exporter = Literal["dynamo", "torchscript"]
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
 
+_UNKNOWN = StringAttr(UNKNOWN)
+
 
 def import_torch(
     module: torch.nn.Module,
@@ -39,13 +42,16 @@ def import_torch(
     *,
     exporter: Exporter = "dynamo",
     training: bool = False,
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
 ) -> ImportedModel:
     """
     The inference program of a module for inputs of the shapes of `args` and `kwargs`.
     With `training` what `differentiate` makes a training step of: each part of the module
     is in its own mode, so that those in `train()` have dropout and use the statistics of
     the batch, and those in `eval()` do not. Parameters have the names of the module's
-    state dict. Raises DistIRError.
+    state dict; those that require no gradient are frozen, but for what `trainable` and
+    `frozen`, patterns of names, say (see `import_onnx`). Raises DistIRError.
     """
     from distir.frontends.onnx_importer import import_onnx
 
@@ -55,21 +61,41 @@ def import_torch(
         imported = import_onnx(path)
         # The file goes away; what is mapped from it has to be read.
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}
-    _mark_buffers(module, imported)
+    _mark(module, imported, trainable, frozen)
     return imported
 
 
-def _mark_buffers(module: torch.nn.Module, imported: ImportedModel) -> None:
-    """What the module does not call a parameter is a constant."""
-    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+def _mark(
+    module: torch.nn.Module,
+    imported: ImportedModel,
+    trainable: Sequence[str],
+    frozen: Sequence[str],
+) -> None:
+    """Marks what the module says: which weights are parameters, and which are frozen."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
     function = entry_function(imported.module)
     attributes = argument_attributes(function)
+    weights = [n for n, a in imported.weights.items() if a.dtype.kind not in "biu"]
+    train = matching(trainable, weights, "trainable")
+    freeze = matching(frozen, weights, "frozen")
     for each in attributes:
-        if text_attribute(each, ROLE) == "parameter" and (
-            text_attribute(each, NAME) not in parameters
-        ):
+        name = text_attribute(each, NAME)
+        if text_attribute(each, ROLE) not in ("parameter", "constant") or name is None:
+            continue
+        known = name in parameters or name in buffers
+        if name in train or name in freeze or (known and each.get(DOUBT) == _UNKNOWN):
+            each.pop(DOUBT, None)
+        is_parameter = name in parameters or name in train or DOUBT in each
+        if not is_parameter:
             each[ROLE] = StringAttr("constant")
+            continue
+        each[ROLE] = StringAttr("parameter")
+        fixed = name in parameters and not parameters[name].requires_grad
+        if name not in train and (name in freeze or fixed):
+            each[FROZEN] = UnitAttr()
     set_argument_attributes(function, attributes)
+    imported.guessed = ()
 
 
 def export_onnx(
@@ -91,16 +117,23 @@ def export_onnx(
         raise DistIRError(
             f"unknown exporter {exporter!r}; choose one of {', '.join(EXPORTERS)}"
         )
+    from distir.frontends.torch_gradients import own_backwards
+
     modes = {m: m.training for m in module.modules()}
     if not training:
         module.eval()
     norms = training_norms(module)
+    stops: set[str] = set()
     try:
-        export = _export_dynamo if exporter == "dynamo" else _export_torchscript
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            with as_it_is(module):
-                export(module, tuple(args), dict(kwargs or {}), str(path))
+            with as_it_is(module), own_backwards() as backwards:
+                if exporter == "dynamo":
+                    _export_dynamo(module, tuple(args), dict(kwargs or {}), str(path))
+                else:
+                    stops = _export_torchscript(
+                        module, tuple(args), dict(kwargs or {}), str(path)
+                    )
         if any(part.training for part in module.modules()):
             write_training_mode(path, norms)
     except Exception as error:
@@ -117,6 +150,31 @@ def export_onnx(
     finally:
         for part, mode in modes.items():
             part.training = mode
+    _tell_lost(module, backwards, stops, training)
+
+
+def _tell_lost(
+    module: torch.nn.Module, backwards: set[str], stops: set[str], training: bool
+) -> None:
+    """Says what the exporters lost of a module that is to be trained."""
+    name = type(module).__name__
+    if backwards:
+        warnings.warn(
+            f"{name} runs {listed(sorted(backwards))}, with a backward of its own, which "
+            f"PyTorch's exporters do not write: the gradient will be the derivative of "
+            f"the forward. Where that is something else (a straight-through estimator), "
+            f"write it with detach() instead",
+            stacklevel=4,
+        )
+    if stops:
+        message = (
+            f"{name} stops gradients ({listed(sorted(stops))}), which PyTorch's "
+            f"torchscript exporter does not write: the program computes the same, but "
+            f'has other gradients; import it with exporter="dynamo"'
+        )
+        if training:
+            raise DistIRError(message)
+        warnings.warn(message, stacklevel=4)
 
 
 def _export_dynamo(
@@ -124,9 +182,22 @@ def _export_dynamo(
 ) -> None:
     import torch
 
+    from distir.frontends.torch_gradients import write_stops
+
+    source: torch.nn.Module | torch.export.ExportedProgram = module
+    # What fails here the exporter tries in other ways, and says what is wrong.
+    with contextlib.suppress(Exception):
+        source = torch.export.export(module, args, kwargs, strict=False)
+    if isinstance(source, torch.export.ExportedProgram):
+        write_stops(source)
     # The optimizer would merge, transpose and rename the parameters.
     program = torch.onnx.export(
-        module, args, kwargs=kwargs, dynamo=True, optimize=False, verbose=False
+        source,  # pyright: ignore[reportArgumentType]
+        args,
+        kwargs=kwargs,
+        dynamo=True,
+        optimize=False,
+        verbose=False,
     )
     assert program is not None and program.exported_program is not None
     outputs = program.model.graph.outputs
@@ -151,13 +222,16 @@ def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
 
 def _export_torchscript(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str
-) -> None:
+) -> set[str]:
     """
     The older exporter takes every argument that is not given for an input, and
     positional tensors only: it traces a forward of just the tensors that were given.
+    Gives what stops gradients in the module and is not in the file.
     """
     import torch
     from torch.utils import _pytree
+
+    from distir.frontends.torch_gradients import LostStops
 
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -177,7 +251,7 @@ def _export_torchscript(
 
     module.forward = traced_forward
     try:
-        with torch.no_grad():
+        with torch.enable_grad(), LostStops() as stops:
             traced_forward(*(leaves[i] for i in places))
         torch.onnx.export(
             module,
@@ -195,6 +269,7 @@ def _export_torchscript(
             del module.forward
         else:
             module.forward = patched
+    return stops.found
 
 
 def leaf_names(structure: Any, default: str) -> list[str]:

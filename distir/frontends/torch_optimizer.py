@@ -61,4 +61,6 @@ class TorchOptimizer:
         second = self.beta2 * states[1] + (1 - self.beta2) * gradient * gradient
         root = (second / (1 - self.beta2**count)).sqrt() + self.epsilon
         rate = self.learning_rate / (1 - self.beta1**count)
-        return parameter - rate * (first / root), first, second
+        # Between 0-d tensors the wider type wins, here that of the count.
+        change = (rate * (first / root)).to(parameter.dtype)
+        return parameter - change, first, second

@@ -27,6 +27,7 @@ from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
     argument_attributes,
     entry_function,
+    name_hint,
     set_argument_attributes,
 )
 
@@ -227,7 +228,7 @@ class _Step:
         from torch.fx.experimental.proxy_tensor import make_fx
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        from distir.frontends.onnx_importer import import_onnx, name_hint
+        from distir.frontends.onnx_importer import import_onnx
 
         names = [a.name for a in self.arguments]
         if twice := {n for n in names if names.count(n) > 1}:

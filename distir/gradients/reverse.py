@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from distir.dialects.dist import SCOPE, ConstrainOp
+from distir.dialects.dist import DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
 from distir.dialects.onnx import draws_random_numbers
 from distir.errors import DistIRError
 from distir.gradients.gradient_types import GradientTypes
@@ -42,6 +42,7 @@ from distir.program import (
     functions,
     result_attributes,
     return_op,
+    text_attribute,
     unique_name,
 )
 
@@ -109,6 +110,8 @@ class ReverseMode:
     def _active_results(
         self, op: Operation, callee: FuncOp | None = None
     ) -> dict[SSAValue, None]:
+        if STOP_GRADIENT in op.attributes:
+            return {}
         if callee is None and isinstance(op, CallOp):
             callee = self.functions.get(op.callee.string_value())
         statistics = set[int]() if callee is None else _statistics(callee)
@@ -163,6 +166,8 @@ class ReverseMode:
                 continue
             if not any(v in active for v in op.operands):
                 continue
+            if doubt := text_attribute(op.attributes, DOUBT):
+                raise DistIRError(f"differentiate: {describe(op)}: {doubt}")
             build = GradientBuilder(insert, op.attributes.get(SCOPE))
             known = [gradients.get(r) for r in op.results]
             if isinstance(op, CallOp):

@@ -18,6 +18,7 @@ from distir.program import (
     argument_attributes,
     argument_names,
     entry_function,
+    name_hint,
     result_attributes,
     return_op,
     set_argument_attributes,
@@ -51,7 +52,7 @@ class TrainingStep:
         is_last = position is None
         position = len(self.block.args) if position is None else position
         arg = self.block.insert_arg(type_, position)
-        arg.name_hint = name.replace(".", "_")
+        arg.name_hint = name_hint(name.replace(".", "_"))
         self.attributes.insert(
             position, {ROLE: StringAttr(role), NAME: StringAttr(name)}
         )

@@ -14,12 +14,12 @@ from pathlib import Path
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
-from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError, VerifyException
 
 from distir.dialects import get_all_dialects
-from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.dialects.device import MOST_DEVICES, ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError
+from distir.parsing import ProgramParser
 
 FOLDER = Path(__file__).parent
 
@@ -40,9 +40,9 @@ def load_cluster(name_or_path: str | Path, devices: int | None = None) -> Cluste
     )
     if devices is None:
         return cluster
-    if devices < 1:
+    if not 1 <= devices <= MOST_DEVICES:
         raise DistIRError(
-            f"a cluster cannot have {devices} devices; ask for at least 1"
+            f"a cluster cannot have {devices} devices; ask for 1 to {MOST_DEVICES}"
         )
     return cluster if devices <= cluster.size else grow(cluster, devices)
 
@@ -75,9 +75,8 @@ def _read(path: Path) -> ClusterOp:
     for name, dialect in get_all_dialects().items():
         context.register_dialect(name, dialect)
     try:
-        module = Parser(
-            context, path.read_text(encoding="utf-8"), str(path)
-        ).parse_module()
+        text = path.read_text(encoding="utf-8")
+        module = ProgramParser(context, text, str(path)).parse_module()
         module.verify()
     except ParseError as error:
         location = error.span.get_location()

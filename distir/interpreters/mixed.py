@@ -28,10 +28,11 @@ from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx_inference import KNOWN_SIZE
 from distir.dialects.onnx_values import element_type_of_dtype, tensor_type
 from distir.errors import DistIRError
 from distir.interpreters.onnx_evaluator import evaluate
-from distir.interpreters.types import KNOWN_SIZE, is_static, result_types
+from distir.interpreters.types import is_static, result_types
 
 Implementation = Callable[[OnnxOp, PythonValues, int], PythonValues | None]
 """Results of an op, none with more known elements than the limit; None: cannot say."""

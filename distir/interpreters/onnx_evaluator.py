@@ -15,13 +15,13 @@ from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute, TypeAttribute
 
-from distir.dialects.onnx import DOMAIN_VERSIONS, OnnxOp
+from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
+from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
 from distir.interpreters.kernels import KERNELS
 from distir.program import describe
 
-_OPSETS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
 _evaluators: dict[Any, ReferenceEvaluator] = {}
 
 
@@ -148,4 +148,4 @@ def _new_evaluator(op: OnnxOp, inputs: Sequence[Any]) -> ReferenceEvaluator:
     graph = helper.make_graph(
         [node], "op", infos, [onnx.ValueInfoProto(name=o) for o in outputs]
     )
-    return ReferenceEvaluator(helper.make_model(graph, opset_imports=_OPSETS))
+    return ReferenceEvaluator(helper.make_model(graph, opset_imports=OPSET_IMPORTS))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.func import FuncOp
 from xdsl.interpreter import (
     Interpreter,
     InterpreterFunctions,
@@ -125,6 +126,8 @@ class CommunicationFunctions(InterpreterFunctions):
     def run_coordinate(
         self, interpreter: Interpreter, op: collective.CoordinateOp, args: PythonValues
     ) -> PythonValues:
+        if isinstance(op.parent_op(), FuncOp):  # else it is of a local form
+            raise _per_rank(op)
         return (np.array(op.index.value.data, dtype=np.int64),)
 
     @impl(dist.SendOp)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy.typing as npt
-from onnx import checker, helper, numpy_helper, shape_inference
 from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType
 from xdsl.dialects.func import CallOp
 from xdsl.interpreter import (
@@ -21,27 +20,16 @@ from xdsl.interpreter import (
     PythonValues,
     register_impls,
 )
-from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import ConstrainOp
-from distir.dialects.onnx import DOMAIN_VERSIONS, OPERATORS, OnnxOp
-from distir.dialects.onnx_values import tensor_type, type_from_proto, type_to_proto
+from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx_inference import contradicts, inferred_types
+from distir.dialects.onnx_values import tensor_type
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions
 from distir.program import describe, functions
-
-KNOWN_SIZE = 1024
-"""Constants with at most that many elements take part in shape inference."""
-
-_OPSETS = [helper.make_opsetid(d, v) for d, v in DOMAIN_VERSIONS.items()]
-
-INFERENCE_ERRORS = (
-    shape_inference.InferenceError,
-    checker.ValidationError,
-    ValueError,
-    RuntimeError,
-)
-"""What ONNX raises for an op that cannot take its operands."""
 
 Observer = Callable[[SSAValue, Any], None]
 
@@ -59,46 +47,14 @@ def result_types(
     declared = [result.type for result in op.results]
     if op.name == "onnx.Constant":
         return declared
-    operands = iter(range(len(op.operands)))
-    names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
-    outputs = [f"y{i}" for i in range(len(op.results))]
     try:
-        node = helper.make_node(
-            op.SCHEMA.name,
-            names,
-            outputs,
-            domain=op.SCHEMA.domain,
-            **{k: _attribute(v) for k, v in op.onnx_attributes().items()},
-        )
-        found = shape_inference.infer_node_outputs(
-            op.SCHEMA,
-            node,
-            {f"x{i}": type_to_proto(t) for i, t in enumerate(operand_types)},
-            {
-                f"x{i}": numpy_helper.from_array(value)
-                for i, value in enumerate(known)
-                if value is not None and value.size <= KNOWN_SIZE
-            },
-            opset_imports=_OPSETS,
-        )
-    except INFERENCE_ERRORS as error:
-        shown = ", ".join(str(t) for t in operand_types)
-        raise DistIRError(
-            f"{describe(op)} cannot take operands of types ({shown}): {error}"
-        ) from error
-    inferred = [type_from_proto(found[o]) if o in found else None for o in outputs]
+        inferred = inferred_types(op, operand_types, known)
+    except VerifyException as error:
+        raise DistIRError(f"{describe(op)} {error}") from error
     return [
         type_ if new is None else refined(op, type_, new)
         for type_, new in zip(declared, inferred, strict=True)
     ]
-
-
-def _attribute(value: Any) -> Any:
-    if isinstance(value, TypeAttribute):
-        return type_to_proto(value)
-    if hasattr(value, "dtype"):
-        return numpy_helper.from_array(value)
-    return value
 
 
 def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribute:
@@ -109,19 +65,17 @@ def refined(op: Operation, declared: Attribute, inferred: Attribute) -> Attribut
         return inferred
     if not isinstance(declared, TensorType):
         return declared
-    shape = inferred.get_shape()
-    fits = len(shape) == declared.get_num_dims() and all(
-        a < 0 or b < 0 or a == b
-        for a, b in zip(shape, declared.get_shape(), strict=True)
-    )
-    if not fits or inferred.element_type != declared.element_type:
+    if contradicts(declared, inferred):
         raise DistIRError(
             f"{describe(op)} has a result of type {declared}, but its operands give "
             f"{inferred}"
         )
     return with_shape(
         declared,
-        [b if a < 0 else a for a, b in zip(shape, declared.get_shape(), strict=True)],
+        [
+            b if a < 0 else a
+            for a, b in zip(inferred.get_shape(), declared.get_shape(), strict=True)
+        ],
     )
 
 

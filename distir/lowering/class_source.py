@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from textwrap import wrap
 from typing import Any
 
@@ -27,6 +26,7 @@ from distir.lowering.emitter import (
     literal,
     torch_dtype,
 )
+from distir.lowering.helper_modules import helper_modules
 from distir.lowering.identifiers import Names, comment, sanitized
 from distir.passes.project import MESH
 from distir.program import (
@@ -246,14 +246,7 @@ class _Method:
         return self.variables[value]
 
 
-_MODULES = (
-    "torch",
-    "F",
-    *(
-        file.name.removesuffix(".py")
-        for file in files("distir.lowering.template").iterdir()
-    ),
-)
+_MODULES = ("torch", "F", *sorted(helper_modules()))
 """What a method's variables must not hide."""
 
 

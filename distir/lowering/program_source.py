@@ -9,9 +9,10 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from distir.dialects.collective import CollectiveOp, RecvOp, SendOp
+from distir.dialects.collective import is_per_rank
 from distir.dialects.dist import LAYOUT, UPDATES, LayoutAttr, layout_of
 from distir.dialects.onnx_values import onnx_element_type
+from distir.errors import DistIRError
 from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
@@ -20,6 +21,7 @@ from distir.program import (
     argument_attributes,
     argument_names,
     argument_roles,
+    describe,
     entry_function,
     result_attributes,
     result_names,
@@ -62,13 +64,16 @@ def program_source(module: ModuleOp) -> ProgramSource:
     already in per-rank form gives the class of that rank alone. Raises DistIRError.
     """
     devices = devices_of(module)
-    per_rank = any(
-        isinstance(op, SendOp | RecvOp)
-        or (isinstance(op, CollectiveOp) and op.is_per_rank)
-        for _, op in walk_functions(module)
-    )
+    per_rank = any(is_per_rank(op) for _, op in walk_functions(module))
     known = meshes(module)
     if per_rank:
+        for _, op in walk_functions(module):
+            if any(layout_of(v) is not None for v in (*op.operands, *op.results)):
+                raise DistIRError(
+                    f"{describe(op)} works on distributed values, but other ops of the "
+                    f"program belong to one rank; lower the distributed program, or the "
+                    f"output of `project`"
+                )
         devices = tuple(sorted({d for mesh in known.values() for d in mesh.devices}))
     entry = entry_function(module)
     groups: dict[str, list[int]] = {}

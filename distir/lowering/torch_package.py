@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from distir.errors import DistIRError
+from distir.lowering.helper_modules import helper_text, with_imports
 from distir.lowering.program_source import program_source
 from distir.program import (
     argument_names,
@@ -19,7 +19,7 @@ from distir.program import (
     updated_arguments,
 )
 
-ALWAYS = ("__init__", "main", "runtime", "collectives", "tensors")
+ALWAYS = ("__init__", "main", "runtime", "carriers", "collectives", "tensors")
 """The helper modules of every package."""
 
 TRAINING = ("checkpoints", "initial", "random_numbers", "training")
@@ -71,10 +71,9 @@ def write_package(
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
     texts = {"program.py": source.text, "manifest.json": json.dumps(manifest, indent=2)}
-    template = files("distir.lowering.template")
     always = (*ALWAYS, *TRAINING) if trains else ALWAYS
-    for name in (*always, *sorted(source.helpers - set(always))):
-        texts[f"{name}.py"] = (template / f"{name}.py").read_text(encoding="utf-8")
+    for name in sorted(with_imports((*always, *source.helpers))):
+        texts[f"{name}.py"] = helper_text(name)
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)

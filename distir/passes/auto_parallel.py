@@ -37,8 +37,7 @@ class AutoParallelPass(DistIRPass):
       values of these options that may be chosen; by default all;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split;
-    - `time_limit`: seconds; when they are over, the best plan found is taken, and if none fits
-      yet, the first that does;
+    - `time_limit`: seconds; when they are over, the best plan found is taken;
     - `jobs`: processes; 0 for one on each core.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,9 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import NAME
+from distir.dialects.dist import DOUBT, FROZEN, NAME
 from distir.dialects.onnx_values import numpy_dtype
-from distir.errors import DistIRError
+from distir.errors import DistIRError, listed
 from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
 from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
 from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
@@ -23,7 +24,12 @@ from distir.gradients.training_step import TrainingStep
 from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
-from distir.program import argument_roles, erase_dead, erase_unreachable
+from distir.program import (
+    argument_roles,
+    erase_dead,
+    erase_unreachable,
+    text_attribute,
+)
 
 
 @dataclass(frozen=True)
@@ -104,12 +110,13 @@ class DifferentiatePass(DistIRPass):
         parameters = [
             arg
             for arg, role in zip(step.block.args, roles, strict=True)
-            if role == "parameter"
+            if role == "parameter" and FROZEN not in step.attributes[arg.index]
         ]
         if not parameters:
+            frozen = ' that is not "dist.frozen"' if "parameter" in roles else ""
             raise DistIRError(
                 "differentiate: the program has no argument with dist.role "
-                '"parameter", so there is nothing to train'
+                f'"parameter"{frozen}, so there is nothing to train'
             )
         reverse = ReverseMode(op, GradientTypes(wide=self.gradient_dtype == "f32"))
         active = reverse.active(step.block, parameters)
@@ -137,6 +144,7 @@ class DifferentiatePass(DistIRPass):
         ops = [o for o in step.block.ops if not isinstance(o, ReturnOp)]
         reverse.backward(ops, active, pairs, gradients, step.insert)
         found = [(p, gradients[p]) for p in parameters if p in gradients]
+        check_no_doubt(step, [p for p, _ in found])
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
             (loss, {NAME: StringAttr("loss")})
         ]
@@ -155,3 +163,14 @@ class DifferentiatePass(DistIRPass):
         step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)
+
+
+def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
+    """Refuses to train arguments of which is not known what training them would mean."""
+    doubts: dict[str, list[str]] = {}
+    for arg, name in zip(step.block.args, step.names, strict=True):
+        doubt = text_attribute(step.attributes[arg.index], DOUBT)
+        if doubt and arg in trained:
+            doubts.setdefault(doubt, []).append(name)
+    for doubt, names in doubts.items():
+        raise DistIRError(f"differentiate: cannot train {listed(names)}: {doubt}")

@@ -12,7 +12,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from distir.dialects.device import ClusterOp, MeshOp
+from distir.dialects.device import MOST_DEVICES, ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
 from distir.errors import DistIRError
 from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPass
@@ -88,6 +88,17 @@ def _check_size(
         )
 
 
+def _check_positions(axes: Sequence[tuple[str, int]], what: str) -> None:
+    """A mesh lists its devices; micro-batches count like devices."""
+    positions = prod(size for _, size in axes)
+    if positions > MOST_DEVICES:
+        shown = " x ".join(f"{axis}={size}" for axis, size in axes)
+        raise DistIRError(
+            f"{what}: {shown} are {positions} parts of the program; ask for at most "
+            f"{MOST_DEVICES}"
+        )
+
+
 def add_mesh(
     module: ModuleOp,
     axes: Sequence[tuple[str, int]],
@@ -96,6 +107,7 @@ def add_mesh(
 ) -> Mesh:
     """Declares a mesh with these axes on the first devices of a cluster."""
     _check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
+    _check_positions(axes, what)
     # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
     # over time stays: `pipeline` reads off it what runs once per micro-batch.
     kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]

@@ -50,6 +50,7 @@ from distir.passes.repeats.tandem import find_tandem_repeat
 from distir.program import (
     argument_attributes,
     functions,
+    name_hint,
     scope_of,
     set_argument_attributes,
 )
@@ -94,7 +95,7 @@ def _general_hint(values: Sequence[SSAValue]) -> str | None:
     else:
         shorter = {"".join(parts[::2]) for parts in split}
         hint = shorter.pop() if len(shorter) == 1 else ""
-    return hint if SSAValue.is_valid_name(hint) else None
+    return name_hint(hint)
 
 
 def _general_attributes(

@@ -201,6 +201,11 @@ class _FunctionProjection:
 
     def _project(self, op: Operation) -> None:
         """Appends what this device does for `op`."""
+        if collective.is_per_rank(op):
+            raise DistIRError(
+                f"{describe(op)} belongs to the program of one rank already; project the "
+                f"distributed program"
+            )
         if isinstance(op, ReturnOp):
             self._wait(self._awaited_at_end(op))
         else:
@@ -360,8 +365,6 @@ class _FunctionProjection:
             self.block.add_op(recv)
 
     def _collective(self, op: collective.CollectiveOp) -> None:
-        if op.is_per_rank:
-            raise DistIRError(f"{describe(op)} is already in per-rank form")
         before, _ = _layouts(op)
         mesh = self.program.mesh_of[before.mesh]
         if self.program.rank not in mesh.devices:

@@ -26,6 +26,7 @@ from distir.passes.search.requests import axes_of, keep_whole
 from distir.passes.search.sharding import LEVELS, SOLVERS, Limits
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.solver.clock import Clock
 
 _GAP = 1e-3
 
@@ -60,7 +61,8 @@ class SearchShardingPass(DistIRPass):
     - `memory`: bytes per device that may be used; those of the smallest device by default.
       The result is simulated; if it does not fit, it is solved for again under a tighter limit.
     - `gap`, `time_limit`: stop when the answer is that close to the best (a fraction), or
-      after that many seconds of each solving. Without `gap` it is 0.1 % of the best plan in which
+      after that many seconds of the pass, with the best layouts so far; so does an
+      interruption. Without `gap` it is 0.1 % of the best plan in which
       repeated calls share their choices, if the program is so large that they do; with it,
       they only do so at first, if there is time for more.
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical nodes after
@@ -94,6 +96,7 @@ class SearchShardingPass(DistIRPass):
     whole: tuple[str, ...] = ()
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        clock = Clock(self.time_limit)
         check_sequential(op, self.name)
         solver = one_of("solver", self.solver, SOLVERS)
         level = one_of("level", self.level, LEVELS)
@@ -122,17 +125,22 @@ class SearchShardingPass(DistIRPass):
             self.memory,
             solver,
             _GAP if self.gap is None else self.gap,
-            self.time_limit,
+            None,
             level,
             release=self.gap is not None,
         )
         pipeline = finish if finish.is_pipelined else None
-        search = FittedSearch(ctx, mesh, cluster, pipeline, limits, profiles)
-        plan = search.run(op)
+        search = FittedSearch(ctx, mesh, cluster, pipeline, limits, profiles, clock)
+        with clock:
+            plan = search.run(op)
         search.check(plan)
         replace_program(op, plan.module)
         VerifyDistributionPass().apply(ctx, op)
-        add_notes(op, [f"search-sharding: {plan.found}"])
+        found = plan.found or (
+            "the time was over before any layouts were found; arguments are split as was "
+            "asked for, and nothing else is"
+        )
+        add_notes(op, [f"search-sharding: {found}"])
 
     def _mesh(self, module: ModuleOp, cluster: ClusterOp, is_pipelined: bool) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]

@@ -14,6 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects import collective, dist
 from distir.dialects.dist import Layout, layout_of
 from distir.dialects.onnx import draws_random_numbers
+from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.program import argument_names, describe, entry_function, functions
@@ -36,6 +37,7 @@ class DistributionVerifier:
     """
 
     def __init__(self, module: ModuleOp):
+        self.module = module
         self.meshes: Mapping[str, Mesh] = meshes(module)
         self.functions = functions(module)
         self.entry = entry_function(module)
@@ -48,7 +50,11 @@ class DistributionVerifier:
         """Signatures of ops that were found right, so that all alike are."""
 
     def verify(self) -> None:
-        """Raises DistIRError, naming op and expected layout, at the first type error."""
+        """
+        Raises DistIRError, naming op and expected layout, at the first type error, or at
+        the first use of a value before it is defined.
+        """
+        check_dominance(self.module)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)
@@ -104,6 +110,11 @@ class DistributionVerifier:
         self._right[id(type_)] = type_
 
     def op(self, op: Operation, function: FuncOp) -> None:
+        if collective.is_per_rank(op):
+            raise DistIRError(
+                "belongs to the program of one rank; a distributed program says by layouts "
+                "who holds what"
+            )
         if isinstance(op, CallOp):
             self.call(op)
         elif isinstance(op, ReturnOp):
@@ -172,10 +183,7 @@ class DistributionVerifier:
         for value in (*op.operands, *op.results):
             layout = layout_of(value)
             if layout is None:
-                raise DistIRError(
-                    "is in per-rank form (it has a group); a distributed program's "
-                    "collectives have layouts on both sides"
-                )
+                raise DistIRError("needs a #dist.layout on both sides")
             if layout.mesh not in self.meshes:
                 raise DistIRError(f"there is no device.mesh @{layout.mesh}")
         source = layout_of(op.operands[0])
@@ -235,7 +243,8 @@ def verify_distribution(module: ModuleOp) -> None:
 @dataclass(frozen=True)
 class VerifyDistributionPass(DistIRPass):
     """
-    Checks a distributed program (DESIGN section 2): every tensor has a layout that fits
+    Checks a distributed program (DESIGN section 2): values are defined before they are
+    used; every tensor has a layout that fits
     its shape and mesh; every op's result layouts are what its sharding rule gives for
     its operands' layouts; collectives, sends, calls and returns change or keep layouts
     exactly as they must; nothing partial leaves the program. Works for ops of every

@@ -67,37 +67,74 @@ def plan_reshard(
     another dimension can save bytes, but costs more collectives). Raises DistIRError when
     there is no way (a whole value cannot become partial).
     """
-    check_layout(shape, after, mesh, "reshard")
-    rank = len(shape)
-    order = count()
-    # A slice moves nothing, yet doing it late is worse than doing it early; the small
-    # price per step makes short chains win.
-    queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [
-        (0.0, next(order), before, ())
-    ]
-    done: set[Layout] = set()
-    while queue:
-        cost, _, layout, steps = heapq.heappop(queue)
-        if layout == after:
-            return _merged(steps, before, shape, mesh)
-        if layout in done:
-            continue
-        done.add(layout)
-        size = prod(local_shape(shape, layout, mesh))
-        for step in _moves(layout, after, rank):
-            if step.layout in done:
+    return Planner(after, shape, mesh).plan(before)
+
+
+class Planner:
+    """
+    `plan_reshard` from many layouts to one: what can be done with a layout on the way there
+    is worked out once. Raises DistIRError for a layout that such a tensor cannot have.
+    """
+
+    def __init__(self, after: Layout, shape: Sequence[int], mesh: Mesh):
+        check_layout(shape, after, mesh, "reshard")
+        self.after = after
+        self.shape = tuple(shape)
+        self.mesh = mesh
+        self._steps: dict[Layout, list[tuple[float, Step]]] = {}
+        self._sizes: dict[Layout, int] = {}
+
+    def plan(self, before: Layout) -> list[Step]:
+        """The cheapest steps from a layout. Raises DistIRError when there is no way."""
+        order = count()
+        queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [
+            (0.0, next(order), before, ())
+        ]
+        done: set[Layout] = set()
+        while queue:
+            cost, _, layout, steps = heapq.heappop(queue)
+            if layout == self.after:
+                return _merged(steps, before, self.shape, self.mesh)
+            if layout in done:
                 continue
-            new_size = prod(local_shape(shape, step.layout, mesh))
-            parts = mesh.size(step.axes[0])
-            moved = bytes_moved(step.kind, size, new_size, parts)
-            heapq.heappush(
-                queue,
-                (cost + moved + 1e-3, next(order), step.layout, (*steps, step)),
-            )
-    raise DistIRError(
-        f"there is no way from layout {before} to {after}: a value cannot become "
-        f"partial by communication"
-    )
+            done.add(layout)
+            # A slice moves nothing, yet doing it late is worse than doing it early; the
+            # small price per step makes short chains win.
+            for moved, step in self._from(layout):
+                if step.layout not in done:
+                    heapq.heappush(
+                        queue,
+                        (cost + moved + 1e-3, next(order), step.layout, (*steps, step)),
+                    )
+        raise DistIRError(
+            f"there is no way from layout {before} to {self.after}: a value cannot become "
+            f"partial by communication"
+        )
+
+    def _from(self, layout: Layout) -> list[tuple[float, Step]]:
+        """The steps that can be taken, each with the bytes that it moves."""
+        found = self._steps.get(layout)
+        if found is None:
+            size = self._size(layout)
+            found = self._steps[layout] = [
+                (
+                    bytes_moved(
+                        step.kind,
+                        size,
+                        self._size(step.layout),
+                        self.mesh.size(step.axes[0]),
+                    ),
+                    step,
+                )
+                for step in _moves(layout, self.after, len(self.shape))
+            ]
+        return found
+
+    def _size(self, layout: Layout) -> int:
+        if layout not in self._sizes:
+            local = local_shape(self.shape, layout, self.mesh)
+            self._sizes[layout] = prod(local)
+        return self._sizes[layout]
 
 
 def _moves(layout: Layout, target: Layout, rank: int) -> Iterator[Step]:

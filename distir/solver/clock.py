@@ -10,6 +10,10 @@ from types import FrameType
 from typing import Any
 
 
+class TimeIsOver(Exception):
+    """The time was over, or the user interrupted, before there was anything to answer with."""
+
+
 class Clock:
     """
     Counts from its making. As a context it also catches the first interruption (SIGINT): the
@@ -41,6 +45,11 @@ class Clock:
         """Whether the time is over or the user interrupted."""
         return self.interrupted or self.left <= 0
 
+    def check(self) -> None:
+        """Raises TimeIsOver if it stopped, where a work that has begun is of no use."""
+        if self.stopped:
+            raise TimeIsOver
+
     def part(self, share: float, seconds: float = math.inf) -> Clock:
         """
         A clock that stops after a share of the time that is left or so many seconds, and
@@ -67,6 +76,14 @@ class _Part(Clock):
     def __init__(self, whole: Clock, seconds: float):
         super().__init__(seconds)
         self.whole = whole
+
+    @property
+    def left(self) -> float:
+        return min(self.whole.left, super().left)
+
+    def __enter__(self) -> Clock:
+        """Interruptions are for the whole."""
+        return self
 
     @property
     def stopped(self) -> bool:

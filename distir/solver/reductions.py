@@ -28,6 +28,7 @@ from collections import defaultdict
 import numpy as np
 import numpy.typing as npt
 
+from distir.solver.clock import Clock
 from distir.solver.failures import InfeasibleError
 from distir.solver.graph import Graph, Step, Table
 from distir.solver.problem import Costs
@@ -41,16 +42,17 @@ MERGED_ENTRIES = 1 << 16
 FINITE = 1e200
 
 
-def reduce(graph: Graph) -> None:
-    """Reduce a graph in place, until nothing more can be reduced."""
-    Reductions(graph).run()
+def reduce(graph: Graph, clock: Clock | None = None) -> None:
+    """Reduce a graph in place, until nothing more can be reduced or the time is over."""
+    Reductions(graph, clock).run()
 
 
 class Reductions:
     """The worklist: nodes by degree, as leaves first keeps the others' work small."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, clock: Clock | None = None):
         self.graph = graph
+        self.clock = clock
         self.queue: list[tuple[int, int]] = []
         self.queued: set[int] = set()
 
@@ -67,14 +69,21 @@ class Reductions:
         """Reduce what is on the worklist and what follows, forgetting points too."""
         while True:
             self.drain()
+            if self.is_late:
+                break
             for i in forget_slack(self.graph):
                 self.push(i)
             if not self.queue:
                 break
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over; what was reduced so far is right."""
+        return self.clock is not None and self.clock.stopped
+
     def drain(self) -> None:
         """Reduce what is on the worklist and what follows from that."""
-        while self.queue:
+        while self.queue and not self.is_late:
             _, i = heapq.heappop(self.queue)
             if i in self.queued:
                 self.queued.discard(i)

@@ -34,8 +34,9 @@ SOLVERS: tuple[str, ...] = get_args(SolverName)
 FEW_COLUMNS = 20_000
 MANY_COLUMNS = 100_000
 
-# Seconds to look for the smallest peak when the time is over and nothing fits so far.
-PATIENCE = 10.0
+# Seconds for the reductions, and for the smallest peak where nothing fits so far, even if the
+# time is over.
+PATIENCE = 1.0
 
 
 def solve(
@@ -44,6 +45,7 @@ def solve(
     method: Method = "auto",
     solver: SolverName = "highs",
     time_limit: float | None = None,
+    clock: Clock | None = None,
     gap: float = 0.0,
     seed_choice: Sequence[int] | None = None,
     segments: Segments | None = None,
@@ -51,8 +53,9 @@ def solve(
 ) -> Solution:
     """
     The best choice found within a time (seconds) and to a gap (a fraction of the objective),
-    with its bound; an interruption (SIGINT) ends the search as the time does. The reductions
-    and a first choice are made whatever the time. `seed_choice` is a choice to be no worse
+    with its bound; an interruption (SIGINT) ends the search as the time does. A first choice is
+    made whatever the time. With a `clock` its time is a limit too, and whoever made it hears
+    interruptions. `seed_choice` is a choice to be no worse
     than; one that does not fit is left out. `progress` hears what is done. With `segments`
     these are decided one after the other instead of the whole by a method, for which the bound
     is then far off; the whole is solved if they find nothing.
@@ -70,8 +73,11 @@ def solve(
             raise DistIRError(
                 f"there is no {name} {given!r}: choose {' or '.join(names)}"
             )
-    with Clock(time_limit) as clock:
-        search = _Search(problem, solver, gap, clock, progress or _silent, segments)
+    own = Clock(time_limit)
+    if clock is not None:
+        own = clock.part(1.0, own.limit)
+    with own:
+        search = _Search(problem, solver, gap, own, progress or _silent, segments)
         return search.run(method, seed_choice)
 
 
@@ -102,7 +108,7 @@ class _Search:
 
     def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
         problem, graph = self.problem, self.graph
-        reduce(graph)
+        reduce(graph, Clock(max(PATIENCE, self.clock.left)))
         self.progress(
             f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
         )
@@ -143,6 +149,8 @@ class _Search:
         found = decided(graph)
         if found is not None:
             return "reductions", found
+        if self.clock.stopped:
+            return "first choice", Found(None, math.inf, -math.inf)
         if self.segments is not None:
             found = self.by_segments()
             if found.choice is not None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.passes.search.auto import AutoSearch
+    from distir.solver.clock import Clock
 
 _OF_AUTO = ("time_limit", "explain", "shard", "whole")
 
@@ -29,7 +30,7 @@ def add_auto_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         type=non_negative_number,
         metavar="SECONDS",
-        help="take the best plan found by then; if none fits yet, the first that does",
+        help="end then, with the best plan found",
     )
     group.add_argument(
         "--explain",
@@ -68,9 +69,12 @@ def check_auto_arguments(arguments: argparse.Namespace) -> None:
 
 
 def search(
-    arguments: argparse.Namespace, modules: list[ModuleOp]
+    arguments: argparse.Namespace, modules: list[ModuleOp], clock: Clock
 ) -> tuple[AutoSearch, bool]:
-    """Searches, showing how far it is; and whether the user ended it. Raises DistIRError."""
+    """
+    Searches while the clock runs, showing how far it is; and whether the user ended it.
+    Raises DistIRError.
+    """
     from distir.hardware import load_cluster
     from distir.passes.search.auto import auto_search
     from distir.passes.search.grid import overlaps
@@ -98,7 +102,7 @@ def search(
         checkpoint=arguments.checkpoint or (),
         schedules=arguments.schedules,
         overlap=overlaps(arguments.overlap or ()),
-        time_limit=arguments.time_limit,
+        time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
         jobs=arguments.jobs,
         heard=heard,
     )

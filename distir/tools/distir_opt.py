@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import IO
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.xdsl_opt_main import xDSLOptMain
 
 from distir.errors import DistIRError
+from distir.parsing import ProgramParser
 from distir.tools.reporting import run_reporting_errors
 
 
@@ -16,6 +19,18 @@ class DistIROptMain(xDSLOptMain):
     `distir-opt FILE -p "pass1,pass2{option=1}"`; `--pass-pipeline="builtin.module(...)"`
     is accepted too, as in MLIR. Everything else is as in `xdsl-opt`.
     """
+
+    def register_all_frontends(self) -> None:
+        """Reads `.mlir` files as `distir` does."""
+        super().register_all_frontends()
+
+        def parse(stream: IO[bytes]) -> ModuleOp:
+            parser = ProgramParser(
+                self.ctx, stream.read().decode(), self.get_input_name()
+            )
+            return parser.parse_module(not self.args.no_implicit_module)
+
+        self.available_frontends["mlir"] = parse
 
 
 def _mlir_style(arguments: Sequence[str]) -> list[str]:

@@ -13,31 +13,23 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 from xdsl.printer import Printer
-from xdsl.universe import Universe
 
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
+from distir.parsing import ProgramParser, new_context
 from distir.passes import get_all_passes
+from distir.program import argument_names, entry_function
 from distir.weights import SUFFIX, load_weights, weights_file
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def new_context() -> Context:
-    """A context with every dialect of this environment, those of plugins included."""
-    context = Context()
-    for name, factory in Universe.get_multiverse().all_dialects.items():
-        context.register_dialect(name, factory)
-    return context
-
-
 def read_program(path: Path, context: Context | None = None) -> ModuleOp:
-    """Reads and verifies a module. Raises ParseError or VerifyException."""
+    """Reads and verifies a module. Raises ParseError, VerifyException or DistIRError."""
     content = path.read_bytes().decode()
-    module = Parser(context or new_context(), content, str(path)).parse_module()
+    module = ProgramParser(context or new_context(), content, str(path)).parse_module()
     module.verify()
     return module
 
@@ -63,9 +55,22 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
 
 
 def program_weights(module: ModuleOp, path: Path) -> Arrays:
-    """The weights of the module read from `path`, by name; empty if it has none."""
+    """
+    The weights of the module read from `path`, by name; empty if it has none. Raises
+    DistIRError for weights that no argument has the name of: they would go unused, and
+    what they are meant for would get random values.
+    """
     file = weights_file(module, path)
-    return {} if file is None else load_weights(file)
+    if file is None:
+        return {}
+    weights = load_weights(file)
+    unknown = sorted(set(weights) - set(argument_names(entry_function(module))))
+    if unknown:
+        raise DistIRError(
+            f"{file} holds {unknown[0]!r}, but {path} has no argument of that name; give "
+            f"the argument this dist.name, or import the model again"
+        )
+    return weights
 
 
 def keep_weights_reachable(module: ModuleOp, source: Path, target: Path) -> Path | None:

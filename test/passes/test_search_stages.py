@@ -16,10 +16,13 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.dist import STAGE
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
 from distir.interpreters.cost import simulate
 from distir.passes.annotations import read_notes
 from distir.passes.distribute import DistributePass
+from distir.passes.partition import PartitionPass
 from distir.passes.pipelines.stages import mark
+from distir.passes.search_stages import SearchStagesPass
 from distir.program import entry_function, functions
 
 SEARCH = ("search",)
@@ -191,3 +194,20 @@ def test_marks_that_are_no_division() -> None:
         DistIRError, match="marked with stages 0 to 2, but the schedule"
     ):
         pipeline(0, 1, 2, 2, 2)
+
+
+def test_a_time_limit_is_one_for_simulations_too() -> None:
+    """Only what is estimated to be the fastest is simulated after it; by default more is."""
+    notes: list[str] = []
+    for limit in (0.0, None):
+        module = built("gpt")
+        first = module.body.block.first_op
+        assert first is not None
+        module.body.block.insert_op_before(load_cluster("cpu", 16), first)
+        search = DistributePass(p=3, k=2)
+        search.annotate(Context(), module)
+        PartitionPass(lower=False).apply(Context(), module)
+        SearchStagesPass(p=3, time_limit=limit).apply(Context(), module)
+        notes.append(read_notes(module)[-1])
+    assert "; 1 of " in notes[0]
+    assert "; 1 of " not in notes[1]

@@ -94,6 +94,25 @@ def test_mesh_larger_than_the_cluster(model: Path):
     assert "needs 32 devices" in message and "@dgx2 has 16" in message
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--devices", "4000000000"), "cannot have 4000000000 devices"),
+        (("-k", "1000000000"), "k=1000000000 x d=1 x t=1 are 1000000000 parts"),
+    ],
+)
+def test_numbers_that_would_fill_memory(
+    model: Path, options: tuple[str, ...], message: str
+):
+    assert message in failure(*distribute(model, *options))
+
+
+def test_search_on_more_devices_than_there_may_be(model: Path):
+    command = ("search", model, "--cluster", "dgx2", "--world-size", "4000000000")
+    message = failure(*command, "-o", model.with_name("best.mlir"))
+    assert "4000000000 devices are more than a cluster may have" in message
+
+
 def test_cluster_grows_by_whole_nodes(model: Path):
     message = failure(*distribute(model, "--devices", "17"))
     assert "whole nodes of 16" in message

@@ -52,6 +52,18 @@ def roles(path: Path) -> dict[str, str]:
     return dict(zip(argument_names(entry), argument_roles(entry), strict=True))
 
 
+def test_layers_of_a_sequential_are_trained_although_their_names_begin_with_digits(
+    tmp_path: Path, onnx_model: Path
+):
+    model = onnx.load(onnx_model)
+    model.graph.initializer[0].name = model.graph.node[0].input[1] = "0.weight"
+    onnx.save(model, tmp_path / "sequential.onnx")
+    path = tmp_path / "step.mlir"
+    options = ("--training", "--loss", "mse", "--optimizer", "adamw")
+    succeed("import", tmp_path / "sequential.onnx", *options, "-o", path)
+    assert roles(path)["0.weight.exp_avg"] == "state"
+
+
 def test_a_built_training_step(gpt: Path):
     found = roles(gpt)
     assert found["labels"] == "label"

@@ -40,7 +40,7 @@ def program(
 
 
 def numbers(*shape: int, seed: int, dtype: Any) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+    return np.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
 
 
 def train(
@@ -64,6 +64,7 @@ def train(
             return op.results
 
         values = run(program(inputs, body), inputs)
+        assert [v.dtype for v in values] == [start.dtype] * len(values)
     return values[0]
 
 
@@ -110,13 +111,16 @@ CASES: list[tuple[Make, dict[str, Any], Callable[[Any], Any], int, bool]] = [
 ]
 
 
+@pytest.mark.parametrize("shape", [(3, 4), ()], ids=["matrix", "scalar"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 @pytest.mark.parametrize("run", [run_program, run_here], ids=["reference", "torch"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0].name}-{len(c[1])}")
-def test_five_steps_equal_torch(case: Any, run: Run, dtype: Any):
+def test_five_steps_equal_torch(
+    case: Any, run: Run, dtype: Any, shape: tuple[int, ...]
+):
     make, options, optimizer, states, counts = case
-    start = numbers(3, 4, seed=0, dtype=dtype)
-    gradients = [numbers(3, 4, seed=1 + i, dtype=dtype) for i in range(STEPS)]
+    start = numbers(*shape, seed=0, dtype=dtype)
+    gradients = [numbers(*shape, seed=1 + i, dtype=dtype) for i in range(STEPS)]
     got = train(make, options, start, gradients, run, states, counts)
     parameter = torch.nn.Parameter(to_torch(start))
     torch_optimizer = optimizer([parameter])
@@ -167,6 +171,16 @@ def test_clipping_equals_torch(run: Run, max_norm: float):
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     for ours, parameter in zip(got, parameters, strict=True):
         np.testing.assert_allclose(ours, parameter.grad.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [AdamOp, AdamWOp], ids=lambda make: make.name)
+@pytest.mark.parametrize("run", [run_program, run_here], ids=["reference", "torch"])
+def test_a_scalar_in_half_precision_stays_in_half_precision(make: Make, run: Run):
+    start, gradient = np.array(2, np.float16), np.array(3, np.float16)
+    options = {"learning_rate": 0.5, "weight_decay": 0.0}
+    got = train(make, options, start, [gradient], run, 2, True)
+    assert got.shape == ()
+    assert got == pytest.approx(1.5, rel=1e-3)
 
 
 def test_clipping_of_half_precision_does_not_overflow():

@@ -274,14 +274,7 @@ def _refuse_other_forms(op: Operation) -> None:
             f"{describe(op)} says nothing about how the layout changes; run "
             f"lower-reshard before simulating"
         )
-    per_rank = isinstance(
-        op,
-        collective.SendOp
-        | collective.RecvOp
-        | collective.WaitOp
-        | collective.CoordinateOp,
-    ) or (isinstance(op, collective.CollectiveOp) and op.is_per_rank)
-    if per_rank:
+    if collective.is_per_rank(op):
         raise DistIRError(
             f"{describe(op)} belongs to one rank's program; simulate the distributed "
             f"program that it was projected from"

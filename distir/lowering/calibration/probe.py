@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
-from xdsl.universe import Universe
+
+from distir.parsing import ProgramParser, new_context
 
 
 def tensor(*shape: int, element: str = "f32") -> str:
@@ -62,14 +61,12 @@ class Prober:
     """Makes the programs of probes."""
 
     def __init__(self) -> None:
-        self._context = Context()
-        for name, factory in Universe.get_multiverse().all_dialects.items():
-            self._context.register_dialect(name, factory)
+        self._context = new_context()
 
     def module(self, probe: Probe) -> ModuleOp:
         """The program of a probe."""
-        parser = Parser(self._context, probe.text, f"probe of {probe.name}")
-        module = parser.parse_module()
+        name = f"probe of {probe.name}"
+        module = ProgramParser(self._context, probe.text, name).parse_module()
         module.verify()
         return module
 

@@ -8,11 +8,8 @@ i at the member (i // run) % size; `run=None` is the contiguous split.
 import torch
 import torch.distributed as dist
 
-_REDUCTIONS = {
-    "sum": dist.ReduceOp.SUM,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-}
+from .carriers import carried
+
 # Backends move these types; the others travel as bytes.
 _MOVABLE = (
     torch.float32,
@@ -115,9 +112,10 @@ def wait(arriving):
 def start_all_reduce(x, group, reduction):
     if group.size == 1:
         return Arriving([], lambda: x)
-    out = x.clone(memory_format=torch.contiguous_format)
-    handle = dist.all_reduce(out, _REDUCTIONS[reduction], group.handle, async_op=True)
-    return Arriving([handle], lambda: out)
+    carrier, op, restored = carried(x, reduction)
+    out = carrier.clone(memory_format=torch.contiguous_format)
+    handle = dist.all_reduce(out, op, group.handle, async_op=True)
+    return Arriving([handle], lambda: restored(out))
 
 
 def start_all_gather(x, group, dim, run=None):
@@ -136,16 +134,13 @@ def start_all_gather(x, group, dim, run=None):
 def start_reduce_scatter(x, group, dim, reduction, run=None):
     if group.size == 1:
         return Arriving([], lambda: x)
-    parts = [part.contiguous() for part in split(x, group.size, dim, run)]
+    carrier, op, restored = carried(x, reduction)
+    parts = [part.contiguous() for part in split(carrier, group.size, dim, run)]
     out = torch.empty_like(parts[0])
     handle = dist.reduce_scatter(
-        out,
-        group.by_number(parts),
-        _REDUCTIONS[reduction],
-        group.handle,
-        async_op=True,
+        out, group.by_number(parts), op, group.handle, async_op=True
     )
-    return Arriving([handle], lambda: out)
+    return Arriving([handle], lambda: restored(out))
 
 
 def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
@@ -210,9 +205,10 @@ def reduce(x, group, root, reduction):
     """The root gets the reduced tensor."""
     if group.size == 1:
         return x
-    out = x.clone(memory_format=torch.contiguous_format)
-    dist.reduce(out, root, _REDUCTIONS[reduction], group.handle)
-    return out
+    carrier, op, restored = carried(x, reduction)
+    out = carrier.clone(memory_format=torch.contiguous_format)
+    dist.reduce(out, root, op, group.handle)
+    return restored(out)
 
 
 def gather(x, group, root, dim, run=None):

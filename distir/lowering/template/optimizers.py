@@ -30,7 +30,8 @@ def _adam(
     time = (step + 1).to(torch.float64)
     size = -learning_rate / (1 - beta1**time)
     scale = (1 - beta2**time).sqrt()
-    denominator = (exp_avg_sq.sqrt() / scale).add_(epsilon)
+    # In place: a 0-d tensor divided by another would take the type of the wider one.
+    denominator = exp_avg_sq.sqrt().div_(scale).add_(epsilon)
     return parameter + (exp_avg / denominator).mul_(size), exp_avg, exp_avg_sq
 
 

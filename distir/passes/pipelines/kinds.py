@@ -52,6 +52,9 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
     kinds: dict[Operation, Kind] = {}
     # Those that are there once all micro-batches are done.
     late = set(single)
+    # Those that are the same for all micro-batches, but that each of them computes: what
+    # a called function makes of weights alone. They are not there before.
+    again: set[SSAValue] = set()
     for op in ops:
         if any(r in wanted for r in op.results) and (
             gathers_micro_batches(op) or any(v in single for v in op.operands)
@@ -63,10 +66,16 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
         kinds[op] = _kind(op, late, micro_batches)
         if kinds[op] is Kind.AFTER:
             late.update(op.results)
+        elif kinds[op] is Kind.EACH or any(v in again for v in op.operands):
+            again.update(r for r in op.results if over_time(r).kind == "whole")
+            if kinds[op] is Kind.DIVIDE:
+                kinds[op] = Kind.EACH
     needed: set[SSAValue] = set()
     for op, kind in reversed(kinds.items()):
         if kind in (Kind.EACH, Kind.DIVIDE) or any(r in needed for r in op.results):
             needed.update(op.operands)
+            if kind is Kind.BEFORE and any(v in again for v in op.operands):
+                kinds[op] = Kind.EACH
         elif kind is Kind.BEFORE:
             kinds[op] = Kind.AFTER
     return kinds

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -20,6 +19,7 @@ from distir.passes.search.programs import Programs, trains
 from distir.passes.search.requests import Requests
 from distir.passes.search.results import ranked
 from distir.passes.search.runner import run
+from distir.solver.clock import Clock
 
 _WIDTH = 2
 """Plans whose neighbours are judged at a time, of each kind."""
@@ -50,14 +50,16 @@ def auto_search(
 ) -> AutoSearch:
     """
     A search for the best plan for one of these programs, one for each size of the batch, on
-    so many devices of a cluster (all by default). Empty options may take any value. Layouts
-    are solved for in a quarter of the time at most, or in 20 s without a limit.
-    Raises DistIRError.
+    so many devices of a cluster (all by default). Empty options may take any value. The
+    layouts of a plan are searched for a quarter of the time at most; without a limit
+    solving for them takes 20 s. Raises DistIRError.
     """
+    clock = Clock(time_limit)
     requests = requests or Requests()
-    if requests.seconds is None:
-        seconds = SECONDS if time_limit is None else max(1.0, time_limit / 4)
-        requests = replace(requests, seconds=seconds)
+    if time_limit is not None:
+        requests = replace(requests, limit=max(1.0, time_limit / 4))
+    elif requests.seconds is None:
+        requests = replace(requests, seconds=SECONDS)
     programs = Programs.of(modules, cluster, profiles, requests)
     devices = devices or cluster.size
     if devices > cluster.size:
@@ -93,7 +95,7 @@ def auto_search(
     bounds = {
         batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches
     }
-    return AutoSearch(programs, space, bounds, jobs, time_limit, heard)
+    return AutoSearch(programs, space, bounds, jobs, clock, heard)
 
 
 class AutoSearch:
@@ -111,8 +113,8 @@ class AutoSearch:
       `pruned`: how many plans were not;
     - `finished`: whether it ended by itself; `interrupted`: whether the user ended it.
 
-    The time limit ends the search once a plan fits: there is an answer if there can be one.
-    Evaluations that have begun are waited for.
+    When the clock stops, the search ends, and evaluations that have begun end without an
+    outcome; but the first plan that is possible is waited for.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class AutoSearch:
         space: AutoSpace,
         bounds: dict[int, Bounds],
         jobs: int = 0,
-        seconds: float | None = None,
+        clock: Clock | None = None,
         heard: Heard | None = None,
     ):
         self.programs = programs
@@ -134,7 +136,7 @@ class AutoSearch:
         self.rounds = 0
         self._skipped: set[Configuration] = set()
         self._expanded: set[Configuration] = set()
-        self._deadline = None if seconds is None else monotonic() + seconds
+        self._clock = clock or Clock()
         self._heard = heard or _nobody
 
     @property
@@ -149,9 +151,9 @@ class AutoSearch:
         return len(self._skipped - self.outcomes.keys())
 
     @property
-    def is_late(self) -> bool:
-        """Whether the time is over."""
-        return self._deadline is not None and monotonic() >= self._deadline
+    def _ends(self) -> bool:
+        """Whether the time is over, and some plan is possible."""
+        return self._clock.stopped and any(o.is_legal for o in self.outcomes.values())
 
     def run(self) -> None:
         """Searches. Raises DistIRError for an empty space or if a process dies."""
@@ -173,7 +175,8 @@ class AutoSearch:
         that may. All of them if none may, so that there is something to say about them.
         """
         found: dict[Configuration, None] = {}
-        plans = self.space.first()
+        # Those first that are quickly judged and most likely possible.
+        plans = sorted(self.space.first(), key=lambda c: (bool(c.axes), c.p))
         for plan in plans:
             variants = [plan]
             if self.space.trains and plan.d > 1:
@@ -184,8 +187,7 @@ class AutoSearch:
 
     def _judge(self, plans: Sequence[Configuration]) -> bool:
         """Evaluates plans; False if the time was over before all of them were."""
-        some_fit = any(o.fits for o in self.outcomes.values())
-        if self.is_late and some_fit:
+        if self._ends:
             return False
         new = [plan for plan in plans if plan not in self.outcomes]
         known = {
@@ -195,12 +197,13 @@ class AutoSearch:
             for outcome in self.outcomes.values()
             if reusable(outcome, plan)
         }
-        judged = run(self.programs, new, self.jobs, longest=4, known=known)
+        judged = run(
+            self.programs, new, self.jobs, longest=4, known=known, clock=self._clock
+        )
         for outcomes in judged:
             for outcome in outcomes:
                 self.outcomes[outcome.configuration] = outcome
-                some_fit = some_fit or outcome.fits
-            if self.is_late and some_fit:
+            if self._ends:
                 judged.close()
                 return False
         return True

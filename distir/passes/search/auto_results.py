@@ -121,6 +121,8 @@ def nothing_found(search: AutoSearch) -> str:
     text = nothing_fits(outcomes)
     if search.interrupted:
         text = f"the search was interrupted; so far {text}"
+    elif not search.finished:
+        text = f"the time was over before all plans were judged; so far {text}"
     legal = [o for o in outcomes if o.is_legal]
     if legal:
         least = min(legal, key=lambda o: (o.peak_memory_bytes, o.configuration))

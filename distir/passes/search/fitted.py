@@ -16,12 +16,13 @@ from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.profiles import Profile
 from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
-from distir.passes.search.layout_graph import ChosenLayouts
+from distir.passes.search.layout_graph import ChosenLayouts, apply_layouts
 from distir.passes.search.micro_batch_prices import Shares
 from distir.passes.search.programs import trains
 from distir.passes.search.sharding import Found, Limits, search_sharding
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver import InfeasibleError
+from distir.solver.clock import Clock, TimeIsOver
 
 _ROUNDS = 4
 """How often layouts are solved for at most, each time under another limit."""
@@ -76,12 +77,15 @@ class FittedSearch:
     what does not fit is solved for again under a limit that is lower by as much as was
     missing; if a pipeline leaves much although the limit made it slower, under a higher
     one. The fastest of these that fits is taken. For a pipeline each solving ends after
-    20 s, if the user says nothing else.
+    20 s or a quarter of the clock's time, if the user says nothing else.
 
     - `mesh`: for a pipeline, its first axis is the axis over time, the others are those of
       each stage;
     - `finish`: makes the pipeline (`distribute`'s last part), if there is to be one;
-    - `limits`: memory is what may be used on each device, by default all of it.
+    - `limits`: memory is what may be used on each device, by default all of it;
+    - `clock`: when it stops, the best plan so far is the answer. There always is one: if
+      nothing was solved, arguments are split as was asked for, and nothing else is. But an
+      interruption before there is anything ends the program.
     """
 
     def __init__(
@@ -92,14 +96,18 @@ class FittedSearch:
         finish: DistributePass | None,
         limits: Limits,
         profiles: Sequence[Profile] = (),
+        clock: Clock | None = None,
     ):
+        self.clock = clock
         self.context = context
         self.mesh = mesh
         self.cluster = cluster
         self.finish = finish
         self.limits = limits
         if limits.seconds is None and finish is not None:
-            self.limits = replace(limits, seconds=SECONDS)
+            whole = inf if clock is None else clock.limit
+            seconds = whole / _ROUNDS if whole < inf else SECONDS
+            self.limits = replace(limits, seconds=seconds)
         self.profiles = profiles
         devices = len(mesh.devices)
         if finish is not None:
@@ -146,12 +154,19 @@ class FittedSearch:
                     limits,
                     shares=shares,
                     profiles=self.profiles,
+                    clock=self.clock,
                 )
+            except TimeIsOver:
+                if not plans and failure is None:
+                    if self.clock is not None and self.clock.interrupted:
+                        raise KeyboardInterrupt from None
+                    plans.append(self._unsearched(module))
+                break
             except DistIRError as error:
                 if not isinstance(error.__cause__, InfeasibleError):
                     raise
                 failure = failure or error
-                if attempt or finish is None:
+                if attempt or finish is None or self._is_late:
                     break
                 limit *= _DOUBT
                 continue
@@ -162,7 +177,7 @@ class FittedSearch:
             plans.append(plan)
             as_expected = finish is None or failed
             close = not plan.layouts.limited or plan.occupied > _CLOSE
-            if plan.fits and (as_expected or close):
+            if (plan.fits and (as_expected or close)) or self._is_late:
                 break
             failed = failed or not plan.fits
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
@@ -172,6 +187,17 @@ class FittedSearch:
             plans,
             key=lambda p: (0, p.simulation.step_time_s) if p.fits else (1, p.occupied),
         )
+
+    @property
+    def _is_late(self) -> bool:
+        return self.clock is not None and self.clock.stopped
+
+    def _unsearched(self, module: ModuleOp) -> FittedPlan:
+        """What there is without a search."""
+        annotated = module.clone()
+        layouts = ChosenLayouts(shared=False, limited=False, steps=())
+        apply_layouts(annotated, self.mesh, self.cluster, layouts)
+        return self._plan(annotated, layouts)
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()
@@ -190,8 +216,9 @@ class FittedSearch:
         if not plan.fits:
             allowed = plan.needed / plan.occupied
             what = "program" if self.finish is None else "pipeline"
+            found = "found in the time given" if self._is_late else "found"
             raise DistIRError(
-                f"search-sharding: no layouts were found with which the {what} fits into "
+                f"search-sharding: no layouts were {found} with which the {what} fits into "
                 f"{allowed:.6g} bytes per device; {plan.needed:.6g} bytes would do. Use more "
                 f"devices or stages, more micro-batches, or `activation-checkpoint` before "
                 f"the search"

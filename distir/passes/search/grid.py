@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isqrt
 
+from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
@@ -120,6 +122,11 @@ class Space:
                 "program updates no argument (dist.updates); build or import it with "
                 "--training, or leave them out"
             )
+        if self.devices > MOST_DEVICES:
+            raise DistIRError(
+                f"search: {self.devices} devices are more than a cluster may have; ask for "
+                f"at most {MOST_DEVICES}"
+            )
         found = list(dict.fromkeys(self._all()))
         if not found:
             raise DistIRError(
@@ -158,7 +165,12 @@ class Space:
 
 def _factorisations(devices: int) -> Iterator[tuple[int, int, int]]:
     """All (d, t, p) whose product is the number of devices."""
-    for d in range(1, devices + 1):
-        for t in range(1, devices // d + 1):
-            if devices % (d * t) == 0:
-                yield d, t, devices // (d * t)
+    for d in _divisors(devices):
+        for t in _divisors(devices // d):
+            yield d, t, devices // (d * t)
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors of a number, ascending."""
+    small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})

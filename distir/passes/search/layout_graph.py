@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
 from distir.interpreters.cost.profiles import Profile
 from distir.passes.annotations import requested_layout
+from distir.passes.propagate_sharding import PropagateShardingPass
 from distir.passes.search.micro_batch_prices import MicroBatchPrices, Shares
 from distir.passes.search.over_time import before_devices, has_time, split_over_time
 from distir.passes.search.sharding_choice import annotate
@@ -19,6 +21,7 @@ from distir.passes.sharding_plan import ShardingPlan
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.search import Before, GraphBuilder, Node, Strategy, work_size
+from distir.solver.clock import Clock
 
 MAX_OPS = 2000
 """Ops, counted once per call: a larger program shares choices between its calls."""
@@ -30,7 +33,8 @@ class ChosenLayouts:
     The layouts that a search chose, without the program: `shared` says whether repeated
     calls shared their choices, `limited` whether the fastest layouts need more memory than
     was allowed; each of `steps` for how many of the mesh's first axes it chose, and which
-    alternative of each node in the order of the graph.
+    alternative of each node in the order of the graph. Without steps nothing was searched:
+    arguments are split as was asked for, and what follows from that is.
     """
 
     shared: bool
@@ -53,8 +57,12 @@ class LayoutGraph:
         share: bool | None = None,
         shares: Shares | None = None,
         profiles: Sequence[Profile] = (),
+        clock: Clock | None = None,
     ) -> LayoutGraph:
-        """Those of a sequential program, which may be annotated. Raises DistIRError."""
+        """
+        Those of a sequential program, which may be annotated. Raises DistIRError; and
+        TimeIsOver when the clock stops while it builds.
+        """
         requests, first = _requests(module), None
         if has_time(mesh):
             requests = split_over_time(module, mesh, requests)
@@ -67,7 +75,9 @@ class LayoutGraph:
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS
-        builder = GraphBuilder(reachable, mesh, prices, requests, share=share)
+        builder = GraphBuilder(
+            reachable, mesh, prices, requests, share=share, clock=clock
+        )
         return LayoutGraph(builder, first)
 
 
@@ -78,6 +88,11 @@ def apply_layouts(
     Annotates a sequential program with layouts that were chosen for it before, without
     solving anything. Raises DistIRError.
     """
+    if not layouts.steps:
+        if has_time(mesh):
+            split_over_time(module, mesh, _requests(module))
+        PropagateShardingPass().apply(Context(), module)
+        return
     graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
     before, body = graph.first, None
     chosen: dict[Node, Strategy] = {}

@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
-from xdsl.parser import Parser
-from xdsl.universe import Universe
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.cost.hardware import Hardware
 from distir.interpreters.cost.profile_files import load_profiles
 from distir.interpreters.cost.profiles import Profile
+from distir.parsing import ProgramParser, new_context
 from distir.passes.search.requests import Requests
 from distir.program import argument_roles, entry_function, updated_arguments
 
@@ -79,10 +77,7 @@ class Programs:
 
     def __call__(self, batch: int) -> ModuleOp:
         """The program for that batch, with its cluster."""
-        context = Context()
-        for name, factory in Universe.get_multiverse().all_dialects.items():
-            context.register_dialect(name, factory)
-        return Parser(context, self.texts[batch]).parse_module()
+        return ProgramParser(new_context(), self.texts[batch]).parse_module()
 
 
 def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:

@@ -31,12 +31,14 @@ class Requests:
 
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`;
     - `whole`: names (with `*`) of arguments that must not be split;
-    - `seconds`: of solving for layouts, for each plan; None for what the search thinks fit.
+    - `seconds`: of solving for layouts, for each plan; None for what the search thinks fit;
+    - `limit`: seconds after which the search of a plan's layouts ends with the best so far.
     """
 
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     seconds: float | None = None
+    limit: float | None = None
 
     @property
     def axes(self) -> frozenset[str]:

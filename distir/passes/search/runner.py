@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -16,12 +17,13 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.passes.search.evaluate import Evaluator, Outcome
 from distir.passes.search.grid import Configuration
+from distir.solver.clock import Clock
 
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
 _LONGEST = 16
-"""Configurations that a process works on before it reports."""
+"""Configurations that a process works on."""
 
 _GARBAGE = 2_000_000
 """Objects that a process makes before it looks for those that are dead, some 200 MB."""
@@ -33,10 +35,12 @@ def run(
     jobs: int = 0,
     longest: int = _LONGEST,
     known: Mapping[Configuration, Outcome] | None = None,
+    clock: Clock | None = None,
 ) -> Generator[list[Outcome]]:
     """
     Evaluates configurations in `jobs` processes at a time (0: one for each core) and gives
-    the outcomes, `longest` at most at once, as they are known, in no particular order.
+    the outcomes as they are known, some at a time or none, in no particular order. When the
+    clock stops, no outcomes are given once, so that the iterator can be closed then.
     Configurations that share work are evaluated together, each such group in a process of
     its own (where processes cannot be forked, `source` is pickled); `known` are outcomes
     before whose layouts some of them can use (`Evaluator`). Closing the iterator, or
@@ -47,7 +51,9 @@ def run(
     groups = _groups(configurations, longest)
     if not groups:
         return
-    if jobs == 1 or len(groups) == 1:
+    clock = clock or Clock()
+    # What runs in this process cannot be ended.
+    if clock.limit == inf and (jobs == 1 or len(groups) == 1):
         evaluator = Evaluator(source)
         for configuration in configurations:
             yield [evaluator.evaluate(configuration, known.get(configuration))]
@@ -59,8 +65,8 @@ def run(
     running: dict[Connection, BaseProcess] = {}
     try:
         for group in groups:
-            if len(running) == jobs:
-                yield _next_done(running)
+            while len(running) == jobs:
+                yield _next_outcomes(running, clock)
             if forks:
                 evaluator.prepare(group[0])
             receiver, sender = context.Pipe(duplex=False)
@@ -71,27 +77,38 @@ def run(
             sender.close()
             running[receiver] = process
         while running:
-            yield _next_done(running)
+            yield _next_outcomes(running, clock)
     finally:
         for process in running.values():
             process.terminate()
             process.join()
 
 
-def _next_done(running: dict[Connection, BaseProcess]) -> list[Outcome]:
-    """The outcomes of the process that is done next, which leaves those that run."""
-    receiver = next(c for c in wait(list(running)) if isinstance(c, Connection))
+def _next_outcomes(
+    running: dict[Connection, BaseProcess], clock: Clock
+) -> list[Outcome]:
+    """
+    The next outcome of some process; none if that is done and leaves those that run, or if
+    the clock stops meanwhile.
+    """
+    left = clock.left if 0 < clock.left < inf else None
+    ready = [c for c in wait(list(running), left) if isinstance(c, Connection)]
+    if not ready:
+        return []
+    receiver = ready[0]
     try:
-        found: list[Outcome] | Exception = receiver.recv()
+        found: Outcome | Exception | None = receiver.recv()
     except EOFError as error:
         raise DistIRError(
             "search: a process died before it was done, most likely for lack of memory; "
             "use fewer processes (--jobs)"
         ) from error
+    if isinstance(found, Outcome):
+        return [found]
     running.pop(receiver).join()
-    if isinstance(found, Exception):
+    if found is not None:
         raise found
-    return found
+    return []
 
 
 def available_cores() -> int:
@@ -120,7 +137,7 @@ def _work(
     sender: Connection,
 ) -> None:
     """
-    In a process of its own: sends the outcomes. A program is a large structure, dead when
+    In a process of its own: sends each outcome, and None in the end. A program is a large structure, dead when
     it has been simulated; that it need not be taken apart, as all of the process ends soon,
     saves a fifth of the time.
     """
@@ -128,13 +145,12 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
     gc.disable()
-    outcomes: list[Outcome] = []
     try:
         for configuration in group:
             if gc.get_count()[0] > _GARBAGE:
                 gc.collect()
-            outcomes.append(evaluator.evaluate(configuration, known.get(configuration)))
+            sender.send(evaluator.evaluate(configuration, known.get(configuration)))
     except Exception as error:
         sender.send(error)
     else:
-        sender.send(outcomes)
+        sender.send(None)

@@ -27,6 +27,7 @@ from distir.passes.search.layout_graph import ChosenLayouts, apply_layouts
 from distir.passes.search.requests import Requests, axes_of, keep_whole
 from distir.passes.search.sharding import Limits
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.solver.clock import Clock
 
 _GAP = 1e-3
 """How much dearer than the best the layouts may be: what `search-sharding` allows."""
@@ -80,6 +81,8 @@ class SearchedLayouts:
         limit to memory. Raises DistIRError.
         """
         c = configuration
+        limit = self.requests.limit
+        clock = None if limit is None else Clock(limit)
         cluster, mesh = self._prepare(module, c)
         limits = Limits(
             None,
@@ -93,13 +96,18 @@ class SearchedLayouts:
                 apply_layouts(module, mesh, cluster, known)
                 PartitionPass().apply(self.context, module)
                 return SearchedPlan(module, known)
-            search = FittedSearch(self.context, mesh, cluster, None, limits, profiles)
+            search = FittedSearch(
+                self.context, mesh, cluster, None, limits, profiles, clock
+            )
             plan = search.run(module)
             found = plan.found
-            assert found is not None
-            bound = found.bound if found.stages == 1 and not found.shared else 0.0
+            bound = 0.0
+            if found and found.stages == 1 and not found.shared and not found.left:
+                bound = found.bound
             return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
-        search = FittedSearch(self.context, mesh, cluster, _finish(c), limits, profiles)
+        search = FittedSearch(
+            self.context, mesh, cluster, _finish(c), limits, profiles, clock
+        )
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 from time import perf_counter
@@ -25,12 +25,15 @@ from distir.sharding.search import (
     Before,
     GraphBuilder,
     LimitedProblem,
+    Node,
     Peak,
+    Strategy,
     peak_of,
     with_memory,
 )
 from distir.sharding.search.flow import flow_of
 from distir.solver import InfeasibleError, Problem, Solution, solve
+from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments
 
 Solver = Literal["auto", "highs", "cbc"]
@@ -96,6 +99,7 @@ class Found:
       that share alike, unless `released`: plans that do not share were weighed too;
     - `stages`: how many groups of mesh axes were chosen one after the other; with more than
       one the bound is one for the last group;
+    - `left`: axes that nothing is split over, as the search ended before they were chosen;
     - `level`: at O2 the bound is far off;
     - `method`, `build_seconds`, `solve_seconds`: how, and how long it took;
     - `layouts`: what was chosen, for `apply_layouts`.
@@ -116,6 +120,7 @@ class Found:
     solve_seconds: float
     layouts: ChosenLayouts
     level: Level
+    left: int = 0
 
     def with_proof(self, bound: float, peak: float) -> Found:
         """The same with another bound and the bytes that are really needed."""
@@ -132,6 +137,8 @@ class Found:
         if self.released:
             shared += " though they need not" if self.shared else ", nothing is shared"
         stages = f", axes in {self.stages} stages" if self.stages > 1 else ""
+        if self.left:
+            stages += f", {self.left} of the axes were not chosen any more"
         return (
             f"{self.objective:.6g} s of work and communication, {proof}, "
             f"in {self.peak:.6g} bytes "
@@ -150,6 +157,7 @@ def search_sharding(
     joint: bool | None = None,
     shares: Shares | None = None,
     profiles: Sequence[Profile] = (),
+    clock: Clock | None = None,
 ) -> Found:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
@@ -161,24 +169,34 @@ def search_sharding(
     `share`: whether repeated calls share their choices; by default those of programs with
     more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
     default if the limits say so (`together`). Otherwise one is chosen after
-    the other, outermost first. Raises DistIRError.
+    the other, outermost first. `clock` is for everything: what was found when it stops is the
+    answer. As choosing one axis after the other is much faster, that comes first then.
+    Raises DistIRError; and TimeIsOver if nothing was found.
     """
     limits = limits or Limits()
     start = perf_counter()
-    graph = LayoutGraph.of(module, mesh, cluster, share, shares, profiles)
+    graph = LayoutGraph.of(module, mesh, cluster, share, shares, profiles, clock)
     builder, first = graph.builder, graph.first
     axes, known = len(mesh.axes), first.axes if first else 0
     if joint is None:
         joint = builder.alternatives_of_all() <= limits.together
-    single = joint or axes - known < 2
-    stages = [axes] if single else list(range(known + 1, axes + 1))
-    search, failure = _Search(builder, limits, first), None
+    one_by_one = list(range(known + 1, axes + 1)) or [axes]
+    stages = [axes] if joint else one_by_one
+    quick = None
+    if clock is not None and clock.limit < inf and stages != one_by_one:
+        quick = _quick(_Search(builder, limits, first, clock=clock), one_by_one)
+    search, failure = _Search(builder, limits, first, clock=clock), None
     try:
         search.run_stages(stages)
-    except DistIRError as error:
-        if not builder.share or not limits.release:
+    except TimeIsOver:
+        if quick is None and not search.steps:
             raise
-        failure = error
+    except DistIRError as error:
+        failure = None if quick else error
+        if failure and not (builder.share and limits.release):
+            raise
+    if quick is not None:
+        search = _better(search, quick)
     if builder.share and limits.release and search.may_release(perf_counter() - start):
         search = _released(search, stages, failure)
     elif failure is not None:
@@ -187,16 +205,42 @@ def search_sharding(
     return search.found(perf_counter() - start)
 
 
+def _quick(search: _Search, stages: Sequence[int]) -> _Search | None:
+    """The search after these stages, or as many as there was time for; None for no stage."""
+    try:
+        search.run_stages(stages)
+    except TimeIsOver:
+        pass
+    except DistIRError:
+        return None  # memory did not suffice like that
+    return search if search.steps else None
+
+
+def _better(search: _Search, quick: _Search) -> _Search:
+    """The one that found better layouts, with the bound of the first if that has one."""
+    if not search.steps:
+        return quick
+    if search.solution.objective <= quick.solution.objective or quick.left:
+        return search
+    bound = min(search.solution.bound, quick.solution.objective)
+    quick.solution = replace(quick.solution, bound=bound)
+    return quick
+
+
 def _released(
     shared: _Search, stages: Sequence[int], failure: DistIRError | None
 ) -> _Search:
     """The search without sharing, or the one with it if that found something better."""
     builder, limits = shared.builder, shared.limits
     builder.share = False
-    search = _Search(builder, limits, shared.first, shared.solving)
+    search = _Search(builder, limits, shared.first, shared.solving, shared.clock)
     search.is_released = True
     try:
         search.run_stages(stages)
+    except TimeIsOver:
+        if failure is not None:
+            raise failure from failure.__cause__
+        return shared
     except DistIRError:
         if failure is not None:
             raise
@@ -219,13 +263,17 @@ class _Search:
         limits: Limits,
         first: Before | None = None,
         solving: float = 0.0,
+        clock: Clock | None = None,
     ):
+        self.clock = clock
         self.builder = builder
         self.shares = builder.share
         self.is_released = False
         self.limits = limits
         self.first = self.before = first
         self.solving = solving
+        self.steps: list[tuple[int, tuple[int, ...]]] = []
+        self.limited = False
         self.segments: Segments | None = None
 
     def may_release(self, seconds: float) -> bool:
@@ -233,28 +281,32 @@ class _Search:
         Whether there is time left to solve without sharing: as much more than the seconds
         that it took with it as there are more choices then.
         """
-        if self.limits.seconds is None:
-            return True
+        left = inf if self.clock is None else self.clock.left
+        if self.limits.seconds is not None:
+            left = min(left, self.limits.seconds - self.solving)
         nodes = self.builder.graph.nodes
         times = sum(node.count for node in nodes) / max(len(nodes), 1)
-        return times * seconds <= self.limits.seconds - self.solving
+        return times * seconds <= left
 
     def run_stages(self, stages: Sequence[int]) -> None:
         """
         Chooses for so many of the first axes at a time. Memory that does not fit may still be
         split by the axes to come: at first they are expected to split all of it; while the last
-        ones cannot, less and less, until it is too little for the first ones.
+        ones cannot, less and less, until it is too little for the first ones. Raises
+        DistIRError, and TimeIsOver when the clock stops: `steps` are then those that were
+        done.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in stages]
         failure = None
         for share in _SHARES:
             self.before, axes = self.first, 0
-            self.steps: list[tuple[int, tuple[int, ...]]] = []
-            self.limited = False
+            self.steps, self.limited = [], False
             try:
-                for axes, most in zip(stages, rest, strict=True):
-                    self.run(axes, max(1.0, share * most))
+                for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
+                    # A stage leaves time for those behind it.
+                    part = self.clock and self.clock.part(1 / (len(stages) - i))
+                    self.run(axes, max(1.0, share * most), part)
                 return
             except DistIRError as error:
                 if not isinstance(error.__cause__, InfeasibleError):
@@ -264,35 +316,41 @@ class _Search:
                 failure = error if is_last or failure is None else failure
                 if not is_last or share * rest[0] <= 1:
                     break
+                if self.clock is not None and self.clock.stopped:
+                    break
         assert failure is not None
         raise failure from failure.__cause__
 
-    def run(self, axes: int, splits: float) -> None:
+    def run(self, axes: int, splits: float, clock: Clock | None = None) -> None:
         """
         Chooses for the first `axes` axes, as if there were `splits` times as much memory.
         """
-        self.body = self.builder.build(axes, self.before)
+        builder = self.builder
+        body = builder.build(axes, self.before)
         if self.limits.level == "O2":
-            self.segments = flow_of(self.builder, self.body).segments()
-        self.problem = self.builder.graph.problem()
-        self.solution = self._solve(self.problem)
-        self._choose()
-        self.peak = peak_of(self.builder, self.body, self.chosen)
+            self.segments = flow_of(builder, body).segments()
+        problem = builder.graph.problem()
+        solution = self._solve(problem, clock)
+        choice, chosen = self._chosen(solution)
+        peak = peak_of(builder, body, chosen)
         limit = inf if self.limits.memory is None else splits * self.limits.memory
-        if self.peak.bytes > limit:
+        if peak.bytes > limit:
             self.limited = True
-            limited = with_memory(self.builder, self.body, limit)
-            self.problem = limited.problem
+            limited = with_memory(builder, body, limit)
+            problem = limited.problem
             try:
-                self.solution = self._solve(self.problem)
+                solution = self._solve(problem, clock)
             except InfeasibleError as error:
-                raise _too_small(error, limited, limit, splits, self.peak) from error
-            self._choose()
-            self.peak = peak_of(self.builder, self.body, self.chosen)
-        self.before = Before(self.body, self.chosen, axes)
-        self.steps.append((axes, self.choice))
+                raise _too_small(error, limited, limit, splits, peak) from error
+            choice, chosen = self._chosen(solution)
+            peak = peak_of(builder, body, chosen)
+        # All at once, for when the time is over.
+        self.body, self.problem, self.solution = body, problem, solution
+        self.chosen, self.peak = chosen, peak
+        self.before = Before(body, chosen, axes)
+        self.steps.append((axes, choice))
 
-    def _solve(self, problem: Problem) -> Solution:
+    def _solve(self, problem: Problem, clock: Clock | None) -> Solution:
         """In nanoseconds, so that no method takes small costs for rounding errors."""
         start = perf_counter()
         by_program = self.limits.solver != "auto"
@@ -307,16 +365,25 @@ class _Search:
             method="integer-program" if by_program else "auto",
             solver=self.limits.solver if self.limits.solver != "auto" else "highs",
             time_limit=left,
+            clock=clock,
             gap=self.limits.gap,
             segments=self.segments,
         )
         self.solving += perf_counter() - start
         return solution
 
-    def _choose(self) -> None:
+    def _chosen(
+        self, solution: Solution
+    ) -> tuple[tuple[int, ...], Mapping[Node, Strategy]]:
+        """The alternative of each node in the order of the graph, and what it does."""
         count = len(self.builder.graph.nodes)
-        self.choice = tuple(int(a) for a in self.solution.choice[:count])
-        self.chosen = strategies_of(self.builder, self.choice)
+        choice = tuple(int(a) for a in solution.choice[:count])
+        return choice, strategies_of(self.builder, choice)
+
+    @property
+    def left(self) -> int:
+        """Axes that were not chosen."""
+        return len(self.builder.mesh.axes) - self.steps[-1][0]
 
     def found(self, seconds: float) -> Found:
         """What the last stage found, after that many seconds."""
@@ -336,6 +403,7 @@ class _Search:
             self.solving,
             ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
             self.limits.level,
+            self.left,
         )
 
 

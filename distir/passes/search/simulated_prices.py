@@ -22,7 +22,7 @@ from distir.interpreters.cost.work import Work
 from distir.passes.lower_reshard import op_of_step
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
-from distir.sharding.reshard import Step, plan_reshard
+from distir.sharding.reshard import Planner, Step
 from distir.sharding.rule import Rule, factor_shards, rule_for
 
 
@@ -54,6 +54,8 @@ class SimulatedPrices:
         self._plans: dict[
             tuple[Layout, Layout, int | tuple[int, ...]], Sequence[Step] | None
         ] = {}
+        # One after the other, changes to one layout are asked for.
+        self._planner: Planner | None = None
         self._steps: dict[tuple[str, tuple[str, ...], int, int], float] = {}
         # The placement knows types by their ids, so those that it has seen must stay.
         self._seen: list[Attribute] = []
@@ -168,7 +170,10 @@ class SimulatedPrices:
         key = (before, after, shape if runs else len(shape))
         if key not in self._plans:
             try:
-                self._plans[key] = plan_reshard(before, after, shape, self.mesh)
+                planner = self._planner
+                if planner is None or (planner.after, planner.shape) != (after, shape):
+                    planner = self._planner = Planner(after, shape, self.mesh)
+                self._plans[key] = planner.plan(before)
             except DistIRError:
                 self._plans[key] = None
         return self._plans[key]

@@ -50,12 +50,18 @@ WORTH_SIMULATING = 1.15
 
 
 def simulated(
-    graph: Graph, found: Sequence[Candidate], judge: Judge, end: float
+    graph: Graph,
+    found: Sequence[Candidate],
+    judge: Judge,
+    end: float,
+    *,
+    usual_too: bool,
 ) -> list[Outcome]:
     """
     The outcomes of divisions: of those that should fit into memory the one whose step is
-    estimated to be shortest, then the usual ones, then until `end` on the monotonic clock
-    those that may be about as fast, or all as long as nothing fits.
+    estimated to be shortest, then until `end` on the monotonic clock the usual ones and
+    those that may be about as fast, or all as long as nothing fits. With `usual_too` the
+    usual ones are simulated whatever the time.
     """
     step_time = {c: graph.step_time(c.stages) for c in found}
     order = sorted(found, key=lambda c: (not graph.fits(c.stages), step_time[c]))
@@ -63,11 +69,12 @@ def simulated(
     worth = WORTH_SIMULATING * step_time[order[0]]
     outcomes: list[Outcome] = []
     for candidate in dict.fromkeys((order[0], *usual, *order)):
-        if candidate is not order[0] and not candidate.is_usual:
-            if monotonic() > end:
-                break
-            if step_time[candidate] > worth and any(o.fits for o in outcomes):
-                continue
+        spared = usual_too and candidate.is_usual
+        if outcomes and not spared and monotonic() > end:
+            break
+        slow = step_time[candidate] > worth and not candidate.is_usual
+        if slow and any(o.fits for o in outcomes):
+            continue
         simulation = judge.simulate(graph.stages(candidate.stages))
         outcomes.append(Outcome(candidate, simulation.step_time_s, simulation.fits))
     return outcomes

@@ -49,6 +49,8 @@ class MicroBatchChooser:
         self._infos: dict[Operation, OpCandidates] = {}
         self._candidates: dict[int, OpCandidates] = {}
         self._solved: dict[tuple[str, tuple[Placement, ...]], FunctionChoice] = {}
+        # The operands that a function, or one that it calls, brings together.
+        self._gathered: dict[FunctionChoice, frozenset[tuple[Operation, int]]] = {}
 
     def solve(self, name: str, arguments: Sequence[Placement]) -> FunctionChoice:
         """What happens in a function whose arguments are placed like that."""
@@ -63,12 +65,22 @@ class MicroBatchChooser:
             zip(block.args, arguments, strict=True)
         )
         choices: list[OpChoice] = []
+        gathered: set[tuple[Operation, int]] = set()
         for op in list(block.ops):
             have = [placed[v] for v in op.operands]
             if isinstance(op, ReturnOp):
                 results = self._returned(name, have, arguments)
-                return FunctionChoice(name, 0.0, arguments, results, choices)
+                solved = FunctionChoice(name, 0.0, arguments, results, choices)
+                self._gathered[solved] = frozenset(gathered)
+                return solved
             choice = self._op(op, have)
+            for i, (before, after) in enumerate(
+                zip(have, choice.operands, strict=True)
+            ):
+                if before != WHOLE == after:
+                    gathered.add((op, i))
+            if choice.callee is not None:
+                gathered |= self._gathered[choice.callee]
             placed.update(zip(op.results, choice.results, strict=True))
             choices.append(choice)
         raise DistIRError(f"function @{name} does not end in func.return")
@@ -87,8 +99,7 @@ class MicroBatchChooser:
 
     def _op(self, op: Operation, have: list[Placement]) -> OpChoice:
         if isinstance(op, CallOp):
-            keys = [WHOLE if p.kind == "partial" else p for p in have]
-            callee = self.solve(op.callee.string_value(), keys)
+            callee = self._callee(op.callee.string_value(), have)
             return OpChoice(op, callee.arguments, callee.results, callee=callee)
         if isinstance(op, ConstrainOp) and not op.fixes(self.axis):
             return OpChoice(op, (have[0],), (have[0],))
@@ -103,6 +114,19 @@ class MicroBatchChooser:
         return OpChoice(
             op, candidate.operands, candidate.results, candidate.factor, candidate.run
         )
+
+    def _callee(self, name: str, have: Sequence[Placement]) -> FunctionChoice:
+        """
+        A called function. Partial arguments pass if it is linear in them, as a backward is
+        in gradients; else they are brought together before the call.
+        """
+        keys = [WHOLE if p.kind == "partial" else p for p in have]
+        callee = self.solve(name, keys)
+        if keys != list(have):
+            passed = self.solve(name, have)
+            if self._gathered[passed] <= self._gathered[callee]:
+                return passed
+        return callee
 
     def _partial(self, op: Operation, have: Sequence[Placement]) -> OpChoice | None:
         """Letting partial values pass, where the rule is linear in exactly these."""

@@ -35,7 +35,7 @@ def attention(op: OnnxOp) -> Rule:
     else:
         batch_size, query_heads, queries, head_size = query
         key_heads, keys, value_size = key[1], key[2], value[-1]
-    if query_heads % key_heads:
+    if not query_heads or not key_heads or query_heads % key_heads:
         return Rule.replicated(op)
     past = shape(op.input(4))
     total = keys + (past[2] if past else 0)

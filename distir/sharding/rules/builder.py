@@ -66,7 +66,9 @@ def train_rule(*names: str) -> Callable[[TrainRule], TrainRule]:
 
 def _has_known_shapes(op: Operation) -> bool:
     types = [value.type for value in (*op.operands, *op.results)]
-    return all(isinstance(t, TensorType) and -1 not in t.get_shape() for t in types)
+    return all(
+        isinstance(t, TensorType) and min(t.get_shape(), default=0) >= 0 for t in types
+    )
 
 
 def shape(value: SSAValue | None) -> tuple[int, ...]:

@@ -241,5 +241,9 @@ def quantize(op: OnnxOp) -> Rule:
     parameters = ()
     if scale:
         axis = op.attribute("axis")
-        parameters = (dims[axis],) if scale[0] == sizes[axis] else ((),)
-    return builder.rule([dims, parameters, parameters], [dims])
+        whole = scale[0] == 1 or scale[0] != sizes[axis]
+        parameters = ((),) if whole else (dims[axis],)
+    # One zero point may have a dimension where the only scale has none.
+    rank = len(shape(op.input(2)))
+    zero = parameters if rank == len(scale) else ((),) * rank
+    return builder.rule([dims, parameters, zero], [dims])

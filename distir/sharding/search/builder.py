@@ -18,6 +18,7 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.sharding.search.graph import Body, Graph, Node, Port, Use
 from distir.sharding.search.lifetimes import Interval
+from distir.sharding.search.partial_values import without_impossible
 from distir.sharding.search.parts import bytes_between_parts, seconds_of_parts
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.runs import RunLengths
@@ -30,6 +31,7 @@ from distir.sharding.search.strategies import (
     strategies,
 )
 from distir.sharding.search.values import Values, restricted
+from distir.solver.clock import Clock
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class GraphBuilder:
     - `functions`: those that the entry reaches, the entry last;
     - `requests`: layouts that arguments of the entry must have, by index;
     - `share`: whether repeated calls share their choices (`sharing.py`);
+    - `clock`: when it stops, TimeIsOver is raised;
     - `intervals`: when what was built is in memory, as far as that was asked for.
 
     If the mesh's first axis is the axis over time, what it does must be given before
@@ -61,6 +64,7 @@ class GraphBuilder:
         requests: Mapping[int, Layout],
         *,
         share: bool,
+        clock: Clock | None = None,
     ):
         self.functions = {f.sym_name.data: f for f in reachable}
         self.entry = reachable[-1]
@@ -68,7 +72,8 @@ class GraphBuilder:
         self.requests = requests
         self.share = share
         self.prices = prices
-        self.graph = Graph(prices)
+        self.clock = clock or Clock()
+        self.graph = Graph(prices, self.clock)
         self.before: Before | None = None
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
@@ -95,8 +100,12 @@ class GraphBuilder:
                 found = {op: [[NOTHING]] for op in self.rules}
                 continue
             runs = RunLengths(reachable, self.rules, self.mesh, axis).spread()
-            for op, rule in self.rules.items():
-                found[op].append(options(op, rule, self.mesh, axis, runs.get(op, ())))
+            every = {
+                op: options(op, rule, self.mesh, axis, runs.get(op, ()))
+                for op, rule in self.rules.items()
+            }
+            for op, own in without_impossible(reachable, self.rules, every).items():
+                found[op].append(own)
         return found
 
     def alternatives_of_all(self) -> int:
@@ -108,7 +117,7 @@ class GraphBuilder:
         The choices of the entry, and in it those of all calls, for the mesh's first `axes`
         axes. What the axes that were chosen `before` do stays as it is.
         """
-        self.graph = Graph(self.prices)
+        self.graph = Graph(self.prices, self.clock)
         self.axes = axes
         self.before = before
         self._times = {}
@@ -150,6 +159,7 @@ class GraphBuilder:
         options = before.options if before else ()
         key = (op, options, self.axes)
         if key not in self._alternatives:
+            self.clock.check()
             if isinstance(op, ConstrainOp):
                 found = self._constrained(op)
                 self._alternatives[key] = found, [0.0] * len(found)

@@ -15,6 +15,7 @@ from distir.dialects.dist import Layout
 from distir.sharding.search.prices import Prices
 from distir.sharding.search.strategies import Strategy
 from distir.solver import Problem
+from distir.solver.clock import Clock
 
 Floats = npt.NDArray[np.float64]
 
@@ -99,10 +100,12 @@ class Graph:
 
     - `nodes`: each with its number; `edges`: how often each value goes that way;
     - `types`: the (sequential) type of every value of the program.
+    - `clock`: when it stops, TimeIsOver is raised.
     """
 
-    def __init__(self, prices: Prices):
+    def __init__(self, prices: Prices, clock: Clock | None = None):
         self.prices = prices
+        self.clock = clock or Clock()
         self.nodes: dict[Node, int] = {}
         self.edges: dict[Edge, int] = {}
         self.types: dict[Port, Attribute] = {}
@@ -171,9 +174,11 @@ class Graph:
         if key not in self._moves:
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
             columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
-            small = np.array(
-                [[self.prices.reshard(type_, a, b) for b in columns] for a in rows]
-            )
+            small = np.empty((len(rows), len(columns)))
+            # To one layout after the other, which is what prices are quick at.
+            for j, after in enumerate(columns):
+                self.clock.check()
+                small[:, j] = [self.prices.reshard(type_, a, after) for a in rows]
             all_rows, all_columns = [rows[a] for a in have], [columns[b] for b in want]
             self._moves[key] = small[np.ix_(all_rows, all_columns)]
         return self._moves[key]

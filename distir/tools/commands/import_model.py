@@ -40,6 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seed of the random numbers of dropout, which a model exported in training "
         "mode has (default 0)",
     )
+    group.add_argument(
+        "--trainable",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="train the weights with such names (* and ? stand for anything), whatever "
+        "the file says of them and also where --frozen matches; may be repeated",
+    )
+    group.add_argument(
+        "--frozen",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="do not train the weights with such names; may be repeated",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,10 +63,19 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.frontends.onnx_importer import import_onnx
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
+    from distir.tools.training_report import report_training
 
     differentiate = differentiate_pass(arguments)
+    for option in ("trainable", "frozen"):
+        if getattr(arguments, option) and not arguments.training:
+            raise DistIRError(f"--{option} is of use with --training only; add it")
     with progress(f"importing {arguments.model}"):
-        imported = import_onnx(arguments.model, dict(arguments.dim))
+        imported = import_onnx(
+            arguments.model,
+            dict(arguments.dim),
+            trainable=arguments.trainable,
+            frozen=arguments.frozen,
+        )
     passes = ["fold-shapes"]
     if not arguments.no_outline:
         passes.append("outline-repeats")
@@ -68,4 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
             )
     with progress(f"writing {arguments.output}"):
         imported.save(arguments.output)
+    if differentiate is not None:
+        report_training(imported)
     return 0

@@ -21,13 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.lowering.torch_package import write_package
-    from distir.tools.files import read_program
+    from distir.tools.files import program_weights, read_program
     from distir.tools.reporting import note, progress
     from distir.weights import weights_file
 
     with progress(f"lowering {arguments.program}"):
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
+        if weights is not None and weights.exists():
+            program_weights(module, arguments.program)  # refuses those of another one
         package = write_package(module, arguments.output, weights)
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.passes.search import Configuration, Journal, Outcome, Programs
+    from distir.solver.clock import Clock
 
 
 def _degrees(text: str) -> tuple[int, int, int]:
@@ -156,10 +157,12 @@ def run(arguments: argparse.Namespace) -> int:
         trains,
     )
     from distir.pipelining.registry import SCHEDULES
+    from distir.solver.clock import Clock
     from distir.tools.files import read_program
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note, progress
 
+    clock = Clock(arguments.time_limit)
     for given, known, what in (
         (arguments.schedules, SCHEDULES, "pipeline schedule"),
         (arguments.checkpoint or (), POLICIES, "checkpoint policy"),
@@ -176,7 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
     if arguments.auto:
-        return _run_auto(arguments, modules)
+        return _run_auto(arguments, modules, clock)
     with progress("reading the programs"):
         cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
         programs = Programs.of(modules, cluster, arguments.profile)
@@ -223,7 +226,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run_auto(arguments: argparse.Namespace, modules: list[ModuleOp]) -> int:
+def _run_auto(
+    arguments: argparse.Namespace, modules: list[ModuleOp], clock: Clock
+) -> int:
     """The search beyond the grid: the best plan found, even if the user interrupts."""
     from distir.errors import DistIRError
     from distir.passes.search import batch_of
@@ -232,7 +237,7 @@ def _run_auto(arguments: argparse.Namespace, modules: list[ModuleOp]) -> int:
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note
 
-    found, interrupted = search(arguments, modules)
+    found, interrupted = search(arguments, modules, clock)
     outcomes = sorted(found.outcomes.values(), key=lambda o: o.configuration)
     if arguments.json is not None:
         _write_json(arguments.json, outcomes, found.finished)

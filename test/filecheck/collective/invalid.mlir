@@ -211,3 +211,59 @@ func.func @nothing_to_wait_for(%x: tensor<8xf32, #dist.layout<@m>>) {
   %y = collective.slice %x over ["d"] {dist.asynchronous} : tensor<8xf32, #dist.layout<@m>> -> tensor<8xf32, #dist.layout<@m, [{d}]>>
   func.return
 }
+
+// -----
+
+func.func @group_and_layouts(%x: tensor<8xf32, #dist.layout<@m, partial sum {t}>>) {
+  // CHECK: collective.all_reduce is in per-rank form (it has a group), but its types have layouts, from which follows who takes part; remove `group`
+  %y = collective.all_reduce %x over ["t"] {group = array<i64: 0, 1>, reduction = "sum"} : tensor<8xf32, #dist.layout<@m, partial sum {t}>> -> tensor<8xf32, #dist.layout<@m, partial sum {d}>>
+  func.return
+}
+
+// -----
+
+func.func @group_and_one_layout(%x: tensor<8xf32>) {
+  // CHECK: collective.all_reduce is in per-rank form (it has a group), but its types have layouts
+  %y = collective.all_reduce %x over ["t"] {group = array<i64: 0, 1>, reduction = "sum"} : tensor<8xf32> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @reduction_and_layouts(%x: tensor<8xf32, #dist.layout<@m, partial sum {t}>>) {
+  // CHECK: collective.all_reduce has `reduction`, which belongs to the per-rank form; in a distributed program it follows from the layouts, so remove it
+  %y = collective.all_reduce %x over ["t"] {reduction = "max"} : tensor<8xf32, #dist.layout<@m, partial sum {t}>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @dimension_and_layouts(%x: tensor<8x8xf32, #dist.layout<@m, [{t}, {}]>>) {
+  // CHECK: collective.all_gather has `dim`, which belongs to the per-rank form
+  %y = collective.all_gather %x over ["t"] {dim = 1 : i64} : tensor<8x8xf32, #dist.layout<@m, [{t}, {}]>> -> tensor<8x8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @root_and_layouts(%x: tensor<8xf32, #dist.layout<@one>>) {
+  // CHECK: collective.broadcast has `root`, which belongs to the per-rank form
+  %y = collective.broadcast %x over ["t"] {root = 1 : i64} : tensor<8xf32, #dist.layout<@one>> -> tensor<8xf32, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @coordinate_with_layout() {
+  // CHECK: collective.coordinate belongs to the per-rank form and gives a tensor<i64>, got tensor<i64, #dist.layout<@m>>
+  %c = collective.coordinate over ["d"] {index = 1 : i64} : tensor<i64, #dist.layout<@m>>
+  func.return
+}
+
+// -----
+
+func.func @coordinate_below_zero() {
+  // CHECK: collective.coordinate needs an axis and an index that is not negative
+  %c = collective.coordinate over ["d"] {index = -1 : i64} : tensor<i64>
+  func.return
+}

@@ -1,0 +1,288 @@
+"""
+The types that an ONNX operator gives, by ONNX's own inference, and the check of an op's
+declared types against them.
+
+Rules, kernels, gradients and costs may rely on this check: an op that passed it has
+operands that its schema allows, of shapes that fit each other and its attributes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+from onnx import (
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    checker,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
+from onnx.defs import OpSchema
+from xdsl.dialects.builtin import (
+    DenseIntOrFPElementsAttr,
+    TensorType,
+    UnrankedTensorType,
+)
+from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.onnx_shape_checks import check_shapes
+from distir.dialects.onnx_values import (
+    OptionalType,
+    SequenceType,
+    TensorAttr,
+    constant_value,
+    element_type,
+    onnx_element_type,
+    tensor_type,
+    type_from_proto,
+    type_to_proto,
+)
+from distir.dialects.onnx_versions import OPSET_IMPORTS
+
+if TYPE_CHECKING:
+    from distir.dialects.onnx import OnnxOp
+
+KNOWN_SIZE = 1024
+"""Constants with at most that many elements take part in shape inference."""
+
+INFERENCE_ERRORS = (
+    shape_inference.InferenceError,
+    checker.ValidationError,
+    ValueError,
+    RuntimeError,
+)
+"""What ONNX raises for an op that cannot take its operands."""
+
+_TERM = rb"[A-Za-z\s]*(\.\.\.)?[A-Za-z\s]*"
+_EQUATION = re.compile(_TERM + rb"(," + _TERM + rb")*(->" + _TERM + rb")?")
+_PREFIX = re.compile(r"\[\w+Error\]\s*|\(op_type:[^)]*\):\s*")
+
+
+def infer_node(
+    schema: OpSchema,
+    node: NodeProto,
+    types: Mapping[str, TypeProto],
+    known: Mapping[str, TensorProto],
+) -> dict[str, TypeProto]:
+    """
+    The types of a node's results by name, as far as ONNX infers them from those of its
+    operands and from their values where these are known. Raises `INFERENCE_ERRORS`.
+    """
+    for attribute in node.attribute:
+        # With either of these ONNX ends the process, or never comes back.
+        if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
+            raise ValueError(f"{attribute.s.decode()!r} is no equation of sums")
+        if attribute.name == "num_outputs" and attribute.i != len(node.output):
+            raise ValueError(
+                f"num_outputs is {attribute.i}, but there are {len(node.output)} results"
+            )
+    return shape_inference.infer_node_outputs(
+        schema, node, dict(types), dict(known), opset_imports=OPSET_IMPORTS
+    )
+
+
+def inferred_types(
+    op: OnnxOp,
+    operand_types: Sequence[Attribute],
+    known: Sequence[npt.NDArray[Any] | None],
+) -> list[Attribute | None]:
+    """
+    The types of an op's results from those of its operands and from the values of
+    operands that are known; None where ONNX does not say. Raises VerifyException when
+    the op cannot take such operands.
+    """
+    check_shapes(op, operand_types)
+    operands = iter(range(len(op.operands)))
+    names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
+    outputs = [f"y{i}" for i in range(len(op.results))]
+    try:
+        node = helper.make_node(
+            op.SCHEMA.name,
+            names,
+            outputs,
+            domain=op.SCHEMA.domain,
+            **{k: _attribute(v) for k, v in op.onnx_attributes().items()},
+        )
+        found = infer_node(
+            op.SCHEMA,
+            node,
+            {f"x{i}": type_to_proto(t) for i, t in enumerate(operand_types)},
+            {
+                f"x{i}": numpy_helper.from_array(value)
+                for i, value in enumerate(known)
+                if value is not None and value.size <= KNOWN_SIZE
+            },
+        )
+        return [type_from_proto(found[o]) if o in found else None for o in outputs]
+    except INFERENCE_ERRORS as error:
+        raise VerifyException(
+            f"cannot take operands of types ({_shown(operand_types)}): "
+            f"{_PREFIX.sub('', str(error))}"
+        ) from error
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, TypeAttribute):
+        return type_to_proto(value)
+    if hasattr(value, "dtype"):
+        return numpy_helper.from_array(value)
+    return value
+
+
+def _shown(types: Sequence[Attribute]) -> str:
+    """The types as ONNX sees them, without layouts."""
+    return ", ".join(str(_bare(t)) for t in types)
+
+
+def _bare(type_: Attribute) -> Attribute:
+    if not isinstance(type_, TensorType):
+        return type_
+    return tensor_type(type_.get_shape(), type_.element_type)
+
+
+def contradicts(declared: Attribute, inferred: Attribute) -> bool:
+    """Whether no value can have both types. Unknown sizes and ranks fit everything."""
+    if isinstance(declared, UnrankedTensorType | TensorType) and isinstance(
+        inferred, UnrankedTensorType | TensorType
+    ):
+        if declared.element_type != inferred.element_type:
+            return True
+        if isinstance(declared, UnrankedTensorType) or isinstance(
+            inferred, UnrankedTensorType
+        ):
+            return False
+        left, right = declared.get_shape(), inferred.get_shape()
+        return len(left) != len(right) or any(
+            a >= 0 and b >= 0 and a != b for a, b in zip(left, right, strict=True)
+        )
+    for kind in (SequenceType, OptionalType):
+        if isinstance(declared, kind) and isinstance(inferred, kind):
+            return contradicts(declared.element, inferred.element)
+    return declared != inferred
+
+
+_MAX_REMEMBERED = 1 << 16
+_right: set[tuple[object, ...]] = set()
+"""Signatures of ops that were found right: layers repeat their ops."""
+
+
+def check_types(op: OnnxOp) -> None:
+    """
+    Raises VerifyException unless the op can take operands of these types, with its
+    attributes and the values of the operands that are constants, and its results have
+    the types that follow.
+    """
+    operands = [v.type for v in op.operands]
+    results = [r.type for r in op.results]
+    known = [_small_constant(v) for v in op.operands]
+    signature = (
+        type(op),
+        tuple(operands),
+        tuple(results),
+        tuple(known),
+        tuple(op.properties.items()),
+    )
+    if signature in _right:
+        return
+    _check_schema_types(op)
+    if op.name == "onnx.Constant" and "value" in op.properties:
+        inferred: list[Attribute | None] = [_constant_type(op.properties["value"])]
+    else:
+        values = [None if attr is None else constant_value(attr) for attr in known]
+        try:
+            inferred = inferred_types(op, operands, values)
+        except VerifyException as error:
+            raise VerifyException(f"{op.name} {error}") from error
+    for index, (declared, type_) in enumerate(zip(results, inferred, strict=True)):
+        if type_ is not None and contradicts(declared, type_):
+            raise VerifyException(
+                f"{op.name}: result {index} is declared {_bare(declared)}, but operands of "
+                f"types ({_shown(operands)}) give {type_}"
+            )
+    if len(_right) >= _MAX_REMEMBERED:
+        _right.clear()
+    _right.add(signature)
+
+
+def _small_constant(value: SSAValue) -> Attribute | None:
+    """The constant that defines an operand, if it is small enough to tell shapes."""
+    owner, type_ = value.owner, value.type
+    if not isinstance(owner, Operation) or owner.name != "onnx.Constant":
+        return None
+    if not isinstance(type_, TensorType) or prod(type_.get_shape()) > KNOWN_SIZE:
+        return None
+    return owner.properties.get("value")
+
+
+def _constant_type(attr: Attribute) -> Attribute:
+    """The type of a constant, without decoding its elements."""
+    if isinstance(attr, DenseIntOrFPElementsAttr):
+        return attr.type
+    if not isinstance(attr, TensorAttr):
+        raise VerifyException(f"onnx.Constant: {attr} is not a constant tensor")
+    proto = TensorProto.FromString(attr.data)
+    return tensor_type(proto.dims, element_type(proto.data_type))
+
+
+def _check_schema_types(op: OnnxOp) -> None:
+    """
+    Raises VerifyException unless every operand and result is of a kind that the schema
+    allows, the same kind wherever the schema names the same.
+    """
+    schema = op.SCHEMA
+    bound: dict[str, tuple[str, str]] = {}
+    inputs = op.input_values
+    for what, formals, values in (
+        ("operand", schema.inputs, inputs),
+        ("result", schema.outputs, op.results),
+    ):
+        for index, value in enumerate(values):
+            if value is None:
+                continue
+            formal = formals[min(index, len(formals) - 1)]
+            kind = _kind(op, value.type)
+            where = f"{what} {index} ({formal.name!r})"
+            if kind not in formal.types:
+                raise VerifyException(
+                    f"{op.name}: {where} has type {_bare(value.type)}, expected "
+                    f"{_choice(formal.types)}"
+                )
+            if not formal.is_homogeneous or formal.type_str not in _variables(schema):
+                continue
+            first, before = bound.setdefault(formal.type_str, (kind, where))
+            if first != kind:
+                raise VerifyException(
+                    f"{op.name}: {where} has type {_bare(value.type)}, expected a {first} as "
+                    f"{before}"
+                )
+
+
+def _variables(schema: OpSchema) -> frozenset[str]:
+    """The names that stand for a type which is the same wherever they are."""
+    return frozenset(c.type_param_str for c in schema.type_constraints)
+
+
+def _kind(op: OnnxOp, type_: Attribute) -> str:
+    """A type as schemas write it, without its shape. Raises VerifyException."""
+    try:
+        if isinstance(type_, TensorType | UnrankedTensorType):
+            number = onnx_element_type(type_.element_type)
+            return f"tensor({TensorProto.DataType.Name(number).lower()})"
+    except ValueError as error:
+        raise VerifyException(f"{op.name}: {error}") from error
+    if isinstance(type_, SequenceType):
+        return f"seq({_kind(op, type_.element)})"
+    if isinstance(type_, OptionalType):
+        return f"optional({_kind(op, type_.element)})"
+    raise VerifyException(f"{op.name}: ONNX has no values of type {type_}")
+
+
+def _choice(kinds: Collection[str]) -> str:
+    return ("one of " if len(kinds) > 1 else "") + ", ".join(sorted(kinds))

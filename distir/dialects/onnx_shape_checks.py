@@ -1,0 +1,356 @@
+"""
+What names of dimensions (`onnx_shapes.SHAPES`) cannot say and ONNX's inference does not
+check: axes in range, divisibility, as many values as dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from xdsl.ir import Attribute
+
+from distir.dialects.onnx_shapes import SHAPES, Shape, Shapes, agree
+
+if TYPE_CHECKING:
+    from distir.dialects.onnx import OnnxOp
+
+Check = Callable[[Shapes], None]
+_CHECKS: dict[str, Check] = {}
+
+
+def shape_check(*names: str) -> Callable[[Check], Check]:
+    """Registers what must hold for the ops with these names, besides `SHAPES`."""
+
+    def register(check: Check) -> Check:
+        for name in names:
+            _CHECKS[name] = check
+        return check
+
+    return register
+
+
+def check_shapes(op: OnnxOp, operand_types: Sequence[Attribute]) -> None:
+    """Raises VerifyException for shapes that do not fit each other or the attributes."""
+    name = op.SCHEMA.name
+    if op.SCHEMA.domain or (name not in SHAPES and name not in _CHECKS):
+        return
+    shapes = Shapes(op, operand_types)
+    if name in SHAPES:
+        shapes.match(SHAPES[name])
+    if name in _CHECKS:
+        _CHECKS[name](shapes)
+
+
+@shape_check("Split")
+def _split(shapes: Shapes) -> None:
+    count, asked = len(shapes.op.results), shapes.op.attribute("num_outputs")
+    if asked is not None:
+        shapes.require(asked == count, f"num_outputs is {asked} of {count} results")
+    data, sizes = shapes[0], shapes[1]
+    if sizes is not None:
+        shapes.equal(sizes[0], count, "expected as many sizes as results")
+    if data is not None:
+        shapes.axis(len(data))
+
+
+@shape_check("Gather", "Concat", "TopK", "CumSum", "Hardmax", "TensorScatter")
+def _axis_of_first(shapes: Shapes) -> None:
+    data = shapes[0]
+    if data is not None and "axis" in shapes.op.SCHEMA.attributes:
+        shapes.axis(len(data))
+
+
+@shape_check("GatherElements", "ScatterElements")
+def _elements(shapes: Shapes) -> None:
+    data, indices = shapes[0], shapes[1]
+    if data is None or indices is None:
+        return
+    axis = shapes.axis(len(data))
+    shapes.require(
+        len(indices) == len(data), "data and indices differ in their numbers of dims"
+    )
+    for i, (size, picked) in enumerate(zip(data, indices, strict=True)):
+        shapes.require(
+            i == axis or size < 0 or picked <= size,
+            f"the indices have more elements than the data in dimension {i}",
+        )
+
+
+@shape_check("GatherND")
+def _gather_nd(shapes: Shapes) -> None:
+    data, indices = shapes[0], shapes[1]
+    if data is None or indices is None:
+        return
+    batch = shapes.op.attribute("batch_dims")
+    shapes.require(
+        0 <= batch < min(len(data), len(indices)), f"batch_dims {batch} are too many"
+    )
+    for a, b in zip(data[:batch], indices[:batch], strict=True):
+        shapes.equal(a, b, "expected equal batches")
+    shapes.require(
+        indices[-1] <= len(data) - batch, f"{indices[-1]} indices are too many"
+    )
+
+
+@shape_check("ScatterND")
+def _scatter_nd(shapes: Shapes) -> None:
+    data, indices, updates = shapes[0], shapes[1], shapes[2]
+    if data is None or indices is None or updates is None:
+        return
+    shapes.require(bool(indices) and bool(data), "data and indices have no dimension")
+    depth = indices[-1]
+    shapes.require(depth <= len(data), f"{depth} indices are too many")
+    if depth >= 0:
+        expected = (*indices[:-1], *data[depth:])
+        shapes.require(
+            agree(expected, updates), f"expected updates of {list(expected)}"
+        )
+
+
+def _window(shapes: Shapes, kernel: Shape | None, groups: int = 1) -> None:
+    """As many values in each attribute as there are dimensions in space."""
+    source, op = shapes[0], shapes.op
+    if source is None:
+        return
+    rank = len(source) - 2
+    shapes.require(rank >= 1, "there is no dimension behind batch and channels")
+    for name, count in (
+        ("kernel_shape", rank),
+        ("strides", rank),
+        ("dilations", rank),
+        ("output_padding", rank),
+        ("pads", 2 * rank),
+    ):
+        if name in op.SCHEMA.attributes and op.attribute(name) is not None:
+            given = len(op.attribute(name))
+            shapes.require(given == count, f"{name} has {given} values of {count}")
+    if kernel is not None:
+        shapes.require(len(kernel) == rank, f"the kernel has {len(kernel)} dimensions")
+        for a, b in zip(kernel, op.attribute("kernel_shape", kernel), strict=True):
+            shapes.equal(a, b, "kernel_shape and weights differ")
+    shapes.divides(groups, source[1], "channels cannot be divided by group")
+
+
+@shape_check("AveragePool", "LpPool", "MaxPool")
+def _pool(shapes: Shapes) -> None:
+    _window(shapes, None)
+
+
+@shape_check("Conv", "ConvInteger")
+def _convolution(shapes: Shapes) -> None:
+    data, weight, groups = shapes[0], shapes[1], shapes.op.attribute("group")
+    _window(shapes, weight and weight[2:], groups)
+    if weight is not None and data is not None:
+        shapes.divides(groups, weight[0], "output channels cannot be divided by group")
+        shapes.equal(data[1], weight[1] * groups, "channels and weights differ")
+
+
+@shape_check("ConvTranspose")
+def _transposed_convolution(shapes: Shapes) -> None:
+    weight, groups = shapes[1], shapes.op.attribute("group")
+    _window(shapes, weight and weight[2:], groups)
+    target = shapes.results[0]
+    if weight is not None and target is not None:
+        shapes.equal(target[1], weight[1] * groups, "result and weights differ")
+
+
+@shape_check("DepthToSpace", "SpaceToDepth")
+def _blocks(shapes: Shapes) -> None:
+    data, block = shapes[0], shapes.op.attribute("blocksize")
+    if data is None:
+        return
+    if shapes.op.SCHEMA.name == "DepthToSpace":
+        shapes.divides(block * block, data[1], "channels cannot be divided by")
+    else:
+        for size in data[2:]:
+            shapes.divides(block, size, "cannot be divided by blocksize")
+
+
+@shape_check("GroupNormalization")
+def _groups(shapes: Shapes) -> None:
+    data, groups = shapes[0], shapes.op.attribute("num_groups")
+    if data is not None:
+        shapes.divides(groups, data[1], "channels cannot be divided by num_groups")
+
+
+@shape_check("LayerNormalization", "RMSNormalization")
+def _normalization(shapes: Shapes) -> None:
+    data = shapes[0]
+    if data is None:
+        return
+    shapes.axis(len(data))
+    for position in (1, 2):
+        scale = shapes[position] or ()
+        broadcast = [1] * (len(data) - len(scale)) + list(scale)
+        shapes.require(
+            len(broadcast) == len(data)
+            and all(
+                m < 0 or n < 0 or m in (1, n)
+                for m, n in zip(broadcast, data, strict=True)
+            ),
+            f"scale and bias of {list(scale)} cannot be broadcast to the input",
+        )
+
+
+@shape_check("QuantizeLinear", "DequantizeLinear")
+def _quantization(shapes: Shapes) -> None:
+    data, scale = shapes[0], shapes[1]
+    if data is None or scale is None:
+        return
+    # One zero point may be written with a dimension or without, whichever the scale has.
+    zero = shapes[2]
+    if zero is not None and (scale, zero) not in (((), (1,)), ((1,), ())):
+        shapes.require(agree(scale, zero), "scale and zero point differ")
+    blocked = shapes.op.attribute("block_size")
+    if len(scale) == 1 and not blocked and scale != (1,):
+        axis = shapes.axis(len(data))
+        shapes.equal(scale[0], data[axis], "expected a scale for each slice")
+    if len(scale) > 1 or blocked:
+        shapes.axis(len(data))
+        shapes.require(
+            len(scale) == len(data), "a scale per block has the dimensions of the data"
+        )
+
+
+@shape_check("Tile")
+def _repeats(shapes: Shapes) -> None:
+    data, repeats, result = shapes[0], shapes[1], shapes.results[0]
+    if data is None:
+        return
+    if repeats is not None:
+        shapes.equal(repeats[0], len(data), "expected a number per dimension")
+    if result is not None:
+        for size, after in zip(data, result, strict=False):
+            if size > 0:
+                shapes.divides(size, after, "is no multiple of")
+
+
+@shape_check("OneHot")
+def _one_hot(shapes: Shapes) -> None:
+    indices = shapes[0]
+    if indices is not None:
+        shapes.axis(len(indices) + 1)
+
+
+@shape_check("Einsum")
+def _einsum(shapes: Shapes) -> None:
+    """Equal letters are equal sizes, or one."""
+    terms = shapes.op.attribute("equation").replace(" ", "").split("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes.operands, strict=False):
+        if shape is None:
+            continue
+        before, dots, after = term.partition("...")
+        shapes.require(
+            bool(dots) or len(before) == len(shape),
+            f"{term!r} does not name {len(shape)} dimensions",
+        )
+        named = zip(
+            (*before, *after),
+            (*shape[: len(before)], *shape[len(shape) - len(after) :]),
+            strict=False,
+        )
+        for letter, size in named:
+            if size >= 0 and size != 1 and sizes.setdefault(letter, size) != size:
+                shapes.fail(f"{letter!r} is {sizes[letter]} and {size}")
+
+
+@shape_check("LSTM", "GRU", "RNN")
+def _recurrent(shapes: Shapes) -> None:
+    op = shapes.op
+    kind = op.SCHEMA.name
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    sequence, weight, recurrence = shapes[0], shapes[1], shapes[2]
+    if sequence is None or weight is None or recurrence is None:
+        return
+    ranks = [len(s) for s in (sequence, weight, recurrence)]
+    shapes.require(ranks == [3, 3, 3], "expected three dimensions each")
+    directions = 2 if op.attribute("direction") == "bidirectional" else 1
+    hidden = op.attribute("hidden_size", recurrence[2])
+    first = 0 if op.attribute("layout") else 1
+    batch = sequence[first]
+    state = (batch, directions, hidden) if first == 0 else (directions, batch, hidden)
+    expected = {
+        "W": (directions, gates * hidden, sequence[2]),
+        "R": (directions, gates * hidden, hidden),
+        "B": (directions, 2 * gates * hidden),
+        "sequence_lens": (batch,),
+        "initial_h": state,
+        "initial_c": state,
+        "P": (directions, 3 * hidden),
+    }
+    for position, formal in enumerate(op.SCHEMA.inputs[1:], 1):
+        shapes.fits(position, expected[formal.name])
+
+
+@shape_check("RotaryEmbedding")
+def _rotary(shapes: Shapes) -> None:
+    op, data = shapes.op, shapes[0]
+    if data is None:
+        return
+    heads = op.attribute("num_heads", 0)
+    shapes.require(len(data) in (3, 4), "expected three or four dimensions")
+    if len(data) == 3:
+        shapes.require(heads > 0, "three dimensions need the attribute num_heads")
+        shapes.divides(heads, data[2], "cannot be divided by num_heads")
+        batch, row, size = data[0], data[1], data[2] // heads
+    else:
+        batch, row, size = data[0], data[2], data[3]
+        if heads:
+            shapes.equal(heads, data[1], "num_heads and the second dimension differ")
+    rotated = op.attribute("rotary_embedding_dim") or size
+    shapes.divides(2, rotated, "rotated elements are not a multiple of")
+    shapes.require(size < 0 or rotated <= size, f"{rotated} elements of {size} rotate")
+    shapes.fits(3, (batch, row))
+    cached: Shape = (batch, row) if shapes[3] is None else (-1,)
+    for position in (1, 2):
+        shapes.fits(position, (*cached, rotated // 2 if size >= 0 else -1))
+
+
+@shape_check("Attention")
+def _attention(shapes: Shapes) -> None:
+    if shapes[0] is None or shapes[1] is None or shapes[2] is None:
+        return
+    batch, heads, queries, size = _with_heads(shapes, 0, "q_num_heads")
+    _, key_heads, keys, _ = key = _with_heads(shapes, 1, "kv_num_heads")
+    *_, value_size = value = _with_heads(shapes, 2, "kv_num_heads")
+    for what, got, expected in (
+        ("keys", key, (batch, key_heads, keys, size)),
+        ("values", value, (batch, key_heads, keys, value_size)),
+    ):
+        if not agree(got, expected):
+            shapes.fail(f"the {what} should be {expected} by heads, but are {got}")
+    if key_heads > 0:
+        shapes.divides(key_heads, heads, "query heads cannot be divided by")
+    past = shapes[4]
+    length = -1 if past is None or len(past) != 4 else past[2]
+    shapes.fits(4, (batch, key_heads, -1, size))
+    shapes.fits(5, (batch, key_heads, length, value_size))
+    shapes.fits(6, (batch,))
+    if past is not None:
+        keys = keys + length if keys >= 0 and length >= 0 else -1
+    mask, scores = shapes[3], (batch, heads, queries, keys)
+    # A mask may have fewer columns than there are keys: the others are left out.
+    if mask is not None and not (
+        1 <= len(mask) <= 4
+        and all(
+            m < 0 or m == 1 or n < 0 or m == n or (i == 0 and m <= n)
+            for i, (m, n) in enumerate(zip(mask[::-1], scores[::-1], strict=False))
+        )
+    ):
+        shapes.fail(f"the mask does not fit scores of shape {list(scores)}")
+
+
+def _with_heads(shapes: Shapes, position: int, heads: str) -> Shape:
+    """Batch, heads, length and size of queries, keys or values."""
+    shape, first = shapes[position], shapes[0]
+    if shape is None or first is None or len(shape) != len(first):
+        shapes.fail("expected as many dimensions of queries, keys and values")
+    if len(shape) == 4:
+        return shape
+    shapes.require(len(shape) == 3, "expected three or four dimensions")
+    count = shapes.op.attribute(heads)
+    shapes.require(count is not None, f"three dimensions need the attribute {heads}")
+    shapes.divides(count, shape[2], f"cannot be divided by {heads}")
+    return shape[0], count, shape[1], shape[2] // count if shape[2] >= 0 else -1

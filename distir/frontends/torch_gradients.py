@@ -1,0 +1,115 @@
+"""
+What modules say about gradients and PyTorch's exporters lose: where they stop, and
+backwards that are not the derivative of their forward.
+
+The newer exporter writes `detach`, but nothing of `no_grad`; the older one neither. Both
+write the forward of a `torch.autograd.Function` and forget its backward.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    import torch
+
+
+def write_stops(program: torch.export.ExportedProgram) -> None:
+    """
+    Puts a `detach` behind what a program computes from parameters under `no_grad`, so
+    that the exporter writes it.
+    """
+    import torch
+    from torch.export.graph_signature import InputKind
+
+    parameters = {
+        spec.arg.name
+        for spec in program.graph_signature.input_specs
+        if spec.kind == InputKind.PARAMETER
+    }
+    region: Any = torch.ops.higher_order.wrap_with_set_grad_enabled
+    trained: set[torch.fx.Node] = set()
+    graph = program.graph
+    for node in list(graph.nodes):
+        if node.name in parameters or any(n in trained for n in node.all_input_nodes):
+            trained.add(node)
+        if node.target is not region or node.args[0] or node not in trained:
+            continue
+        for result in list(node.users):
+            with graph.inserting_after(result):
+                stop = graph.call_function(torch.ops.aten.detach.default, (result,))
+            stop.meta.update(result.meta)
+            for user in list(result.users):
+                if user is not stop:
+                    user.replace_input_with(result, stop)
+    program.graph_module.recompile()
+
+
+@contextlib.contextmanager
+def own_backwards() -> Generator[set[str]]:
+    """
+    Gives the names of the functions with a backward of their own that run inside; the
+    set is complete at the end.
+    """
+    import torch
+
+    found: set[str] = set()
+    function: Any = torch.autograd.Function
+    quiet: Any = torch._C.DisableTorchFunction  # pyright: ignore[reportPrivateUsage]
+    original = function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found.add(cls.__name__)
+        # Inside, PyTorch has switched gradients off, which stops none.
+        with quiet():
+            return original.__func__(cls, *args, **kwargs)
+
+    function.apply = classmethod(apply)
+    try:
+        yield found
+    finally:
+        function.apply = original
+
+
+class LostStops(TorchFunctionMode):
+    """
+    Notes which functions of PyTorch, called inside, cut the gradient between their
+    operands and results.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        import torch
+
+        result = func(*args, **(kwargs or {}))
+        stops = func in _STOPS or not torch.is_grad_enabled()
+        if stops and isinstance(result, torch.Tensor) and result.is_floating_point():
+            operands = [*args, *(kwargs or {}).values()]
+            if any(isinstance(a, torch.Tensor) and a.requires_grad for a in operands):
+                name = getattr(func, "__name__", str(func))
+                self.found.add("data" if name == "__get__" else name)
+        return result
+
+
+def _stops() -> tuple[Any, ...]:
+    import torch
+
+    data: Any = torch.Tensor.data
+    return (torch.Tensor.detach, torch.Tensor.detach_, torch.detach, data.__get__)
+
+
+_STOPS = _stops()

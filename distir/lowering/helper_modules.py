@@ -1,0 +1,50 @@
+"""The helper modules of generated packages, and which of them import which."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+
+TEMPLATE = files("distir.lowering.template")
+"""The folder that they are copied from."""
+
+
+@cache
+def helper_modules() -> frozenset[str]:
+    """The names of all."""
+    return frozenset(
+        file.name.removesuffix(".py")
+        for file in TEMPLATE.iterdir()
+        if file.name.endswith(".py") and file.name != "__init__.py"
+    )
+
+
+@cache
+def helper_text(name: str) -> str:
+    """The source of one."""
+    return (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
+
+
+def with_imports(names: Iterable[str]) -> set[str]:
+    """These modules and all that they import, directly or not."""
+    found: set[str] = set()
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += _imports(name)
+    return found
+
+
+@cache
+def _imports(name: str) -> frozenset[str]:
+    """The modules beside it that one imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(helper_text(name))):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            # `from . import a, b` or `from .a import f`.
+            found |= {node.module} if node.module else {a.name for a in node.names}
+    return frozenset(found & helper_modules())

@@ -1,0 +1,88 @@
+"""Which values can be left partial by the ops before them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import ConstrainOp
+from distir.sharding.rule import Rule
+from distir.sharding.search.strategies import Option
+
+Monoids = dict[SSAValue, frozenset[str]]
+
+
+def without_impossible(
+    functions: Sequence[FuncOp],
+    rules: Mapping[Operation, Rule],
+    options: Mapping[Operation, list[Option]],
+) -> dict[Operation, list[Option]]:
+    """
+    The options of one mesh axis without those that let partial values pass where no value
+    can be partial like that. Nothing makes a whole value partial, so a partial one comes
+    from an op that splits what it reduces, through ops that let it pass.
+
+    - `functions`: the program's, the entry last; `rules`, `options`: of each op but calls.
+    """
+    found: Monoids = {}
+    by_name = {f.sym_name.data: f for f in functions}
+    changed = True
+    while changed:
+        changed = False
+        # Callers first: what a function does depends on its arguments.
+        for function in reversed(functions):
+            for op in function.body.block.ops:
+                for value, monoids in _given(op, rules, options, found, by_name):
+                    known = found.get(value, frozenset())
+                    if not monoids <= known:
+                        found[value] = known | monoids
+                        changed = True
+    return {
+        op: [o for o in own if o.linear is None or _passes(op, rules[op], o, found)]
+        for op, own in options.items()
+    }
+
+
+def _given(
+    op: Operation,
+    rules: Mapping[Operation, Rule],
+    options: Mapping[Operation, list[Option]],
+    found: Monoids,
+    functions: Mapping[str, FuncOp],
+) -> list[tuple[SSAValue, frozenset[str]]]:
+    """What an op says of values: with which reductions they can be partial."""
+    nothing = frozenset[str]()
+    if isinstance(op, ReturnOp):
+        return []
+    if isinstance(op, ConstrainOp):
+        asked = frozenset(monoid for _, monoid in op.layout.data.partial)
+        return [(op.result, asked | found.get(op.source, nothing))]
+    if isinstance(op, CallOp):
+        block = functions[op.callee.string_value()].body.block
+        last = block.last_op
+        assert last is not None
+        pairs = [
+            *zip(block.args, op.operands, strict=True),
+            *zip(op.results, last.operands, strict=True),
+        ]
+        return [(value, found.get(source, nothing)) for value, source in pairs]
+    rule, monoids = rules[op], set[str]()
+    for option in options[op]:
+        if option.linear is not None and _passes(op, rule, option, found):
+            monoids.add(option.monoid)
+        if option.factor is not None:
+            factor = rule.factors[option.factor]
+            if factor.kind == "reduction" or option.factor in rule.partial_results:
+                monoids.add(factor.monoid)
+    return [(result, frozenset(monoids)) for result in op.results]
+
+
+def _passes(op: Operation, rule: Rule, option: Option, found: Monoids) -> bool:
+    """Whether all operands that such an option takes partial values of can be partial."""
+    assert option.linear is not None
+    return all(
+        option.monoid in found.get(op.operands[i], frozenset())
+        for i in rule.linear[option.linear].operands
+    )

@@ -1,0 +1,59 @@
+"""What the import of a training step says about what it trains."""
+
+from __future__ import annotations
+
+from math import prod
+
+from distir.dialects.dist import FROZEN, UPDATES
+from distir.errors import listed
+from distir.frontends.imported_model import ImportedModel
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    result_attributes,
+    result_names,
+    text_attribute,
+)
+from distir.sharding.rule import shape_of
+from distir.tools.reporting import note
+
+
+def report_training(imported: ImportedModel) -> None:
+    """
+    Prints one line on what is trained, and a note where the model's file does not say it.
+    """
+    function = entry_function(imported.module)
+    results = {text_attribute(r, UPDATES) for r in result_attributes(function)}
+    results |= {n.removesuffix(".gradient") for n in result_names(function)}
+    counts = {"trained": 0, "frozen": 0, "unreached": 0, "constant": 0}
+    elements = 0
+    for arg, name, role, attributes in zip(
+        function.body.block.args,
+        argument_names(function),
+        argument_roles(function),
+        argument_attributes(function),
+        strict=True,
+    ):
+        if role == "constant":
+            counts["constant"] += 1
+        elif role == "parameter" and FROZEN in attributes:
+            counts["frozen"] += 1
+        elif role == "parameter" and name not in results:
+            counts["unreached"] += 1
+        elif role == "parameter":
+            counts["trained"] += 1
+            elements += prod(shape_of(arg.type))
+    print(
+        f"trained: {counts['trained']} parameters of {elements:,} elements; not trained: "
+        f"{counts['frozen']} frozen, {counts['unreached']} that the loss does not depend "
+        f"on, {counts['constant']} constants"
+    )
+    if imported.guessed:
+        note(
+            f"the file does not say what its tensors are, nor where gradients stop "
+            f"(detach); {len(imported.guessed)} are trained because operators use them "
+            f"as weights ({listed(imported.guessed)}); --frozen and --trainable say "
+            f"otherwise"
+        )
