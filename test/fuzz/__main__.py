@@ -20,9 +20,6 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 from fuzz import files, layouts, mutants, training
 from fuzz.catalogue import cases
 from fuzz.runner import (
@@ -34,6 +31,8 @@ from fuzz.runner import (
     run_round,
     run_rounds,
 )
+from rich.console import Console
+from rich.table import Table
 
 FUZZERS = [
     Fuzzer(
@@ -80,7 +79,9 @@ STRIDE = 1_000_000
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, help="of each fuzzer, in place of minutes")
+    parser.add_argument(
+        "--rounds", type=int, help="of each fuzzer, in place of minutes"
+    )
     parser.add_argument("--seed", type=int)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default=",".join(f.name for f in FUZZERS))

@@ -56,7 +56,9 @@ def random_meshes(draw: Draw) -> list[Mesh]:
     found = [Mesh("m", axes, tuple(_devices(draw, devices)))]
     if draw(st.integers(0, 2)) == 0:
         first = draw(st.sampled_from([0, size, size // 2]))
-        found.append(Mesh("n", axes, tuple(_devices(draw, [d + first for d in devices]))))
+        found.append(
+            Mesh("n", axes, tuple(_devices(draw, [d + first for d in devices])))
+        )
     return found
 
 

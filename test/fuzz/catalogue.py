@@ -27,14 +27,12 @@ from distir.dialects.onnx_values import constant_attr
 
 Array = npt.NDArray[Any]
 
-PARTICULAR = frozenset(
-    """
-    Acosh Asin Acos Atanh Sqrt Log Reciprocal Div Mod Pow Gather GatherElements GatherND
+_PARTICULAR = """
+Acosh Asin Acos Atanh Sqrt Log Reciprocal Div Mod Pow Gather GatherElements GatherND
     ScatterElements ScatterND TensorScatter OneHot ReduceLogSum ReduceLogSumExp ReduceProd
     CumProd LpNormalization TopK ArgMax ArgMin Hardmax Ceil Floor Round Sign IsNaN IsInf
-    QuantizeLinear DequantizeLinear Tan Cast BitCast Exp Sinh Cosh Gamma
-    """.split()
-)
+    QuantizeLinear DequantizeLinear Tan Cast BitCast Exp Sinh Cosh Gamma"""
+PARTICULAR = frozenset(_PARTICULAR.split())
 """
 Operators that read only their own arguments: those which are not defined everywhere, jump,
 or make large numbers of small ones.

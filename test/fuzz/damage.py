@@ -12,15 +12,15 @@ TOKEN = re.compile(
     r"\"[^\"\n]*\"|[%@#!^]?[A-Za-z_][\w.$-]*|[%@#!^]\d+|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|->|\s+|."
 )
 
-NASTY = """
+_NASTY = """
 0 -1 1 2 3 4000000000 99999999999999999999 9223372036854775807 -9223372036854775808
 1e308 1e400 -0.0 nan inf NaN Infinity -Infinity true false null 0x7F 1.5 "" "é" "\\00" "
 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa { } [ ] ( ) < > , : = -> % @ # ! ^ * ?
 %x %0 @main @mesh @f dense array i64 i1 f32 f16 bf16 index tensor ? x 8x 0x 4294967296x
 tensor<*xf32> tensor<8x16xf32> tensor<0xf32> #dist.layout<@mesh> {d} {t} {t:2} partial sum
 module builtin.module func.func func.call func.return onnx.Add onnx.Constant dist.send
-collective.all_reduce device.mesh device.cluster unit none \x00 ÿ \t ; // /* ^bb0:
-""".split()
+collective.all_reduce device.mesh device.cluster unit none \x00 ÿ \t ; // /* ^bb0:"""
+NASTY = _NASTY.split()
 """Words that are special somewhere."""
 
 
@@ -38,7 +38,11 @@ def mutated_bytes(draw: Draw, data: bytes) -> bytes:
     if kind == 2:
         return data[:at] + data[at:end] * draw(st.sampled_from([2, 3, 50])) + data[end:]
     if kind == 3:
-        return data[:at] + bytes([data[at] ^ (1 << draw(st.integers(0, 7)))]) + data[at + 1 :]
+        return (
+            data[:at]
+            + bytes([data[at] ^ (1 << draw(st.integers(0, 7)))])
+            + data[at + 1 :]
+        )
     if kind == 4:
         other = draw(st.integers(0, len(data) - 1))
         return data[:at] + data[other : other + end - at] + data[end:]
@@ -74,7 +78,11 @@ def mutated_tokens(draw: Draw, text: str) -> str:
     elif kind == 6:
         word = words[at]
         cut = draw(st.integers(0, len(word)))
-        words[at] = word[:cut] + draw(st.sampled_from(["", "x", "0", '"', " "])) + word[cut + 1 :]
+        words[at] = (
+            word[:cut]
+            + draw(st.sampled_from(["", "x", "0", '"', " "]))
+            + word[cut + 1 :]
+        )
     else:
         words[at] = words[other]
     return "".join(words)

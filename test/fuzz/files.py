@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 from command_line import TWO_LAYERS, Finished, distir, succeed
+from fuzz.damage import mutated_bytes, mutated_text
+from fuzz.onnx_models import models, mutated_model
 from hypothesis import strategies as st
 from random_programs import Draw
 
 from distir.hardware import FOLDER
-from fuzz.damage import mutated_bytes, mutated_text
-from fuzz.onnx_models import models, mutated_model
 
 EXAMPLES = 100
 """Of a round."""
@@ -152,12 +152,20 @@ def _made_here() -> list[list[Scenario]]:
         ),
         at(
             "d.mlir",
-            ["check m.mlir d.mlir", "simulate d.mlir --memory", "lower d.mlir -o package"],
+            [
+                "check m.mlir d.mlir",
+                "simulate d.mlir --memory",
+                "lower d.mlir -o package",
+            ],
             "m.mlir",
         ),
         at(
             "pipe.mlir",
-            ["simulate pipe.mlir", "check step.mlir pipe.mlir", "lower pipe.mlir -o package"],
+            [
+                "simulate pipe.mlir",
+                "check step.mlir pipe.mlir",
+                "lower pipe.mlir -o package",
+            ],
             "step.mlir",
         ),
         [
@@ -173,7 +181,12 @@ def _made_here() -> list[list[Scenario]]:
             )
         ],
         at(weights, ["check o0.mlir o0.mlir"], "o0.mlir", mutate=header),
-        at("in.npz", ["check m.mlir m.mlir --inputs in.npz"], "m.mlir", mutate=mutated_bytes),
+        at(
+            "in.npz",
+            ["check m.mlir m.mlir --inputs in.npz"],
+            "m.mlir",
+            mutate=mutated_bytes,
+        ),
         at(
             "s.csv",
             ["distribute step.mlir -p 2 -k 2 --schedule-file s.csv " + on],

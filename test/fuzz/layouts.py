@@ -6,12 +6,12 @@ does.
 
 from __future__ import annotations
 
-from random_programs import Draw
-
-from distir.interpreters.reference import run_program
 from fuzz.equality import assert_same
 from fuzz.lockstep import run_ranks
 from fuzz.programs import any_program, distributed
+from random_programs import Draw
+
+from distir.interpreters.reference import run_program
 
 EXAMPLES = 20
 """Of a round."""

@@ -71,9 +71,9 @@ class Network:
     """Per pair of ranks what the first sent to the second, in order."""
     received: dict[tuple[int, int], int] = field(default_factory=dict)
     """How many receives each pair has begun."""
-    joined: dict[tuple[tuple[int, ...], int], dict[int, tuple[collective.CollectiveOp, Array]]] = (
-        field(default_factory=dict)
-    )
+    joined: dict[
+        tuple[tuple[int, ...], int], dict[int, tuple[collective.CollectiveOp, Array]]
+    ] = field(default_factory=dict)
     """Per group and turn what each member joined it with."""
     turns: dict[tuple[tuple[int, ...], int], int] = field(default_factory=dict)
     """How many collectives each member of a group has begun."""
@@ -231,7 +231,9 @@ class Rank:
             return [(yield from self._wait(arriving, op))]
         if isinstance(op, CallOp):
             # Results of asynchronous collectives may be handed on before they are there.
-            return (yield from self.run(self.functions[op.callee.string_value()], inputs))
+            return (
+                yield from self.run(self.functions[op.callee.string_value()], inputs)
+            )
         if any(isinstance(value, Arriving) for value in inputs):
             raise LockstepError(f"{describe(op)} uses what is still on its way")
         match op:
@@ -329,9 +331,7 @@ def run_ranks(module: ModuleOp, arguments: Sequence[Array]) -> list[Array]:
                 own.append(array)
             elif number in known[layout.mesh].devices:
                 mesh = known[layout.mesh]
-                own.append(
-                    take_shard(array, layout, mesh, mesh.coordinates_of(number))
-                )
+                own.append(take_shard(array, layout, mesh, mesh.coordinates_of(number)))
         running[number] = rank.run(entry_function(projected), own)
     done = _drive(running)
     results: list[Array] = []
@@ -339,7 +339,7 @@ def run_ranks(module: ModuleOp, arguments: Sequence[Array]) -> list[Array]:
         assert isinstance(type_, TensorType)
         layout = layout_of(type_)
         if layout is None:
-            results.append([own.pop(0) for own in done.values()][0])
+            results.append(next(own.pop(0) for own in done.values()))
             continue
         mesh = known[layout.mesh]
         shards = {device: done[device].pop(0) for device in mesh.devices}

@@ -20,9 +20,8 @@ from distir.frontends.function_builder import FunctionBuilder
 from distir.passes.differentiate import DifferentiatePass
 
 Shape = tuple[int, ...]
-ACTIVATIONS = (
-    "Relu Tanh Sigmoid Gelu Elu Softplus LeakyRelu Erf Swish Mish HardSwish Selu Identity"
-).split()
+_ACTIVATIONS = "Relu Tanh Sigmoid Gelu Elu Softplus LeakyRelu Erf Swish Mish HardSwish Selu Identity"
+ACTIVATIONS = _ACTIVATIONS.split()
 
 
 @dataclass
@@ -84,7 +83,7 @@ class Layers:
         return self.op(name, [x, *weights], self.shape, axis=-1, epsilon=0.1)
 
     def attention(self, x: SSAValue) -> SSAValue:
-        batch, seq, width = self.shape
+        batch, seq, _width = self.shape
         q, k, v = (self.linear(x) for _ in range(3))
         if self.draw(st.booleans()):
             heads = self.draw(st.sampled_from([1, 2, 4]))
@@ -94,9 +93,7 @@ class Layers:
                 kv_num_heads=heads,
                 is_causal=int(self.draw(st.booleans())),
             )
-        scores = self.op(
-            "Einsum", [q, k], (batch, seq, seq), equation="bik,bjk->bij"
-        )
+        scores = self.op("Einsum", [q, k], (batch, seq, seq), equation="bik,bjk->bij")
         weights = self.op("Softmax", [scores], (batch, seq, seq), axis=-1)
         return self.op("MatMul", [weights, v], self.shape)
 
@@ -141,9 +138,7 @@ class Layers:
         axis = self.draw(st.sampled_from([1, 2]))
         half = tuple(n // 2 if i == axis else n for i, n in enumerate(self.shape))
         a, b = self.builder.ops("Split", [x], [half, half], axis=axis, num_outputs=2)
-        return self.op(
-            "Concat", [self.op("Tanh", [b], half), a], self.shape, axis=axis
-        )
+        return self.op("Concat", [self.op("Tanh", [b], half), a], self.shape, axis=axis)
 
     def scaled(self, x: SSAValue) -> SSAValue:
         """By a parameter that broadcasts, or by a constant."""
@@ -256,9 +251,7 @@ def layered_model(draw: Draw) -> tuple[ModuleOp, str]:
         if functions and draw(st.booleans()):
             function, parameters = draw(st.sampled_from(functions))
             scope = f"layers.{index}"
-            values.append(
-                _called(draw, builder, function, parameters, scope, x, known)
-            )
+            values.append(_called(draw, builder, function, parameters, scope, x, known))
             continue
         layers = Layers(draw, builder, shape, scope=builder.scope)
         values.append(layers.any(x))
@@ -266,7 +259,9 @@ def layered_model(draw: Draw) -> tuple[ModuleOp, str]:
             skip = draw(st.sampled_from(values))
             values.append(builder.op("Add", [values[-1], skip], shape))
         if draw(st.integers(0, 5)) == 0:
-            mask = builder.argument(f"mask{index}", shape[:2] + (1,), role="input", element=i1)
+            mask = builder.argument(
+                f"mask{index}", (*shape[:2], 1), role="input", element=i1
+            )
             zero = builder.constant(np.array(0.0, np.float32))
             values.append(builder.op("Where", [mask, values[-1], zero], shape))
     builder.scope = "head"

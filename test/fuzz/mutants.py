@@ -9,6 +9,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from fuzz.catalogue import cases
+from fuzz.equality import assert_same
+from fuzz.erase import erased
+from fuzz.lockstep import run_ranks
+from fuzz.models import differentiate_with
+from fuzz.mutations import mutated
+from fuzz.programs import any_program, distributed
+from fuzz.training import distribute
 from hypothesis import strategies as st
 from pipelines import arguments_of as arguments_of_model
 from random_programs import Draw
@@ -22,14 +30,6 @@ from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.reference import run_program
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.verify_distribution import verify_distribution
-from fuzz.catalogue import cases
-from fuzz.equality import assert_same
-from fuzz.erase import erased
-from fuzz.lockstep import run_ranks
-from fuzz.models import differentiate_with
-from fuzz.mutations import mutated
-from fuzz.programs import any_program, distributed
-from fuzz.training import distribute
 
 EXAMPLES = 12
 """Of a round."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fuzz.annotations import any_layout
 from hypothesis import strategies as st
 from random_programs import Draw
 from xdsl.dialects.builtin import (
@@ -35,7 +36,6 @@ from distir.dialects.device import MeshOp
 from distir.dialects.dist import ASYNCHRONOUS, Layout, Shard, layout_of, with_layout
 from distir.program import functions
 from distir.sharding.mesh import meshes
-from fuzz.annotations import any_layout
 
 Mutation = Callable[[Draw, ModuleOp], str | None]
 MUTATIONS: list[Mutation] = []
@@ -334,7 +334,9 @@ def other_collective(draw: Draw, module: ModuleOp) -> str | None:
     if op is None:
         return None
     axes = ["d"] if isinstance(op, dist.SendOp) else list(op.axis_names)  # type: ignore[attr-defined]
-    new: Operation = draw(st.sampled_from(KINDS))(op.operands[0], axes, op.results[0].type)
+    new: Operation = draw(st.sampled_from(KINDS))(
+        op.operands[0], axes, op.results[0].type
+    )
     if draw(st.integers(0, 5)) == 0:
         new = dist.SendOp(op.operands[0], op.results[0].type)
     elif draw(st.integers(0, 5)) == 0:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from fuzz.damage import mutated_bytes
 from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from random_programs import Draw
 
-from fuzz.damage import mutated_bytes
-
-F, I = TensorProto.FLOAT, TensorProto.INT64
+FLOATS, INTEGERS = TensorProto.FLOAT, TensorProto.INT64
 
 
 def _weights(**arrays: Any) -> list[onnx.TensorProto]:
@@ -51,8 +50,8 @@ def _perceptron() -> bytes:
             helper.make_node("LayerNormalization", ["m", "s", "t"], ["n"], axis=-1),
             helper.make_node("Softmax", ["n"], ["y"], axis=-1),
         ],
-        {"x": (F, ["batch", 4])},
-        {"y": (F, ["batch", 6])},
+        {"x": (FLOATS, ["batch", 4])},
+        {"y": (FLOATS, ["batch", 6])},
         _weights(
             w=one((8, 4), np.float32),
             b=one(8, np.float32),
@@ -78,8 +77,8 @@ def _shapes() -> bytes:
             helper.make_node("Add", ["c", "b"], ["y"]),
             helper.make_node("Resize", ["r4", "", "scales"], ["z"], mode="nearest"),
         ],
-        {"x": (F, [2, 24]), "r4": (F, [1, 1, 4, 4])},
-        {"y": (F, [2, 2, 2]), "z": (F, [1, 1, 8, 8])},
+        {"x": (FLOATS, [2, 24]), "r4": (FLOATS, [1, 1, 4, 4])},
+        {"y": (FLOATS, [2, 2, 2]), "z": (FLOATS, [1, 1, 8, 8])},
         _weights(
             zero=np.array(0),
             axes=np.array([0]),
@@ -94,7 +93,7 @@ def _shapes() -> bytes:
 def _branches() -> bytes:
     def body(name: str) -> onnx.GraphProto:
         node = helper.make_node(name, ["x"], [f"{name}_y"])
-        result = helper.make_tensor_value_info(f"{name}_y", F, [2, 4])
+        result = helper.make_tensor_value_info(f"{name}_y", FLOATS, [2, 4])
         return helper.make_graph([node], name, [], [result])
 
     loop = helper.make_graph(
@@ -104,13 +103,13 @@ def _branches() -> bytes:
         ],
         "loop",
         [
-            helper.make_tensor_value_info("i", I, []),
+            helper.make_tensor_value_info("i", INTEGERS, []),
             helper.make_tensor_value_info("c", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", F, [2, 4]),
+            helper.make_tensor_value_info("v", FLOATS, [2, 4]),
         ],
         [
             helper.make_tensor_value_info("d", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("w", F, [2, 4]),
+            helper.make_tensor_value_info("w", FLOATS, [2, 4]),
         ],
     )
     return _model(
@@ -120,8 +119,8 @@ def _branches() -> bytes:
             ),
             helper.make_node("Loop", ["three", "yes", "h"], ["y"], body=loop),
         ],
-        {"x": (F, [2, 4])},
-        {"y": (F, [2, 4])},
+        {"x": (FLOATS, [2, 4])},
+        {"y": (FLOATS, [2, 4])},
         _weights(yes=np.array(True), three=np.array(3)),
     )
 
@@ -145,7 +144,7 @@ def _functions() -> bytes:
             helper.make_node("Cast", ["d"], ["e"], to=TensorProto.FLOAT16),
             helper.make_node("Einsum", ["e", "e"], ["y"], equation="ij,kj->ik"),
         ],
-        {"x": (F, [2, 4])},
+        {"x": (FLOATS, [2, 4])},
         {"y": (TensorProto.FLOAT16, [2, 2])},
         _weights(scale=np.array(0.1, np.float32), zp=np.array(3, np.uint8)),
         functions=[function],
@@ -156,15 +155,17 @@ def _images() -> bytes:
     one = np.ones
     return _model(
         [
-            helper.make_node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1], strides=[2, 2]),
+            helper.make_node(
+                "Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1], strides=[2, 2]
+            ),
             helper.make_node("BatchNormalization", ["h", "s", "s", "s", "s"], ["n"]),
             helper.make_node("MaxPool", ["n"], ["p"], kernel_shape=[2, 2]),
             helper.make_node("GlobalAveragePool", ["p"], ["g"]),
             helper.make_node("Flatten", ["g"], ["f"]),
             helper.make_node("Pad", ["f", "pads"], ["y"]),
         ],
-        {"x": (F, [2, 3, 8, 8])},
-        {"y": (F, [2, 6])},
+        {"x": (FLOATS, [2, 3, 8, 8])},
+        {"y": (FLOATS, [2, 6])},
         _weights(
             w=one((4, 3, 3, 3), np.float32),
             s=one(4, np.float32),
@@ -190,7 +191,19 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 NUMBERS = [0, -1, 1, 2, 3, 7, 16, 999, 2**31 - 1, -(2**31), 2**62]
-TEXTS = ["", "x", "y", "w", "Add", "Reshape", "NoSuchOp", "ai.onnx.ml", "é", "a\x00b", "/"]
+TEXTS = [
+    "",
+    "x",
+    "y",
+    "w",
+    "Add",
+    "Reshape",
+    "NoSuchOp",
+    "ai.onnx.ml",
+    "é",
+    "a\x00b",
+    "/",
+]
 
 
 def mutated_model(draw: Draw, data: bytes) -> bytes:

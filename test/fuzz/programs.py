@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
+from fuzz.annotations import Annotator, declare, random_meshes
+from fuzz.catalogue import STEPS, FuzzBuilder, values_of
 from hypothesis import strategies as st
 from random_programs import Draw, build
 from xdsl.context import Context
@@ -14,8 +16,6 @@ from xdsl.dialects.func import FuncOp
 
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import verify_distribution
-from fuzz.annotations import Annotator, declare, random_meshes
-from fuzz.catalogue import STEPS, FuzzBuilder, values_of
 
 Array = npt.NDArray[Any]
 

@@ -10,6 +10,7 @@ ends with its first finding.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -234,10 +235,8 @@ def _end(process: _Process, tally: Tally) -> None:
     os.close(process.stream)
     tally.rounds += 1
     tally.busy_s += time.monotonic() - process.started
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     if status:
         message = _killed(status, process.fuzzer)
         tally.findings.append(

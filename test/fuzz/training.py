@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuzz.equality import assert_same
+from fuzz.lockstep import run_ranks
+from fuzz.models import built_model, differentiate, layered_model
 from hypothesis import strategies as st
 from pipelines import arguments_of
 from random_programs import Draw
@@ -23,9 +26,6 @@ from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.pipelining.registry import SCHEDULES
 from distir.program import entry_function, functions, updated_arguments
-from fuzz.equality import assert_same
-from fuzz.lockstep import run_ranks
-from fuzz.models import built_model, differentiate, layered_model
 
 EXAMPLES = 6
 """Of a round."""
@@ -60,7 +60,9 @@ def strategy(draw: Draw, module: ModuleOp) -> dict[str, Any]:
 
 def step(draw: Draw) -> ModuleOp:
     """A random training step."""
-    make = draw(st.sampled_from([layered_model, layered_model, layered_model, built_model]))
+    make = draw(
+        st.sampled_from([layered_model, layered_model, layered_model, built_model])
+    )
     module, loss = make(draw)
     if draw(st.integers(0, 4)) == 0:
         OutlineRepeatsPass().apply(Context(), module)
