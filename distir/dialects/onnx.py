@@ -95,7 +95,8 @@ class OnnxOp(IRDLOperation):
     ) -> Self:
         """
         A new operation. `inputs` may hold None for omitted optional inputs;
-        `attributes` are Python values or xDSL attributes by their ONNX names.
+        `attributes` are Python values or xDSL attributes by their ONNX names; those that
+        are None are left out.
         """
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:
@@ -106,6 +107,7 @@ class OnnxOp(IRDLOperation):
             if isinstance(value, Attribute)
             else attribute_from_python(cls.SCHEMA.attributes[name], value)
             for name, value in (attributes or {}).items()
+            if value is not None
         }
         if omitted:
             properties[OMITTED] = DenseArrayBase.from_list(i64, omitted)

@@ -155,6 +155,23 @@ def _transposed_convolution(shapes: Shapes) -> None:
         shapes.equal(target[1], weight[1] * groups, "result and weights differ")
 
 
+@shape_check("Resize")
+def _resize(shapes: Shapes) -> None:
+    data, scales, sizes = shapes[0], shapes[2], shapes[3]
+    if data is None:
+        return
+    shapes.require(
+        (scales is None) != (sizes is None),
+        "expected either scales or sizes; write `none` for the other",
+    )
+    axes = shapes.op.attribute("axes", range(len(data)))
+    for given in (scales, sizes):
+        shapes.require(
+            given is None or agree(given, (len(axes),)),
+            f"expected scales or sizes of {len(axes)} axes",
+        )
+
+
 @shape_check("DepthToSpace", "SpaceToDepth")
 def _blocks(shapes: Shapes) -> None:
     data, block = shapes[0], shapes.op.attribute("blocksize")

@@ -6,6 +6,7 @@ a local function, which ONNX's inliner then puts in its place.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,7 @@ class BodyExpander:
 
     def _scan(self, node: NodeProto) -> list[NodeProto]:
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        body: GraphProto = attributes["body"]
-        scans = attributes["num_scan_inputs"]
-        states = len(node.input) - scans
-        outputs = len(node.output) - states
+        body, scans, states, outputs = _scan_form(node, attributes)
         in_axes = attributes.get("scan_input_axes", [0] * scans)
         in_reversed = attributes.get("scan_input_directions", [0] * scans)
         out_axes = attributes.get("scan_output_axes", [0] * outputs)
@@ -199,6 +197,42 @@ def _value_types(model: ModelProto) -> dict[str, TypeProto]:
             tensor.data_type, list(tensor.dims)
         )
     return types
+
+
+def _scan_form(
+    node: NodeProto, attributes: Mapping[str, Any]
+) -> tuple[GraphProto, int, int, int]:
+    """
+    The body of a Scan and its numbers of scanned operands, states and stacked results.
+    Raises DistIRError for one that is not as the standard says.
+    """
+
+    def require(holds: bool, text: str) -> None:
+        if not holds:
+            raise DistIRError(f"{node_name(node)} {text}; export the model again")
+
+    body, scans = attributes.get("body"), attributes.get("num_scan_inputs")
+    for name, found in (("body", body), ("num_scan_inputs", scans)):
+        require(found is not None, f"is a Scan without its attribute {name!r}")
+    assert isinstance(body, GraphProto) and isinstance(scans, int)
+    count = len(node.input)
+    require(0 < scans <= count, f"has num_scan_inputs {scans} of {count} operands")
+    states = count - scans
+    outputs = len(node.output) - states
+    require(
+        len(body.input) == count and len(body.output) == len(node.output) >= states,
+        f"has {count} operands and {len(node.output)} results, but a body with "
+        f"{len(body.input)} and {len(body.output)}",
+    )
+    for name, expected in (
+        ("scan_input_axes", scans),
+        ("scan_input_directions", scans),
+        ("scan_output_axes", outputs),
+        ("scan_output_directions", outputs),
+    ):
+        given = len(attributes.get(name, [0] * expected))
+        require(given == expected, f"has {given} {name} instead of {expected}")
+    return body, scans, states, outputs
 
 
 def _captured(body: GraphProto) -> list[str]:

@@ -32,6 +32,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE, SCOPE, STOP_GRADIENT
 from distir.dialects.onnx import operator
@@ -179,6 +180,12 @@ class _Importer:
             [DictionaryAttr({NAME: StringAttr(o.name)}) for o in self.graph.output]
         )
         module = ModuleOp([function])
+        try:
+            module.verify()
+        except VerifyException as error:
+            raise DistIRError(
+                f"the ONNX model is not valid: {error}; export the model again"
+            ) from error
         canonicalize(module)
         return ImportedModel(module, self.weights, self.roles.guessed)
 
@@ -267,8 +274,16 @@ class _Importer:
         else:
             self._constant(name, array, node_scope(node))
 
+    def _leave_out_empty_scales(self, node: NodeProto) -> None:
+        """Opset 11 says "no scales" of a Resize with a tensor without elements."""
+        if node.op_type == "Resize" and len(node.input) > 3 and node.input[2]:
+            shape = self.inference.types[node.input[2]].tensor_type.shape
+            if [d.dim_value for d in shape.dim if d.HasField("dim_value")] == [0]:
+                node.input[2] = ""
+
     def _compute_node(self, node: NodeProto) -> None:
         op_type = operator(node.op_type, domain_of(node))
+        self._leave_out_empty_scales(node)
         types = self.inference.infer(node)
         while types and not node.output[len(types) - 1]:
             types.pop()

@@ -34,6 +34,18 @@ EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
 
 _UNKNOWN = StringAttr(UNKNOWN)
 
+_KNOWN_REASONS = {
+    "grouped_mm": (
+        "its experts run as grouped_mm, which has no ONNX function",
+        'call model.set_experts_implementation("batched_mm") before',
+    ),
+    "DynamicCache": (
+        "it returns a cache of keys and values, which is no tensor",
+        "give it use_cache=False, as an input or in its config",
+    ),
+}
+"""By a word of PyTorch's message: what is wrong, and what to do."""
+
 
 def import_torch(
     module: torch.nn.Module,
@@ -137,44 +149,58 @@ def export_onnx(
         if any(part.training for part in module.modules()):
             write_training_mode(path, norms)
     except Exception as error:
-        # The exporters raise errors of every kind, of their own and of the model's; the
-        # first of a chain says what is wrong.
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        message = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         raise DistIRError(
             f"PyTorch's {exporter} exporter cannot export {type(module).__name__}: "
-            f"{message}; try another exporter ({', '.join(EXPORTERS)}) or other inputs"
+            + reason(
+                error, f"try another exporter ({', '.join(EXPORTERS)}) or other inputs"
+            )
         ) from error
     finally:
         for part, mode in modes.items():
             part.training = mode
-    _tell_lost(module, backwards, stops, training)
+    warn_of_backwards(module, backwards)
+    _tell_of_stops(module, stops, training)
 
 
-def _tell_lost(
-    module: torch.nn.Module, backwards: set[str], stops: set[str], training: bool
-) -> None:
-    """Says what the exporters lost of a module that is to be trained."""
-    name = type(module).__name__
+def reason(error: BaseException, advice: str) -> str:
+    """
+    What is wrong and what to do about it, for an error of PyTorch's exporters: these raise
+    errors of every kind, of their own and of the model's; the first of a chain says what is
+    wrong. `advice` is for those that are not known.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    for word, (what, known_advice) in _KNOWN_REASONS.items():
+        if word in message:
+            return f"{what}; {known_advice}"
+    return f"{message}; {advice}"
+
+
+def warn_of_backwards(module: torch.nn.Module, backwards: set[str]) -> None:
+    """Warns of functions whose own backward the exporters lost."""
     if backwards:
         warnings.warn(
-            f"{name} runs {listed(sorted(backwards))}, with a backward of its own, which "
-            f"PyTorch's exporters do not write: the gradient will be the derivative of "
-            f"the forward. Where that is something else (a straight-through estimator), "
-            f"write it with detach() instead",
+            f"{type(module).__name__} runs {listed(sorted(backwards))}, with a backward of "
+            f"its own, which PyTorch's exporters do not write: the gradient will be the "
+            f"derivative of the forward. Where that is something else (a straight-through "
+            f"estimator), write it with detach() instead",
             stacklevel=4,
         )
-    if stops:
-        message = (
-            f"{name} stops gradients ({listed(sorted(stops))}), which PyTorch's "
-            f"torchscript exporter does not write: the program computes the same, but "
-            f'has other gradients; import it with exporter="dynamo"'
-        )
-        if training:
-            raise DistIRError(message)
-        warnings.warn(message, stacklevel=4)
+
+
+def _tell_of_stops(module: torch.nn.Module, stops: set[str], training: bool) -> None:
+    """Refuses to train what the older exporter lost; else warns of it."""
+    if not stops:
+        return
+    message = (
+        f"{type(module).__name__} stops gradients ({listed(sorted(stops))}), which "
+        f"PyTorch's torchscript exporter does not write: the program computes the same, "
+        f'but has other gradients; import it with exporter="dynamo"'
+    )
+    if training:
+        raise DistIRError(message)
+    warnings.warn(message, stacklevel=4)
 
 
 def _export_dynamo(
@@ -186,7 +212,7 @@ def _export_dynamo(
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
     # What fails here the exporter tries in other ways, and says what is wrong.
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), torch.enable_grad():
         source = torch.export.export(module, args, kwargs, strict=False)
     if isinstance(source, torch.export.ExportedProgram):
         write_stops(source)

@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr
 
 from distir.dialects.dist import NAME, ROLE, UPDATES
 from distir.errors import DistIRError
-from distir.frontends.torch_importer import leaf_names
+from distir.frontends.torch_importer import leaf_names, reason, warn_of_backwards
 from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
     argument_attributes,
@@ -95,29 +95,32 @@ def import_training_step(
             f"there is no optimizer {optimizer.name!r}; choose one of "
             f"{', '.join(OPTIMIZERS)}"
         )
+    from distir.frontends.torch_gradients import own_backwards
+
     modes = {m: m.training for m in module.modules()}
     module.eval()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            step = _Step(module, args, kwargs or {}, loss, labels, output, optimizer)
-            return step.imported()
+            with own_backwards() as backwards:
+                step = _Step(
+                    module, args, kwargs or {}, loss, labels, output, optimizer
+                )
+            imported = step.imported()
     except DistIRError:
         raise
     except Exception as error:
-        # PyTorch raises errors of every kind, of its own and of the model's; the first
-        # of a chain says what is wrong.
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        message = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
         raise DistIRError(
             f"PyTorch cannot export a training step of {type(module).__name__}: "
-            f"{message}; export the forward with import_torch and use differentiate"
+            + reason(
+                error, "export the forward with import_torch and use differentiate"
+            )
         ) from error
     finally:
         for part, mode in modes.items():
             part.training = mode
+    warn_of_backwards(module, backwards)
+    return imported
 
 
 class _Step:
@@ -136,10 +139,15 @@ class _Step:
         import torch
         from torch.utils import _pytree
 
+        from distir.frontends.torch_gradients import write_stops
+
         self.loss, self.output, self.optimizer = loss, output, optimizer
-        with torch.no_grad():
+        # Where gradients stop is known only where they are computed.
+        with torch.enable_grad():
             program = torch.export.export(module, tuple(args), dict(kwargs))
-            self.forward = program.module(check_guards=False)
+        write_stops(program)
+        self.forward = program.module(check_guards=False)
+        with torch.no_grad():
             prediction = self._prediction(self.forward(*args, **kwargs))
         self.leaves, self.spec = _pytree.tree_flatten((tuple(args), dict(kwargs)))
         positional = inspect.signature(module.forward).bind_partial(*args).arguments

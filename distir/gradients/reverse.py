@@ -243,12 +243,9 @@ class ReverseMode:
                 )
             gradients[value] = gradient
         self.backward(ops, active, pairs, gradients, body.add_op)
-        build = GradientBuilder(body.add_op, None)
-        given_back = [
-            gradients.get(block.args[i]) or self.types.zeros(block.args[i], build)
-            for i in arguments
-        ]
-        body.add_op(ReturnOp(*given_back))
+        # No gradient is not one of zeros: an optimizer leaves such parameters alone.
+        reached = [i for i in arguments if block.args[i] in gradients]
+        body.add_op(ReturnOp(*(gradients[block.args[i]] for i in reached)))
         erase_dead(body)
         saved = split_residuals(forward, body)
         self._name(forward, f"{name}_forward")
@@ -271,7 +268,7 @@ class ReverseMode:
         backward.attributes[SAVED] = ArrayAttr(
             [StringAttr(f"{kind} {i}") for kind, i in order]
         )
-        return Pair(forward, backward, order, results, list(arguments))
+        return Pair(forward, backward, order, results, reached)
 
     def _backward_function(
         self, forward: FuncOp, body: Block, saved: Saved, name: str

@@ -196,8 +196,9 @@ def gradients_of(
     rule = _RULES.get(op.name)
     if rule is None:
         raise DistIRError(
-            f"{describe(op)} has no gradient rule; register one with "
-            f"distir.gradients.rule.gradient_rule({op.name!r})"
+            f"{describe(op)} has no gradient rule; let PyTorch differentiate the model "
+            f"instead (distir.frontends.torch_training.import_training_step), or "
+            f"register a rule with distir.gradients.rule.gradient_rule({op.name!r})"
         )
     found = rule(op, gradients, build)
     for i, (value, gradient) in enumerate(zip(op.operands, found, strict=True)):

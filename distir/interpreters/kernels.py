@@ -49,6 +49,22 @@ def gather_elements(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [data[tuple(positions)]]
 
 
+@kernel("onnx.GlobalMaxPool")
+def global_max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` gives another shape for other than two dimensions of space."""
+    (x,) = inputs
+    return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
+
+
+@kernel("onnx.Mean")
+def mean(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
+    """`onnx.reference` adds to the first operand, which may be smaller than the result."""
+    total = inputs[0]
+    for value in inputs[1:]:
+        total = total + value
+    return [np.asarray(total / len(inputs)).astype(inputs[0].dtype)]
+
+
 _erf = np.frompyfunc(math.erf, 1, 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -26,6 +27,8 @@ from distir.weights import load_weights, save_weights
 Progress = Callable[[str], None]
 
 _LAST_LINES = 12
+_RANK = re.compile(r"\[rank\d+\]: ?")
+"""What PyTorch puts before the lines of a traceback."""
 _START_S = 120.0
 
 
@@ -120,8 +123,22 @@ class Spawner:
 
 
 def _last(text: str) -> str:
-    """The last lines of a log, as one paragraph."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """
+    The last lines of a log, as one paragraph. A traceback is told by its error and the
+    place where that was raised.
+    """
+    lines: list[str] = []
+    place: str | None = None
+    for prefixed in text.splitlines():
+        line = _RANK.sub("", prefixed)
+        if line.startswith("Traceback (most recent call last)"):
+            place = ""
+        elif place is None or not line[:1].isspace():
+            if line.strip():
+                lines.append(line.strip() + (f" ({place})" if place else ""))
+                place = None
+        elif line.strip().startswith("File "):
+            place = line.strip()
     return " | ".join(lines[-_LAST_LINES:]) or "(it printed nothing)"
 
 

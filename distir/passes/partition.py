@@ -48,6 +48,7 @@ from distir.sharding.choice import WHOLE, placement_in
 from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.reshard import reshard_bytes
+from distir.sharding.rules.builder import constant_of
 
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
 """Attributes that mean nothing once they are fulfilled."""
@@ -119,7 +120,11 @@ class _Partitioner:
             for value, layout in zip(op.operands, wanted, strict=True)
         ]
         if isinstance(op, ConstrainOp):
-            self.versions[op.result] = {given[0]: operands[0]}
+            # A constant is whole on every device anyway, and no collective should come
+            # between it and the ops whose rules ask for its value.
+            known = constant_of(op.source) is not None
+            versions = self.versions[op.source] if known else {given[0]: operands[0]}
+            self.versions[op.result] = versions
             return
         attributes = {
             name: attr for name, attr in op.attributes.items() if name not in _REQUESTS

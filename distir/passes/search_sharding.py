@@ -26,7 +26,7 @@ from distir.passes.search.requests import axes_of, keep_whole
 from distir.passes.search.sharding import LEVELS, SOLVERS, Limits
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.solver.clock import Clock
+from distir.solver.clock import SEARCHING, Clock
 
 _GAP = 1e-3
 
@@ -96,7 +96,7 @@ class SearchShardingPass(DistIRPass):
     whole: tuple[str, ...] = ()
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        clock = Clock(self.time_limit)
+        clock = Clock(self.time_limit and SEARCHING * self.time_limit)
         check_sequential(op, self.name)
         solver = one_of("solver", self.solver, SOLVERS)
         level = one_of("level", self.level, LEVELS)
@@ -125,7 +125,7 @@ class SearchShardingPass(DistIRPass):
             self.memory,
             solver,
             _GAP if self.gap is None else self.gap,
-            None,
+            self.time_limit,
             level,
             release=self.gap is not None,
         )

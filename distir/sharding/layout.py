@@ -81,7 +81,12 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
 
 
 def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:
-    """The shape of the part that each device holds."""
+    """
+    The shape of the part that each device holds. Raises DistIRError for a layout of another
+    number of dimensions.
+    """
+    if layout.dims and len(layout.dims) != len(shape):
+        check_layout(shape, layout, mesh, f"a tensor of shape {list(shape)}")
     return tuple(
         size // prod(mesh.size(s.axis) for s in shards)
         for size, shards in zip(shape, layout.full_dims(len(shape)), strict=True)
@@ -129,7 +134,8 @@ def shard_indices(
     for shard in shards:
         n = mesh.size(shard.axis)
         run = shard.run if shard.run is not None else len(indices) // n
-        blocks = indices.reshape(-1, n, run)
+        # The count is said, because nothing can be told from no elements.
+        blocks = indices.reshape(len(indices) // max(n * run, 1), n, run)
         indices = blocks[:, coordinates[shard.axis], :].reshape(-1)
     return indices
 

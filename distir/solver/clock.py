@@ -14,6 +14,10 @@ class TimeIsOver(Exception):
     """The time was over, or the user interrupted, before there was anything to answer with."""
 
 
+SEARCHING = 0.9
+"""Of a time limit for all that is done: what comes out has to be made after the search."""
+
+
 class Clock:
     """
     Counts from its making. As a context it also catches the first interruption (SIGINT): the

@@ -142,3 +142,35 @@ def test_flex_attention():
     expected = scores / scores.sum(-1, keepdims=True) @ v
     [output] = run_program(imported.module, [q, k, v])
     np.testing.assert_allclose(output, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("missing", ["body", "num_scan_inputs"])
+def test_scan_without_what_it_must_have(missing: str):
+    model = scan_model(4)
+    kept = [a for a in model.graph.node[0].attribute if a.name != missing]
+    del model.graph.node[0].attribute[:]
+    model.graph.node[0].attribute.extend(kept)
+    with pytest.raises(DistIRError, match=f"Scan.*{missing}"):
+        import_onnx(model)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"num_scan_inputs": 3}, "num_scan_inputs"),
+        ({"num_scan_inputs": 0}, "num_scan_inputs"),
+        ({"scan_input_axes": [0, 0]}, "scan_input_axes"),
+        ({"scan_output_directions": []}, "scan_output_directions"),
+    ],
+)
+def test_scan_whose_numbers_contradict_its_operands(attributes, message: str):
+    model = scan_model(4)
+    node = model.graph.node[0]
+    kept = [a for a in node.attribute if a.name not in attributes]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    for name, given in attributes.items():
+        kind = 7 if isinstance(given, list) else None
+        node.attribute.append(helper.make_attribute(name, given, attr_type=kind))
+    with pytest.raises(DistIRError, match=message):
+        import_onnx(model)

@@ -400,6 +400,43 @@ class TestOpsets:
         assert resize.attribute("coordinate_transformation_mode") == "asymmetric"
         assert resize.attribute("nearest_mode") == "floor"
 
+    @pytest.mark.parametrize(
+        ("operator", "attributes", "message"),
+        [
+            ("Gather", {"axis": 2}, "axis"),
+            ("Split", {"num_outputs": 3}, "num_outputs is 3"),
+            ("Einsum", {"equation": "i...>-ji..."}, "no equation"),
+            ("ArgMax", {"keepdims": 2}, "'keepdims' must be 0 or 1"),
+        ],
+    )
+    def test_ill_typed_nodes_are_refused(self, operator: str, attributes, message: str):
+        inputs = ["x", "i"] if operator == "Gather" else ["x"]
+        model = make_model(
+            [helper.make_node(operator, inputs, ["y"], **attributes)],
+            [value("x", [4, 4]), value("i", [2], I64)],
+            [value("y", [4], I64 if operator == "ArgMax" else TensorProto.FLOAT)],
+        )
+        with pytest.raises(DistIRError, match=message):
+            import_onnx(model)
+
+    def test_resize_to_sizes_with_empty_scales(self):
+        """Opset 11 had no other way to leave the scales out."""
+        model = make_model(
+            [helper.make_node("Resize", ["x", "roi", "scales", "sizes"], ["y"])],
+            [value("x", [2, 4, 4, 4])],
+            [value("y", [2, 4, 8, 8])],
+            [
+                ("roi", np.zeros(0, np.float32)),
+                ("scales", np.zeros(0, np.float32)),
+                ("sizes", np.array([2, 4, 8, 8])),
+            ],
+            11,
+        )
+        module = import_onnx(model).module
+        module.verify()
+        [resize] = ops_of(module, "Resize")
+        assert resize.input(2) is None and resize.input(3) is not None
+
     def test_without_a_conversion(self):
         node = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml")
         node.attribute.append(helper.make_attribute("classes_strings", ["a", "b"]))

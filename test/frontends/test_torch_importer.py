@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+import transformers
 from models import EXPORTERS, MODELS, model, onnx_file
 from programs import names_by_role, ops_of, round_trip
 
@@ -132,3 +133,30 @@ def test_leaf_names():
     assert leaf_names({"logits": 0, "hidden": (1, 2)}, "output") == [
         *("logits", "hidden.0", "hidden.1")
     ]
+
+
+SMALL = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_cache_in_the_result_is_named(exporter):
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+    inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
+    with pytest.raises(DistIRError, match=r"cache of keys .*use_cache=False"):
+        import_torch(module, (), inputs, exporter=exporter)
+
+
+def test_experts_without_an_onnx_function_are_named():
+    config = transformers.MixtralConfig(**SMALL, num_local_experts=2, use_cache=False)
+    module = transformers.MixtralForCausalLM(config)
+    inputs = {"input_ids": torch.zeros(1, 4, dtype=torch.int64)}
+    advice = r'set_experts_implementation\("batched_mm"\)'
+    with pytest.raises(DistIRError, match=f"grouped_mm.*{advice}"):
+        import_torch(module, (), inputs)

@@ -289,3 +289,32 @@ def test_a_loss_of_ones_own():
     value = run_program(step.module, [values[n] for n in argument_names(function)])[0]
     expected = absolute(module(example), labels).item()
     np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
+class Stopped(torch.nn.Module):
+    """A layer's result, rounded with the gradient of the identity, times a fixed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        with torch.no_grad():
+            guide = 2 * y
+        return (y + (torch.round(y) - y).detach()) * guide
+
+
+def test_gradients_stop_where_pytorch_stops_them():
+    torch.manual_seed(0)
+    module, x, labels = Stopped(), torch.randn(3, 4), torch.randn(3, 4)
+    step = import_training_step(module, (x,), loss="mse", optimizer="sgd")
+    main = entry_function(step.module)
+    given = {**step.weights, "x": x.numpy(), "labels": labels.numpy()}
+    results = run_program(step.module, [given[n] for n in argument_names(main)])
+    torch.nn.functional.mse_loss(module(x), labels).backward()
+    torch.optim.SGD(module.parameters(), lr=1e-3).step()
+    found = dict(zip(result_names(main), results, strict=True))
+    for name, parameter in module.named_parameters():
+        expected = parameter.detach().numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6)

@@ -15,16 +15,19 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from programs import names_by_role
 from torch import nn
 from trained_steps import (
+    assert_equal_steps,
     assert_steps_equal_pytorch,
     differentiated,
     exported_by_default,
     exported_by_trace,
     trained_names,
 )
+from xdsl.context import Context
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_importer import import_onnx
 from distir.frontends.torch_importer import EXPORTERS, export_onnx, import_torch
+from distir.passes.distribute import DistributePass
 
 
 class Odd(nn.Module):
@@ -152,6 +155,42 @@ def test_gradients_stop_where_pytorch_stops_them(make: Any):
     torch.manual_seed(0)
     module = make()
     assert_steps_equal_pytorch(import_torch(module, (X,)), module, X)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with an adapter, and one whose result is fixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.guide = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.adapter = nn.Linear(4, 4, bias=False)
+        self.base.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.adapter(x) + self.guide(x).detach()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"d": 2, "zero": 3}, {"d": 2, "t": 2, "checkpoint": "full"}],
+    ids=["sequential", "zero3", "checkpoint"],
+)
+def test_layers_that_are_frozen_in_part(options: dict[str, Any]):
+    """As one function that is called: what has no gradient is not an update of zeros."""
+    torch.manual_seed(0)
+    module = nn.Sequential(*(Adapted() for _ in range(3))).eval()
+    x, labels = torch.randn(4, 4), torch.randn(4, 4)
+    imported = differentiated(import_torch(module, (x,)))
+    assert "func.call" in str(imported.module)
+    assert trained_names(imported) == {f"{i}.adapter.weight" for i in range(3)}
+    if options:
+        DistributePass(**options).apply(Context(), imported.module)
+    assert_equal_steps(
+        imported,
+        module,
+        {"input": x.numpy(), "labels": labels.numpy()},
+        lambda module: nn.functional.mse_loss(module(x), labels),
+    )
 
 
 def test_gradients_stop_where_the_file_says_so(tmp_path: Path):

@@ -66,3 +66,9 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_gradient(case):
     check(case)
+
+
+def test_rotary_embedding_without_attributes():
+    case = rotary_case((2, 2, 4, 8))
+    case.attributes.clear()
+    check(case)

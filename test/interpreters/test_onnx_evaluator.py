@@ -146,3 +146,13 @@ def test_an_empty_list_as_attribute() -> None:
     x = Block(arg_types=[scalar]).args[0]
     op = operator("Transpose").build_op([x], [scalar], {"perm": []})
     assert evaluate(op, [np.array(3, np.float32)])[0] == 3
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 2, 2)])
+def test_global_max_pool_of_any_number_of_dimensions(shape: tuple[int, ...]) -> None:
+    agree(*both("GlobalMaxPool", [numbers(*shape)]))
+
+
+def test_mean_of_a_scalar_and_a_matrix() -> None:
+    agree(*both("Mean", [numbers(), numbers(4, 8)]))
+    agree(*both("Mean", [numbers(4, 1), numbers(8), numbers(4, 8)]))

@@ -1,6 +1,7 @@
 """What `run_package` does when something goes wrong: one paragraph, nothing left behind."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def test_a_rank_that_fails(package: Path, line: str, message: str) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(ProcessLookupError):  # nobody is left in the process group
         os.killpg(process.pid, 0)
+
+
+def test_an_error_is_told_with_its_place_and_without_the_rest_of_its_traceback(
+    package: Path, spawner: Spawner
+) -> None:
+    sabotage(package, "print(len([]) + [][1])")
+    with pytest.raises(DistIRError) as caught:
+        run_package(package, inputs={"x": X, "w": W}, timeout_s=30, spawner=spawner)
+    message = str(caught.value)
+    assert re.search(
+        r'IndexError: list index out of range \(File ".*", line \d+', message
+    )
+    assert "Traceback" not in message and "^^" not in message
 
 
 def test_a_spawner_serves_again_after_a_failure(package: Path, tmp_path: Path) -> None:

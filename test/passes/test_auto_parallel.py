@@ -135,8 +135,11 @@ def test_searched_layouts_win_where_the_grid_has_none() -> None:
     assert same_results(module, program)
     grid = [o for o in found.outcomes.values() if not o.configuration.axes]
     assert found.best.step_time_s < 0.95 * ranked(grid)[0].step_time_s
-    assert found.best.bound_s > 0
-    assert found.best.step_time_s >= found.best.bound_s * (1 - 1e-9)
+    # A bound is none for communication that overlaps.
+    bounded = [o for o in found.outcomes.values() if o.bound_s]
+    assert bounded
+    assert all(o.step_time_s >= o.bound_s * (1 - 1e-9) for o in bounded)
+    assert any(o.configuration.overlap for o in found.outcomes.values())
 
 
 def test_less_memory_is_never_faster() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, prod
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 from cost_programs import cluster
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
+from programs import parse
 from random_programs import arguments_of, assert_same_results, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.interpreters.cost import simulate
@@ -22,7 +25,8 @@ from distir.passes.search.simulated_prices import SimulatedPrices
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh
-from distir.sharding.search import Body, GraphBuilder
+from distir.sharding.search import Body, GraphBuilder, Option
+from distir.sharding.search import builder as builder_module
 from distir.solver import Problem, solve
 from distir.solver.problem import Costs
 
@@ -146,6 +150,52 @@ def test_programs_cost_what_was_promised(
     arguments = arguments_of(program)
     assert_same_results(program, module, arguments)
     assert_same_results(program, other, arguments)
+
+
+def optimum(program: ModuleOp, axes: Axes) -> tuple[float, int]:
+    """The least cost, and how many alternatives there are."""
+    builder, _ = built(*placed(program, axes, slow=True))
+    problem = builder.graph.problem()
+    return solve(problem).objective, sum(len(costs) for costs in problem.costs)
+
+
+def all_options(
+    functions: object, rules: object, options: Mapping[Operation, list[Option]]
+) -> Mapping[Operation, list[Option]]:
+    """In place of `without_impossible`."""
+    return options
+
+
+@settings(max_examples=15, suppress_health_check=UNCHECKED)
+@given(programs(), st.sampled_from(MESHES))
+def test_alternatives_for_partial_values_that_there_are_not_are_no_loss(
+    program: ModuleOp, axes: Axes
+) -> None:
+    fewer, left = optimum(program, axes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder_module, "without_impossible", all_options)
+        every, there = optimum(program, axes)
+    assert fewer == pytest.approx(every, rel=1e-9)
+    assert left <= there
+
+
+def test_partial_sums_pass_where_there_are_some() -> None:
+    """A product that is split over what it sums up, and what is linear in it."""
+    shape = "tensor<8x8xf32>"
+    program = parse(f"""
+func.func @main(%x: {shape} {{dist.role = "input"}}, %w: {shape} {{dist.role = "parameter"}}) -> {shape} {{
+  %y = onnx.MatMul(%x, %w) : ({shape}, {shape}) -> {shape}
+  %n = onnx.Neg(%y) : ({shape}) -> {shape}
+  %m = onnx.Neg(%x) : ({shape}) -> {shape}
+  func.return %n : {shape}
+}}
+""")
+    builder, _ = built(*placed(program, (("d", 2),), slow=True))
+    partial = {
+        op.results[0].name_hint: [o.monoid for o in options if o.linear is not None]
+        for op, (options,) in builder.axis_options.items()
+    }
+    assert partial == {"y": [], "n": ["sum"], "m": []}
 
 
 def assert_best(program: ModuleOp, axes: Axes, slow: bool) -> None:

@@ -15,6 +15,7 @@ from random_programs import arguments_of, assert_same_results
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.annotations import read_notes
@@ -174,3 +175,8 @@ def test_two_seconds_are_no_minutes(command: list[str], tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert monotonic() - start < 30
+
+
+def test_a_time_limit_below_nothing_is_refused() -> None:
+    with pytest.raises(DistIRError, match="the time limit is -1"):
+        searched(placed(build_mlp(2, 8, 8)), axes=AXES, time_limit=-1.0)

@@ -56,6 +56,7 @@ def test_an_op_without_a_gradient_rule(tmp_path: Path):
     node = helper.make_node("Hardmax", ["y"], ["z"], name="/head/Hardmax")
     message = imported(save(tmp_path / "m.onnx", node, Z), "mse")
     assert "onnx.Hardmax %z (in head) has no gradient rule" in message
+    assert "import_training_step" in message
 
 
 @pytest.mark.parametrize("loss", ["mse", "cross_entropy"])

@@ -19,7 +19,7 @@ from distir.passes.search.programs import Programs, trains
 from distir.passes.search.requests import Requests
 from distir.passes.search.results import ranked
 from distir.passes.search.runner import run
-from distir.solver.clock import Clock
+from distir.solver.clock import SEARCHING, Clock
 
 _WIDTH = 2
 """Plans whose neighbours are judged at a time, of each kind."""
@@ -54,7 +54,7 @@ def auto_search(
     layouts of a plan are searched for a quarter of the time at most; without a limit
     solving for them takes 20 s. Raises DistIRError.
     """
-    clock = Clock(time_limit)
+    clock = Clock(time_limit and SEARCHING * time_limit)
     requests = requests or Requests()
     if time_limit is not None:
         requests = replace(requests, limit=max(1.0, time_limit / 4))

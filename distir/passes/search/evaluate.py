@@ -38,7 +38,8 @@ class Outcome:
     A configuration and its simulation, or why there is none (`error`).
 
     `peak_memory_bytes` and `memory_bytes` are of the device that has the least left.
-    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`);
+    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`), unless
+    communication overlaps;
     `layouts`: which they are, so that they need not be searched again.
     """
 
@@ -179,6 +180,7 @@ class Evaluator:
                 simulation = simulate(plan.module, profiles=self._profiles)
         except (DistIRError, VerifyException) as error:
             return Outcome(configuration, error=" ".join(str(error).split()))
+        bound = known.bound_s if known else plan.bound
         peak, memory = min(
             zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
             key=lambda device: device[1] - device[0],
@@ -189,7 +191,7 @@ class Evaluator:
             simulation.throughput_samples_per_s,
             peak,
             memory,
-            bound_s=known.bound_s if known else plan.bound,
+            bound_s=0.0 if configuration.overlap else bound,
             layouts=plan.layouts,
         )
 

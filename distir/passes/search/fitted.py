@@ -104,10 +104,10 @@ class FittedSearch:
         self.cluster = cluster
         self.finish = finish
         self.limits = limits
-        if limits.seconds is None and finish is not None:
-            whole = inf if clock is None else clock.limit
-            seconds = whole / _ROUNDS if whole < inf else SECONDS
-            self.limits = replace(limits, seconds=seconds)
+        if finish is not None and clock is not None and clock.limit < inf:
+            self.limits = replace(limits, seconds=clock.limit / _ROUNDS)
+        elif finish is not None and limits.seconds is None:
+            self.limits = replace(limits, seconds=SECONDS)
         self.profiles = profiles
         devices = len(mesh.devices)
         if finish is not None:

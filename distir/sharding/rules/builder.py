@@ -10,6 +10,7 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
+from distir.dialects import collective, dist
 from distir.dialects.onnx import OnnxOp
 from distir.sharding.rule import (
     Dim,
@@ -105,10 +106,18 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
         if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
             array = owner.attribute("value")
             return None if array is None else np.asarray(array)
-        if owner.name not in ("dist.reshard", "dist.constrain", "onnx.Identity"):
+        if not _keeps_value(owner):
             return None
         value = owner.operands[0]
     return None
+
+
+def _keeps_value(op: Operation) -> bool:
+    """Whether the only operand of an op is its result, perhaps with another layout."""
+    if isinstance(op, collective.CollectiveOp):
+        return not op.is_per_rank and not isinstance(op, collective.PermuteOp)
+    kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
+    return isinstance(op, kinds) or op.name == "onnx.Identity"
 
 
 class RuleBuilder:

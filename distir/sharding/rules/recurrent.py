@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from distir.dialects.onnx import OnnxOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
@@ -22,4 +24,9 @@ def recurrent(op: OnnxOp) -> Rule:
     inputs = {0: sequence, 4: (batch,), _FIRST_STATE: state}
     if op.name == "onnx.LSTM":
         inputs[_FIRST_STATE + 1] = state
-    return builder.rule(inputs, [output, state, state])
+    # Each gate of each step multiplies the input and the state by a matrix.
+    _, rows, width = shape(op.operands[1])
+    directions, _, hidden = shape(op.operands[2])
+    steps = prod(shape(op.operands[0])[:2])
+    flops = 2 * directions * steps * rows * (width + hidden)
+    return builder.rule(inputs, [output, state, state], flops=flops)

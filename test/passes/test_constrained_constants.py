@@ -1,0 +1,106 @@
+"""A constant stays one for the rules of ops that ask for its value, whatever its layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programs import parse
+from xdsl.context import Context
+
+from distir.interpreters.reference import run_program
+from distir.lowering.torch_package import write_package
+from distir.passes.partition import PartitionPass
+from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.passes.verify_distribution import verify_distribution
+
+MESH = 'device.mesh @mesh on @c <"x" = 2, "y" = 2> [0 to 4]'
+LAYOUT = ", dist.layout = #dist.layout<@mesh, [{}, {y}]>"
+I2 = "tensor<2xi64>"
+# The op, with %k for the constant that is constrained; the constant; the result's type.
+CASES = {
+    "Slice": (
+        f"onnx.Slice(%a, %zeros, %ends, %axes, %k) : (T, {', '.join([I2] * 4)})",
+        "[1, 1]",
+        "2x4",
+    ),
+    "Reshape": (f"onnx.Reshape(%a, %k) : (T, {I2})", "[2, 8]", "2x8"),
+    "ReduceSum": (f"onnx.ReduceSum(%a, %k) : (T, {I2})", "[0, 1]", "1x1"),
+    "Expand": (f"onnx.Expand(%a, %k) : (T, {I2})", "[4, 4]", "4x4"),
+}
+
+
+def program(name: str, constrained: bool) -> str:
+    op, constant, shape = CASES[name]
+    op = op.replace("T", "tensor<4x4xf32>")
+    if not constrained:
+        op = op.replace("%k", "%c")
+    layout = LAYOUT if constrained else ""
+    request = f"%k = dist.constrain %c to <@mesh, [{{x}}]> : {I2} -> {I2}"
+    return f"""
+{MESH if constrained else ""}
+func.func @main(%a: tensor<4x4xf32> {{dist.role = "input", dist.name = "a"{layout}}}) -> tensor<{shape}xf32> {{
+  %zeros = onnx.Constant() {{value = dense<0> : {I2}}} : () -> {I2}
+  %ends = onnx.Constant() {{value = dense<[2, 4]> : {I2}}} : () -> {I2}
+  %axes = onnx.Constant() {{value = dense<[0, 1]> : {I2}}} : () -> {I2}
+  %c = onnx.Constant() {{value = dense<{constant}> : {I2}}} : () -> {I2}
+  {request if constrained else ""}
+  %y = {op} -> tensor<{shape}xf32>
+  func.return %y : tensor<{shape}xf32>
+}}"""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_constraint_on_a_constant(name: str, tmp_path: Path):
+    module = parse(program(name, constrained=True))
+    PropagateShardingPass().apply(Context(), module)
+    PartitionPass().apply(Context(), module)
+    verify_distribution(module)
+    a = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    sequential = parse(program(name, constrained=False))
+    (expected,), (result,) = run_program(sequential, [a]), run_program(module, [a])
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    write_package(module, tmp_path)  # emitters ask for the constants too
+
+
+def test_collectives_on_a_constant_do_not_hide_it():
+    """As someone may write it."""
+    whole, split = "#dist.layout<@mesh>", "#dist.layout<@mesh, [{x}]>"
+    t = "tensor<4x4xf32, #dist.layout<@mesh, [{}, {y}]>>"
+    w, s = f"tensor<2xi64, {whole}>", f"tensor<2xi64, {split}>"
+    text = f"""
+{MESH}
+func.func @main(%a: {t}) -> {t.replace("4x4", "2x4")} {{
+  %zeros = onnx.Constant() {{value = dense<0> : {I2}}} : () -> {w}
+  %ends = onnx.Constant() {{value = dense<[2, 4]> : {I2}}} : () -> {w}
+  %axes = onnx.Constant() {{value = dense<[0, 1]> : {I2}}} : () -> {w}
+  %c = onnx.Constant() {{value = dense<1> : {I2}}} : () -> {w}
+  %part = collective.slice %c over ["x"] : {w} -> {s}
+  %k = collective.all_gather %part over ["x"] : {s} -> {w}
+  %y = onnx.Slice(%a, %zeros, %ends, %axes, %k) : ({t}, {w}, {w}, {w}, {w}) -> {t.replace("4x4", "2x4")}
+  func.return %y : {t.replace("4x4", "2x4")}
+}}"""
+    module = parse(text)
+    verify_distribution(module)
+    a = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    np.testing.assert_array_equal(run_program(module, [a])[0], a[:2])
+
+
+def test_a_ring_shift_gives_another_constant():
+    t = "tensor<4x4xf32, #dist.layout<@mesh, [{}, {y}]>>"
+    text = f"""
+{MESH}
+func.func @main(%a: {t}) -> {t} {{
+  %c = onnx.Constant() {{value = dense<[0, 1]> : {I2}}} : () -> tensor<2xi64, #dist.layout<@mesh>>
+  %part = collective.slice %c over ["x"] : tensor<2xi64, #dist.layout<@mesh>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
+  %k = collective.permute %part over ["x"] : tensor<2xi64, #dist.layout<@mesh, [{{x}}]>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
+  func.return %a : {t}
+}}"""
+    from distir.program import entry_function
+    from distir.sharding.rules.builder import constant_of
+
+    _, part, shifted, _ = entry_function(parse(text)).body.block.ops
+    found = constant_of(part.results[0])
+    assert found is not None and found.tolist() == [0, 1]
+    assert constant_of(shifted.results[0]) is None
