@@ -9,6 +9,7 @@ import pytest
 from programs import parse
 from xdsl.context import Context
 
+from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.lowering.torch_package import write_package
 from distir.passes.partition import PartitionPass
@@ -104,3 +105,25 @@ func.func @main(%a: {t}) -> {t} {{
     found = constant_of(part.results[0])
     assert found is not None and found.tolist() == [0, 1]
     assert constant_of(shifted.results[0]) is None
+
+
+def test_ops_that_differ_in_a_constant_behind_collectives_are_told_apart():
+    """The sums of columns are split, those of rows are partial: the second is wrong."""
+    t = "tensor<4x4xf32, #dist.layout<@mesh, [{}, {y}]>>"
+    sums = "tensor<4xf32, #dist.layout<@mesh, [{y}]>>"
+    w, s = (f"tensor<1xi64, #dist.layout<@mesh{dims}>>" for dims in ("", ", [{one}]"))
+
+    def total(axis: int) -> str:
+        return f"""
+  %c{axis} = onnx.Constant() {{value = dense<{axis}> : tensor<1xi64>}} : () -> {w}
+  %s{axis} = collective.slice %c{axis} over ["one"] : {w} -> {s}
+  %g{axis} = collective.all_gather %s{axis} over ["one"] : {s} -> {w}
+  %y{axis} = onnx.ReduceSum(%a, %g{axis}) {{keepdims = 0 : i64}} : ({t}, {w}) -> {sums}"""
+
+    text = f"""
+device.mesh @mesh on @c <"one" = 1, "y" = 2> [0 to 2]
+func.func @main(%a: {t}) -> ({sums}, {sums}) {{{total(0)}{total(1)}
+  func.return %y0, %y1 : {sums}, {sums}
+}}"""
+    with pytest.raises(DistIRError, match=r"onnx.ReduceSum %y1.*expected layout"):
+        verify_distribution(parse(text))

@@ -106,13 +106,13 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
         if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
             array = owner.attribute("value")
             return None if array is None else np.asarray(array)
-        if not _keeps_value(owner):
+        if not keeps_value(owner):
             return None
         value = owner.operands[0]
     return None
 
 
-def _keeps_value(op: Operation) -> bool:
+def keeps_value(op: Operation) -> bool:
     """Whether the only operand of an op is its result, perhaps with another layout."""
     if isinstance(op, collective.CollectiveOp):
         return not op.is_per_rank and not isinstance(op, collective.PermuteOp)
