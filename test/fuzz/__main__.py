@@ -89,11 +89,20 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _prepare() -> None:
+    """
+    Prepares all fuzzers, whichever are to run: Hypothesis takes numbers out of the modules
+    that are loaded, so that these are part of what a seed means.
+    """
+    for fuzzer in FUZZERS:
+        fuzzer.prepare()
+
+
 def _again(case: str) -> int:
     """Runs one round and shows all of what it finds."""
     name, _, seed = case.partition(":")
     (fuzzer,) = [f for f in FUZZERS if f.name == name]
-    fuzzer.prepare()
+    _prepare()
     limit_memory()
     error = run_round(fuzzer, int(seed), lambda line: None, shrink=True)
     if error is None:
@@ -163,8 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     seed = int(time.time()) % 100_000 if options.seed is None else options.seed
     print(f"seed {seed} (SEED={seed} makes the same rounds again)", flush=True)
-    for fuzzer in FUZZERS:  # all, so that a round is the same whatever else runs
-        fuzzer.prepare()
+    _prepare()
     tallies = {f.name: Tally() for f in fuzzers}
     try:
         work = _work(fuzzers, tallies, options, seed)

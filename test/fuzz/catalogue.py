@@ -22,7 +22,8 @@ from sharding_harness import Case, sequential, typed
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.onnx import draws_random_numbers, operator
+from distir.dialects.constants import draws_random_numbers
+from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr
 
 Array = npt.NDArray[Any]

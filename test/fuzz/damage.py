@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 from hypothesis import strategies as st
 from random_programs import Draw
@@ -22,6 +23,9 @@ module builtin.module func.func func.call func.return onnx.Add onnx.Constant dis
 collective.all_reduce device.mesh device.cluster unit none \x00 ÿ \t ; // /* ^bb0:"""
 NASTY = _NASTY.split()
 """Words that are special somewhere."""
+
+NUMBERS = NASTY[: NASTY.index("nan")]
+"""Those of them that are numbers."""
 
 
 def mutated_bytes(draw: Draw, data: bytes) -> bytes:
@@ -65,10 +69,10 @@ def mutated_tokens(draw: Draw, text: str) -> str:
     elif kind == 2:
         words[at], words[other] = words[other], words[at]
     elif kind == 3:
-        numbers = [i for i in places if words[i].lstrip("-")[:1].isdigit()]
-        if numbers:
-            at = draw(st.sampled_from(numbers))
-        words[at] = draw(st.sampled_from(NASTY))
+        groups = _numbers_by_word_before(words, places)
+        if groups:
+            at = draw(st.sampled_from(draw(st.sampled_from(groups))))
+        words[at] = draw(st.sampled_from(NUMBERS))
     elif kind == 4:
         words[at] = draw(st.sampled_from(NASTY))
     elif kind == 5:
@@ -86,6 +90,18 @@ def mutated_tokens(draw: Draw, text: str) -> str:
     else:
         words[at] = words[other]
     return "".join(words)
+
+
+def _numbers_by_word_before(words: list[str], places: list[int]) -> list[list[int]]:
+    """
+    The places of numbers, together those behind the same word: a program has a hundred
+    sizes of tensors for each number that means something else.
+    """
+    found: dict[str, list[int]] = {}
+    for before, at in pairwise(places):
+        if words[at].lstrip("-")[:1].isdigit():
+            found.setdefault(words[before], []).append(at)
+    return list(found.values())
 
 
 def mutated_lines(draw: Draw, text: str) -> str:

@@ -98,8 +98,8 @@ func.func @main(%a: {t}) -> {t} {{
   %k = collective.permute %part over ["x"] : tensor<2xi64, #dist.layout<@mesh, [{{x}}]>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
   func.return %a : {t}
 }}"""
+    from distir.dialects.constants import constant_of
     from distir.program import entry_function
-    from distir.sharding.rules.builder import constant_of
 
     _, part, shifted, _ = entry_function(parse(text)).body.block.ops
     found = constant_of(part.results[0])
@@ -127,3 +127,20 @@ func.func @main(%a: {t}) -> ({sums}, {sums}) {{{total(0)}{total(1)}
 }}"""
     with pytest.raises(DistIRError, match=r"onnx.ReduceSum %y1.*expected layout"):
         verify_distribution(parse(text))
+
+
+def test_a_mode_behind_a_send_is_still_known() -> None:
+    """Dropout that is off draws nothing, also where a pipeline sent it the mode."""
+    there = "tensor<i1, #dist.layout<@other>>"
+    here, t = "tensor<i1, #dist.layout<@mesh>>", "tensor<4xf32, #dist.layout<@mesh>>"
+    text = f"""
+{MESH}
+device.mesh @other on @c <"x" = 2, "y" = 2> [4 to 8]
+func.func @main(%a: {t}) -> {t} {{
+  %ratio = onnx.Constant() {{value = dense<0.5> : tensor<f32>}} : () -> tensor<f32, #dist.layout<@mesh>>
+  %off = onnx.Constant() {{value = dense<false> : tensor<i1>}} : () -> {there}
+  %mode = dist.send %off : {there} -> {here}
+  %y = onnx.Dropout(%a, %ratio, %mode) : ({t}, tensor<f32, #dist.layout<@mesh>>, {here}) -> {t}
+  func.return %y : {t}
+}}"""
+    verify_distribution(parse(text))

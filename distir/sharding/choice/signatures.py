@@ -7,10 +7,10 @@ from collections.abc import Callable
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
+from distir.dialects.constants import keeps_value
 from distir.dialects.dist import SCOPE
 from distir.sharding.choice.candidates import OpLayouts
 from distir.sharding.rule import Rule, rule_for
-from distir.sharding.rules.builder import keeps_value
 
 
 class Signatures:
