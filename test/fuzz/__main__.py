@@ -67,7 +67,7 @@ FUZZERS = [
         files.case,
         files.EXAMPLES,
         20,
-        2,
+        3,
         files.prepare,
     ),
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-ROUNDS = {"layouts": 3, "training": 4, "mutants": 3, "files": 3}
+ROUNDS = {"layouts": 3, "training": 3, "mutants": 2, "files": 3}
 
 
 def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
