@@ -81,12 +81,13 @@ class ProgramParser(Parser):
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
             module = super().parse_module(allow_implicit_module)
-        except DiagnosticException:
+        except (DiagnosticException, ParseError, MemoryError):
             raise
         except RecursionError:
             self.raise_error("this is nested too deep to be read")
-        except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
-            # xDSL's parser, and constructors of attributes, raise these for some text.
+        except Exception as error:
+            # xDSL's parser, and constructors of attributes, raise whatever Python does
+            # for some text: ValueError, AssertionError, NotImplementedError, ...
             self.raise_error(f"cannot be read ({error or type(error).__name__})")
         check_dominance(module)
         return module

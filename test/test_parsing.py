@@ -80,6 +80,8 @@ def test_symbols_outside_of_ascii():
         ("func.func @f() { %a = onnx.Constant() {value = " + "[" * 5000, "too deep"),
         (f"func.func @f(%x: tensor<4x{'9' * 5000}xf32>) {{}}", "more than 1000"),
         ('func.func @"\\FF"() { func.return }', "cannot be read"),
+        ("#a = dense<1> : tensor<2xi99999999>", "cannot be read"),
+        ("#a = dense<[1.0e308]> : tensor<1xf32>", "cannot be read"),
     ],
 )
 def test_text_that_is_no_program(text: str, message: str):

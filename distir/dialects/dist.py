@@ -7,12 +7,14 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
   `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
   and, in a sequential program, `dist.layout` (a requested layout); on a parameter,
-  `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (text);
+  `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
+  `distir.doubts`, or text);
 - on results: `dist.name`, and `dist.updates`, the name of the argument that the result
   replaces in the next step;
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
-- on any op: `dist.doubt`, why no gradient can flow through it (text), and `scope`, the dotted path of the source module it came from, and, in an
-  annotated sequential program, `dist.operand_layouts` and `dist.result_layouts`;
+- on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
+  why no gradient can flow through it, and, in an annotated sequential program,
+  `dist.operand_layouts` and `dist.result_layouts`;
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
   they are computed instead of where they are used, `dist.reduce_late` that partial sums
   that reach the op are reduced behind it.

@@ -26,6 +26,7 @@ from onnx import (
 )
 from onnx.defs import OpSchema
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     DenseIntOrFPElementsAttr,
     TensorType,
     UnrankedTensorType,
@@ -108,7 +109,9 @@ def inferred_types(
         operand_types = [_with_element(t, f64, f32) for t in operand_types]
     operands = iter(range(len(op.operands)))
     names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
-    outputs = [f"y{i}" for i in range(len(op.results))]
+    # ONNX wants all results of a batch normalization in training, needed or not.
+    training = op.SCHEMA.name == "BatchNormalization" and op.attribute("training_mode")
+    outputs = [f"y{i}" for i in range(3 if training else len(op.results))]
     try:
         node = node_of(op, names, outputs)
         found = infer_node(
@@ -121,7 +124,10 @@ def inferred_types(
                 if value is not None and value.size <= KNOWN_SIZE
             },
         )
-        inferred = [type_from_proto(found[o]) if o in found else None for o in outputs]
+        inferred = [
+            type_from_proto(found[o]) if o in found else None
+            for o in outputs[: len(op.results)]
+        ]
     except INFERENCE_ERRORS as error:
         raise VerifyException(
             f"cannot take operands of types ({_shown(operand_types)}): "
@@ -235,7 +241,7 @@ def check_types(op: OnnxOp) -> None:
     else:
         values = [None if attr is None else constant_value(attr) for attr in known]
         try:
-            inferred = inferred_types(op, operands, values)
+            inferred = _reliable(op, operands, values)
         except VerifyException as error:
             raise VerifyException(f"{op.name} {error}") from error
     for index, (declared, type_) in enumerate(zip(results, inferred, strict=True)):
@@ -247,6 +253,24 @@ def check_types(op: OnnxOp) -> None:
     if len(_right) >= _MAX_REMEMBERED:
         _right.clear()
     _right.add(signature)
+
+
+def _reliable(
+    op: OnnxOp, operands: Sequence[Attribute], known: Sequence[npt.NDArray[Any] | None]
+) -> list[Attribute | None]:
+    """
+    `inferred_types` as far as ONNX is right: an Einsum may broadcast, which it refuses or
+    takes for the smaller size (`check_shapes` knows better), and what a Slice with negative
+    steps leaves of a dimension it counts wrong.
+    """
+    if op.SCHEMA.name == "Einsum":
+        check_shapes(op, operands)
+        return [None] * len(op.results)
+    inferred = inferred_types(op, operands, known)
+    if op.SCHEMA.name == "Slice" and isinstance(inferred[0], TensorType):
+        unknown = [DYNAMIC_INDEX] * inferred[0].get_num_dims()
+        return [tensor_type(unknown, inferred[0].element_type)]
+    return inferred
 
 
 def _small_constant(value: SSAValue) -> Attribute | None:

@@ -252,25 +252,41 @@ def _one_hot(shapes: Shapes) -> None:
 
 @shape_check("Einsum")
 def _einsum(shapes: Shapes) -> None:
-    """Equal letters are equal sizes, or one."""
-    terms = shapes.op.attribute("equation").replace(" ", "").split("->")[0].split(",")
+    """Equal letters are equal sizes, or one; so are those of the result."""
+    equation = shapes.op.attribute("equation").replace(" ", "")
+    left, arrow, right = equation.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        once = sorted(c for c in left if c.isalpha() and left.count(c) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
+    count = len(shapes.operands)
+    shapes.require(len(terms) == count, f"{equation!r} is not for {count} operands")
+    shapes.require(
+        set(right) <= set(left), f"{equation!r} has a result of unknown letters"
+    )
     sizes: dict[str, int] = {}
-    for term, shape in zip(terms, shapes.operands, strict=False):
-        if shape is None:
-            continue
+
+    def letters(term: str, shape: Shape) -> list[tuple[str, int]]:
         before, dots, after = term.partition("...")
+        named = len(before) + len(after)
         shapes.require(
-            bool(dots) or len(before) == len(shape),
-            f"{term!r} does not name {len(shape)} dimensions",
+            named <= len(shape) if dots else named == len(shape),
+            f"{term!r} does not name the dimensions of {list(shape)}",
         )
-        named = zip(
-            (*before, *after),
-            (*shape[: len(before)], *shape[len(shape) - len(after) :]),
-            strict=False,
-        )
-        for letter, size in named:
+        return [
+            *zip(before, shape, strict=False),
+            *zip(after[::-1], shape[::-1], strict=False),
+        ]
+
+    for term, shape in zip(terms, shapes.operands, strict=True):
+        for letter, size in letters(term, shape) if shape is not None else ():
             if size >= 0 and size != 1 and sizes.setdefault(letter, size) != size:
                 shapes.fail(f"{letter!r} is {sizes[letter]} and {size}")
+    result, known = shapes.results[0], None not in shapes.operands
+    if result is not None:
+        for letter, size in letters(right, result):
+            if letter in sizes or (known and letter.isalpha() and size == 1):
+                shapes.equal(size, sizes.get(letter, 1), f"{letter!r} of the result")
 
 
 @shape_check("LSTM", "GRU", "RNN")

@@ -128,12 +128,16 @@ class Shapes:
         """Raises VerifyException unless the shapes agree as a line of `SHAPES` says."""
         sizes: dict[str, int] = {}
         runs: dict[str, Shape] = {}
-        for values, patterns in zip(
-            (self.operands, self.results), _patterns(text), strict=True
-        ):
-            for shape, names in zip(values, patterns, strict=False):
+        schema = self.op.SCHEMA
+        sides = (self.operands, schema.inputs), (self.results, schema.outputs)
+        for (values, formals), patterns in zip(sides, _patterns(text), strict=True):
+            for i, (shape, names) in enumerate(zip(values, patterns, strict=False)):
                 if shape is not None and names and not _fits(shape, names, sizes, runs):
-                    self.fail(f"expected {text}, but one is {_shown(shape)}")
+                    self.fail(
+                        f"{formals[i].name} is {_shown(shape)}, which does not fit the "
+                        f"others in {text} (equal letters are equal sizes, *S any number "
+                        f"of dimensions)"
+                    )
 
 
 def _shown(shape: Sequence[int]) -> str:

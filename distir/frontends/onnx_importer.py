@@ -41,6 +41,7 @@ from distir.dialects.onnx_values import (
     tensor_type,
     type_from_proto,
 )
+from distir.doubts import DETACHED
 from distir.errors import DistIRError
 from distir.frontends.canonicalize import canonicalize
 from distir.frontends.imported_model import ImportedModel
@@ -68,10 +69,6 @@ _FLOATS = frozenset(
         TensorProto.BFLOAT16,
         TensorProto.DOUBLE,
     )
-)
-_LOST_DETACH = (
-    "PyTorch's exporter removed a detach() here, so that its gradients are not those of "
-    "PyTorch; export with torch.onnx.export(..., dynamo=True, optimize=False)"
 )
 
 
@@ -326,7 +323,7 @@ def _notes(node: NodeProto) -> dict[str, Attribute]:
     if is_detach(node):
         found[STOP_GRADIENT] = UnitAttr()
     elif lost_detach(node):
-        found[DOUBT] = StringAttr(_LOST_DETACH)
+        found[DOUBT] = StringAttr(DETACHED)
     return found
 
 

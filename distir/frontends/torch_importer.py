@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from xdsl.dialects.builtin import StringAttr, UnitAttr
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
+from distir.doubts import UNKNOWN
 from distir.errors import DistIRError, listed
 from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
-from distir.frontends.weight_roles import UNKNOWN, matching
+from distir.frontends.weight_roles import matching
 from distir.program import (
     argument_attributes,
     entry_function,

@@ -17,6 +17,7 @@ from typing import Literal
 
 from onnx import GraphProto, NodeProto
 
+from distir.doubts import FOLDED, TRACED, UNKNOWN
 from distir.errors import DistIRError, listed
 from distir.frontends.onnx_names import domain_of
 from distir.frontends.torch_metadata import (
@@ -28,25 +29,6 @@ from distir.frontends.torch_metadata import (
 )
 
 Role = Literal["parameter", "constant", "literal"]
-
-UNKNOWN = (
-    "the model's file does not say whether this is a parameter or fixed; say so with "
-    "--trainable or --frozen (trainable= and frozen= in Python), or export from PyTorch "
-    "with torch.onnx.export(..., dynamo=True, optimize=False)"
-)
-FOLDED = (
-    "PyTorch's exporter merged, folded or transposed parameters here, so that training it "
-    "is not what PyTorch does; export with torch.onnx.export(..., dynamo=True, "
-    "optimize=False), or say with --trainable or --frozen (trainable= and frozen= in "
-    "Python) that it is to be trained, or not, as it is"
-)
-FOLDED_BY_TRACE = (
-    "PyTorch's older exporter folded or transposed parameters here, so that training it "
-    "is not what PyTorch does; export with torch.onnx.export(..., dynamo=True, "
-    "optimize=False) or with do_constant_folding=False and "
-    "training=torch.onnx.TrainingMode.PRESERVE, or say with --trainable or --frozen "
-    "(trainable= and frozen= in Python) that it is to be trained, or not, as it is"
-)
 
 _WEIGHTS: Mapping[str, tuple[int, ...]] = {
     "MatMul": (0, 1),
@@ -80,7 +62,8 @@ _PER_CHANNEL = ("Add", "Sub", "Mul", "Div")
 class WeightRole:
     """
     What a tensor of floats in a file is. A `literal` becomes an op of the program,
-    everything else an argument; `doubt` says why a parameter cannot be trained.
+    everything else an argument; `doubt` says why a parameter cannot be trained
+    (see `distir.doubts`).
     """
 
     role: Role
@@ -154,7 +137,7 @@ class WeightRoles:
         if uses and all(_is_operand(_STATISTICS, *use) for use in uses):
             return WeightRole("constant")
         if self.is_traced and "::" in name:
-            return WeightRole("parameter", doubt=FOLDED_BY_TRACE)
+            return WeightRole("parameter", doubt=TRACED)
         if rank == 0 and "." not in name and not self.is_traced:
             return WeightRole("literal")
         is_vector = rank == 1 < size
@@ -190,11 +173,13 @@ class WeightRoles:
 
     def _final_uses(self, name: str) -> Iterator[tuple[NodeProto, int]]:
         """The nodes that use a tensor, as it is or transposed, and as which operand."""
-        for node, position in self.uses.get(name, ()):
-            if node.op_type in _SEEN_THROUGH and not domain_of(node):
-                yield from self._final_uses(node.output[0])
-            else:
-                yield node, position
+        names = [name]
+        while names:
+            for node, position in self.uses.get(names.pop(), ()):
+                if node.op_type in _SEEN_THROUGH and not domain_of(node):
+                    names.append(node.output[0])
+                else:
+                    yield node, position
 
 
 def parameters_of(exported: ExportedTensors) -> set[str]:

@@ -27,6 +27,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
+from distir.doubts import reason
 from distir.errors import DistIRError
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.residuals import Saved, split_residuals
@@ -167,7 +168,7 @@ class ReverseMode:
             if not any(v in active for v in op.operands):
                 continue
             if doubt := text_attribute(op.attributes, DOUBT):
-                raise DistIRError(f"differentiate: {describe(op)}: {doubt}")
+                raise DistIRError(f"differentiate: {describe(op)}: {reason(doubt)}")
             build = GradientBuilder(insert, op.attributes.get(SCOPE))
             known = [gradients.get(r) for r in op.results]
             if isinstance(op, CallOp):

@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME
 from distir.dialects.onnx_values import numpy_dtype
+from distir.doubts import reason
 from distir.errors import DistIRError, listed
 from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
 from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
@@ -173,4 +174,6 @@ def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
         if doubt and arg in trained:
             doubts.setdefault(doubt, []).append(name)
     for doubt, names in doubts.items():
-        raise DistIRError(f"differentiate: cannot train {listed(names)}: {doubt}")
+        raise DistIRError(
+            f"differentiate: cannot train {listed(names)}: {reason(doubt)}"
+        )

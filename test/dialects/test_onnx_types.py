@@ -94,7 +94,7 @@ ILL_TYPED = {
     "equation": (
         '%0 = onnx.Einsum(%x) {equation = "i...>-ji..."} : '
         "(tensor<4x4xf32>) -> tensor<4x4xf32>",
-        "is no equation",
+        "does not name the dimensions",
     ),
 }
 

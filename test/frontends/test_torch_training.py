@@ -318,3 +318,23 @@ def test_gradients_stop_where_pytorch_stops_them():
     for name, parameter in module.named_parameters():
         expected = parameter.detach().numpy()
         np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+
+
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients[0]
+
+
+class Signs(Stopped):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Sign.apply(self.layer(x))
+
+
+def test_a_backward_that_is_lost_is_warned_about():
+    with pytest.warns(UserWarning, match="Sign, with a backward of its own"):
+        import_training_step(Signs(), (torch.ones(2, 4),), loss="mse")

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 from programs import parse
@@ -19,7 +19,9 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.annotations import read_notes
+from distir.passes.auto_parallel import AutoParallelPass
 from distir.passes.differentiate import DifferentiatePass
+from distir.passes.search import Configuration, Evaluator, Outcome
 from distir.passes.search_sharding import SearchShardingPass
 from distir.sharding.search.graph import Graph
 from distir.solver import clock
@@ -180,3 +182,23 @@ def test_two_seconds_are_no_minutes(command: list[str], tmp_path: Path) -> None:
 def test_a_time_limit_below_nothing_is_refused() -> None:
     with pytest.raises(DistIRError, match="the time limit is -1"):
         searched(placed(build_mlp(2, 8, 8)), axes=AXES, time_limit=-1.0)
+
+
+def test_evaluations_that_have_begun_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Evaluator.evaluate
+
+    def evaluate(
+        self: Evaluator, configuration: Configuration, known: Outcome | None = None
+    ) -> Outcome:
+        if configuration.axes:
+            sleep(100)
+        return original(self, configuration, known)
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    module = placed(build_mlp(layers=2, d_model=8, batch=8), 4)
+    start = monotonic()
+    AutoParallelPass(jobs=1, time_limit=2.0).apply(Context(), module)
+    assert monotonic() - start < 50
+    assert "the time was over before all plans were judged" in read_notes(module)[-1]
