@@ -6,7 +6,7 @@ INSTALLED = $(VENV)/installed
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test test-all bench lint format install clean
+.PHONY: demo test test-all fuzz bench lint format install clean
 
 demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulated, run.
 	$(BIN)/python examples/gpt2_demo.py
@@ -18,6 +18,10 @@ test: install ## Everything but the slow tests.
 test-all: install ## Also the slow tests, and those that need a GPU where there is one.
 	$(BIN)/lit -sv test/filecheck
 	$(BIN)/pytest -n auto --dist worksteal
+
+fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
+	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(CASE),--case $(CASE))
 
 bench: install ## Measures, and writes docs/benchmarks.md; DATA= names the folder of published measurements.
 	$(BIN)/python bench/report.py $(if $(DATA),--data "$(DATA)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -33,12 +34,14 @@ class Finished:
     errors: str
 
 
-def distir(*arguments: str | Path) -> Finished:
-    """Runs a command."""
+def distir(
+    *arguments: str | Path, command: Callable[[list[str]], int | None] = main
+) -> Finished:
+    """Runs a command of `distir`, or of another tool that is started by `command`."""
     output, errors = StringIO(), StringIO()
     with redirect_stdout(output), redirect_stderr(errors):
         try:
-            code = main([str(a) for a in arguments])
+            code = command([str(a) for a in arguments]) or 0
         except SystemExit as exit_:
             code = int(exit_.code or 0)
     return Finished(code, output.getvalue(), errors.getvalue())

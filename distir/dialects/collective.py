@@ -569,7 +569,8 @@ class WaitOp(_Transfer):
         super().verify_()
         started = self.source.owner
         if not isinstance(started, CallOp) and not (
-            isinstance(started, RecvFromRankOp | CollectiveOp) and started.is_asynchronous
+            isinstance(started, RecvFromRankOp | CollectiveOp)
+            and started.is_asynchronous
         ):
             raise VerifyException(
                 f"{self.name} needs the result of a collective.recv or of another "

@@ -59,7 +59,7 @@ from distir.dialects.onnx_versions import DOMAIN_VERSIONS
 _DOMAIN_PREFIX = {"": "", "ai.onnx.ml": "ml.", "ai.onnx.preview.training": "training."}
 
 _AttrType = OpSchema.AttrType
-_RANDOM = frozenset(
+RANDOM = frozenset(
     (
         "Bernoulli",
         "Dropout",
@@ -244,21 +244,6 @@ class OnnxOp(IRDLOperation):
         printer.print_operation_type(self)
 
 
-def draws_random_numbers(op: Operation) -> bool:
-    """Whether an op's results differ from run to run (Dropout only in training)."""
-    if not isinstance(op, OnnxOp) or op.SCHEMA.name not in _RANDOM:
-        return False
-    if op.SCHEMA.name != "Dropout":
-        return True
-    mode = op.input(2)
-    if mode is None:
-        return False
-    constant = mode.owner
-    if not isinstance(constant, OnnxOp) or constant.name != "onnx.Constant":
-        return True
-    return bool(constant.attribute("value").any())
-
-
 def _span(low: int, high: int) -> str:
     if high >= 2**31 - 1:
         return f"at least {low}"
@@ -274,7 +259,7 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
     for name, attribute in schema.attributes.items():
         define = prop_def if attribute.required else opt_prop_def
         namespace[f"{name}_"] = define(AnyAttr(), prop_name=name)
-    if schema.name not in _RANDOM:
+    if schema.name not in RANDOM:
         namespace["traits"] = traits_def(Pure())
     op_type = irdl_op_definition(type(schema.name, (OnnxOp,), namespace))
     op_type.SCHEMA = schema

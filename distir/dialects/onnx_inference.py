@@ -113,13 +113,7 @@ def inferred_types(
     training = op.SCHEMA.name == "BatchNormalization" and op.attribute("training_mode")
     outputs = [f"y{i}" for i in range(3 if training else len(op.results))]
     try:
-        node = helper.make_node(
-            op.SCHEMA.name,
-            names,
-            outputs,
-            domain=op.SCHEMA.domain,
-            **{k: _attribute(v) for k, v in op.onnx_attributes().items()},
-        )
+        node = node_of(op, names, outputs)
         found = infer_node(
             op.SCHEMA,
             node,
@@ -161,6 +155,21 @@ def _with_element(type_: Attribute, old: Attribute, new: Attribute) -> Attribute
     if isinstance(type_, TensorType) and type_.element_type == old:
         return tensor_type(type_.get_shape(), new, type_.encoding)
     return type_
+
+
+def node_of(op: OnnxOp, inputs: Sequence[str], outputs: Sequence[str]) -> NodeProto:
+    """The op as a node of an ONNX graph, with these names of values."""
+    node = helper.make_node(op.SCHEMA.name, inputs, outputs, domain=op.SCHEMA.domain)
+    # With its type, which an empty list (a scalar's permutation) does not show.
+    node.attribute.extend(
+        helper.make_attribute(
+            name,
+            _attribute(value),
+            attr_type=op.SCHEMA.attributes[name].type.value,  # pyright: ignore[reportAttributeAccessIssue]
+        )
+        for name, value in op.onnx_attributes().items()
+    )
+    return node
 
 
 def _attribute(value: Any) -> Any:

@@ -25,8 +25,8 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
-from distir.dialects.onnx import draws_random_numbers
 from distir.doubts import reason
 from distir.errors import DistIRError
 from distir.gradients.gradient_types import GradientTypes

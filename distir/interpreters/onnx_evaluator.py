@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
-from xdsl.ir import Attribute, TypeAttribute
+from xdsl.ir import Attribute
 
 from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_inference import node_of
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
@@ -115,26 +116,9 @@ def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def _new_evaluator(op: OnnxOp, inputs: Sequence[Any]) -> ReferenceEvaluator:
-    attributes: dict[str, Any] = {
-        name: numpy_helper.from_array(value)
-        if isinstance(value, np.ndarray)
-        else type_to_proto(value)
-        if isinstance(value, TypeAttribute)
-        else value
-        for name, value in op.onnx_attributes().items()
-    }
     names = ["" if v is None else f"x{i}" for i, v in enumerate(op.input_values)]
     outputs = [f"y{i}" for i in range(len(op.results))]
-    node = helper.make_node(op.SCHEMA.name, names, outputs, domain=op.SCHEMA.domain)
-    # With its type, which an empty list (a scalar's permutation) does not show.
-    node.attribute.extend(
-        helper.make_attribute(
-            name,
-            value,
-            attr_type=op.SCHEMA.attributes[name].type.value,  # pyright: ignore[reportAttributeAccessIssue]
-        )
-        for name, value in attributes.items()
-    )
+    node = node_of(op, names, outputs)
     infos: list[onnx.ValueInfoProto] = []
     for name, operand, value in zip(names, op.input_values, inputs, strict=False):
         if operand is None:

@@ -157,15 +157,18 @@ class CommunicationFunctions(InterpreterFunctions):
     ) -> PythonValues:
         return args
 
-    @impl(collective.SendOp)
+    @impl(collective.SendToRankOp)
     def run_rank_send(
-        self, interpreter: Interpreter, op: collective.SendOp, args: PythonValues
+        self, interpreter: Interpreter, op: collective.SendToRankOp, args: PythonValues
     ) -> PythonValues:
         raise _per_rank(op)
 
-    @impl(collective.RecvOp)
+    @impl(collective.RecvFromRankOp)
     def run_rank_recv(
-        self, interpreter: Interpreter, op: collective.RecvOp, args: PythonValues
+        self,
+        interpreter: Interpreter,
+        op: collective.RecvFromRankOp,
+        args: PythonValues,
     ) -> PythonValues:
         raise _per_rank(op)
 

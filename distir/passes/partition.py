@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
+from distir.dialects.constants import constant_of
 from distir.dialects.dist import (
     LAYOUT,
     OPERAND_LAYOUTS,
@@ -47,7 +48,6 @@ from distir.sharding.choice import WHOLE, placement_in
 from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.reshard import reshard_bytes
-from distir.sharding.rules.builder import constant_of
 from distir.transforms.pipelines.over_time import without_time
 
 _REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)

@@ -43,8 +43,8 @@ MESH = "mesh"
 
 
 _TRANSFERS = (
-    collective.SendOp,
-    collective.RecvOp,
+    collective.SendToRankOp,
+    collective.RecvFromRankOp,
     collective.RootedOp,
     collective.PermuteOp,
 )
@@ -336,11 +336,13 @@ class _FunctionProjection:
             if sender == receiver == rank:
                 self.values[op.result] = self.values[op.source]
             elif sender == rank:
-                send = collective.SendOp(self._operands(op)[0], receiver)
+                send = collective.SendToRankOp(self._operands(op)[0], receiver)
                 send.attributes.update(op.attributes)
                 self.block.add_op(send)
             elif receiver == rank:
-                recv = collective.RecvOp(self.program.local(op.result.type), sender)
+                recv = collective.RecvFromRankOp(
+                    self.program.local(op.result.type), sender
+                )
                 recv.attributes.update(op.attributes)
                 self._append(op, [recv], None)
                 if recv.is_asynchronous:
@@ -348,7 +350,7 @@ class _FunctionProjection:
                     recv.result.name_hint = "arriving"
                     self.arriving[op.result] = None
 
-    def _start_early(self, recv: collective.RecvOp) -> None:
+    def _start_early(self, recv: collective.RecvFromRankOp) -> None:
         """
         Moves the last op of the block up to the last transfer before it, so that the
         device computes while the value is on its way. Transfers keep their order.

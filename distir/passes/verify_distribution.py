@@ -12,8 +12,8 @@ from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects import collective, dist
+from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import Layout, layout_of
-from distir.dialects.onnx import draws_random_numbers
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass

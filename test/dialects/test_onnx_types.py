@@ -130,6 +130,22 @@ def test_unknown_shapes_fit_everything(tmp_path: Path) -> None:
     read_program(program)
 
 
+def test_a_list_without_elements_has_the_type_that_the_schema_says(
+    tmp_path: Path,
+) -> None:
+    """The permutation of a scalar."""
+    program = write_program(
+        tmp_path / "model.mlir",
+        """
+        func.func @main(%x: tensor<f32>) -> tensor<f32> {
+          %0 = onnx.Transpose(%x) {perm = []} : (tensor<f32>) -> tensor<f32>
+          func.return %0 : tensor<f32>
+        }
+        """,
+    )
+    read_program(program)
+
+
 MESH = Mesh("m", (("d", 2), ("t", 2)), (0, 1, 2, 3))
 
 

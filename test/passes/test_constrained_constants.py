@@ -9,6 +9,7 @@ import pytest
 from programs import parse
 from xdsl.context import Context
 
+from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.lowering.torch_package import write_package
 from distir.passes.partition import PartitionPass
@@ -97,10 +98,49 @@ func.func @main(%a: {t}) -> {t} {{
   %k = collective.permute %part over ["x"] : tensor<2xi64, #dist.layout<@mesh, [{{x}}]>> -> tensor<2xi64, #dist.layout<@mesh, [{{x}}]>>
   func.return %a : {t}
 }}"""
+    from distir.dialects.constants import constant_of
     from distir.program import entry_function
-    from distir.sharding.rules.builder import constant_of
 
     _, part, shifted, _ = entry_function(parse(text)).body.block.ops
     found = constant_of(part.results[0])
     assert found is not None and found.tolist() == [0, 1]
     assert constant_of(shifted.results[0]) is None
+
+
+def test_ops_that_differ_in_a_constant_behind_collectives_are_told_apart():
+    """The sums of columns are split, those of rows are partial: the second is wrong."""
+    t = "tensor<4x4xf32, #dist.layout<@mesh, [{}, {y}]>>"
+    sums = "tensor<4xf32, #dist.layout<@mesh, [{y}]>>"
+    w, s = (f"tensor<1xi64, #dist.layout<@mesh{dims}>>" for dims in ("", ", [{one}]"))
+
+    def total(axis: int) -> str:
+        return f"""
+  %c{axis} = onnx.Constant() {{value = dense<{axis}> : tensor<1xi64>}} : () -> {w}
+  %s{axis} = collective.slice %c{axis} over ["one"] : {w} -> {s}
+  %g{axis} = collective.all_gather %s{axis} over ["one"] : {s} -> {w}
+  %y{axis} = onnx.ReduceSum(%a, %g{axis}) {{keepdims = 0 : i64}} : ({t}, {w}) -> {sums}"""
+
+    text = f"""
+device.mesh @mesh on @c <"one" = 1, "y" = 2> [0 to 2]
+func.func @main(%a: {t}) -> ({sums}, {sums}) {{{total(0)}{total(1)}
+  func.return %y0, %y1 : {sums}, {sums}
+}}"""
+    with pytest.raises(DistIRError, match=r"onnx.ReduceSum %y1.*expected layout"):
+        verify_distribution(parse(text))
+
+
+def test_a_mode_behind_a_send_is_still_known() -> None:
+    """Dropout that is off draws nothing, also where a pipeline sent it the mode."""
+    there = "tensor<i1, #dist.layout<@other>>"
+    here, t = "tensor<i1, #dist.layout<@mesh>>", "tensor<4xf32, #dist.layout<@mesh>>"
+    text = f"""
+{MESH}
+device.mesh @other on @c <"x" = 2, "y" = 2> [4 to 8]
+func.func @main(%a: {t}) -> {t} {{
+  %ratio = onnx.Constant() {{value = dense<0.5> : tensor<f32>}} : () -> tensor<f32, #dist.layout<@mesh>>
+  %off = onnx.Constant() {{value = dense<false> : tensor<i1>}} : () -> {there}
+  %mode = dist.send %off : {there} -> {here}
+  %y = onnx.Dropout(%a, %ratio, %mode) : ({t}, tensor<f32, #dist.layout<@mesh>>, {here}) -> {t}
+  func.return %y : {t}
+}}"""
+    verify_distribution(parse(text))

@@ -101,7 +101,7 @@ def coordinate(call: Call) -> str:
 @torch_emitter("collective.send")
 def send(call: Call) -> str:
     op = call.op
-    assert isinstance(op, collective.SendOp)
+    assert isinstance(op, collective.SendToRankOp)
     peer = call.names.number(op.peer.value.data)
     function = "start_send" if op.is_asynchronous else "send"
     return f"{call.helper('collectives')}.{function}({call.operand(0)}, {peer})"
@@ -110,7 +110,7 @@ def send(call: Call) -> str:
 @torch_emitter("collective.recv")
 def recv(call: Call) -> str:
     op = call.op
-    assert isinstance(op, collective.RecvOp)
+    assert isinstance(op, collective.RecvFromRankOp)
     peer = call.names.number(op.peer.value.data)
     type_ = call.result_type()
     dtype = torch_dtype(onnx_element_type(type_.element_type), "collective.recv")

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
+from distir.dialects.constants import keeps_value
 from distir.dialects.dist import SCOPE
 from distir.sharding.choice.candidates import OpLayouts
 from distir.sharding.rule import Rule, rule_for
-
-_SEEN_THROUGH = ("onnx.Constant", "onnx.Identity", "dist.constrain", "dist.reshard")
-"""Ops behind which a rule looks for a constant (`constant_of`)."""
 
 
 class Signatures:
@@ -81,6 +79,9 @@ class Signatures:
         return found[1]
 
     def _constant(self, value: SSAValue) -> int | None:
-        if isinstance(value, OpResult) and value.owner.name in _SEEN_THROUGH:
-            return self._kind(value.owner)
-        return None
+        """The kind of an op behind which a rule may look for a constant."""
+        if not isinstance(value, OpResult):
+            return None
+        op = value.owner
+        seen = op.name == "onnx.Constant" or keeps_value(op)
+        return self._kind(op) if seen else None

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects import collective, dist
+from distir.dialects.constants import constant_of
 from distir.dialects.onnx import OnnxOp
 from distir.sharding.rule import (
     Dim,
@@ -97,27 +97,6 @@ def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """The value of the input at that schema position when it is known, else None."""
     value = op.input(index)
     return None if value is None else constant_of(value)
-
-
-def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
-    """The value that an `onnx.Constant` gives, seen through changes of layout."""
-    while isinstance(value, OpResult):
-        owner = value.owner
-        if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
-            array = owner.attribute("value")
-            return None if array is None else np.asarray(array)
-        if not _keeps_value(owner):
-            return None
-        value = owner.operands[0]
-    return None
-
-
-def _keeps_value(op: Operation) -> bool:
-    """Whether the only operand of an op is its result, perhaps with another layout."""
-    if isinstance(op, collective.CollectiveOp):
-        return not op.is_per_rank and not isinstance(op, collective.PermuteOp)
-    kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
-    return isinstance(op, kinds) or op.name == "onnx.Identity"
 
 
 class RuleBuilder:

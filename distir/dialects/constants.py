@@ -1,0 +1,46 @@
+"""What is known of values before a program runs: the constants among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from distir.dialects import collective, dist
+from distir.dialects.onnx import RANDOM, OnnxOp
+
+
+def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
+    """The value that an `onnx.Constant` gives, seen through changes of layout."""
+    while isinstance(value, OpResult):
+        owner = value.owner
+        if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
+            array = owner.attribute("value")
+            return None if array is None else np.asarray(array)
+        if not keeps_value(owner):
+            return None
+        value = owner.operands[0]
+    return None
+
+
+def keeps_value(op: Operation) -> bool:
+    """Whether the only operand of an op is its result, perhaps with another layout."""
+    if isinstance(op, collective.CollectiveOp):
+        return not op.is_per_rank and not isinstance(op, collective.PermuteOp)
+    kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
+    return isinstance(op, kinds) or op.name == "onnx.Identity"
+
+
+def draws_random_numbers(op: Operation) -> bool:
+    """Whether an op's results differ from run to run (Dropout only in training)."""
+    if not isinstance(op, OnnxOp) or op.SCHEMA.name not in RANDOM:
+        return False
+    if op.SCHEMA.name != "Dropout":
+        return True
+    mode = op.input(2)
+    if mode is None:
+        return False
+    known = constant_of(mode)
+    return known is None or bool(known.any())

@@ -1,0 +1,37 @@
+"""A few rounds of each fuzzer, always the same ones: `make fuzz` makes others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+ROUNDS = {"layouts": 3, "training": 3, "mutants": 2, "files": 3}
+
+
+def fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs fuzzers in a process of their own, which has not loaded torch."""
+    paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, "-m", "fuzz", "--jobs", "1", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_nothing_is_found(name: str) -> None:
+    done = fuzz("--only", name, "--seed", "0", "--rounds", str(ROUNDS[name]))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_programs_are_of_a_hundred_ops() -> None:
+    from fuzz.catalogue import op_names
+
+    assert len(op_names()) >= 100
