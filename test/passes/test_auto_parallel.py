@@ -31,11 +31,11 @@ from distir.planning.grid import (
     Evaluator,
     Programs,
     Space,
-    fitted,
     ranked,
     run,
 )
 from distir.planning.grid.evaluate import reusable
+from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.requests import Requests, axes_of
 from distir.program import argument_names, entry_function
