@@ -99,7 +99,12 @@ def case_step(b: ProgramBuilder, x: SSAValue) -> Sequence[SSAValue]:
             operands.append(b.given_argument(array))
     op = _op(case, operands, result_types(index))
     b.block.add_op(op)
-    return [r for r in op.results if getattr(r.type, "element_type", None) == f32]
+    # What has no elements is for nothing to read: a maximum of none is undefined.
+    return [
+        r
+        for r in op.results
+        if getattr(r.type, "element_type", None) == f32 and 0 not in shape_of(r)
+    ]
 
 
 def _op(
