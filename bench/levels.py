@@ -30,7 +30,7 @@ from distir.solver import Problem, Solution, solve
 from distir.solver.flow import Segments
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "test"))
-from moe_programs import moe_step
+from support.moe_programs import moe_step
 
 Axes = tuple[tuple[str, int], ...]
 

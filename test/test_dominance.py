@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import failure, write_program
-from programs import parse
+from support.command_line import failure, write_program
+from support.programs import parse
 
 from distir.dominance import check_dominance
 from distir.errors import DistIRError

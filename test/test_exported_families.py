@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from trained_steps import (
+from support.trained_steps import (
     assert_equal_steps,
     differentiated,
     exported_by_default,

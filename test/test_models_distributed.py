@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from models import EXPORTERS, model, onnx_file
+from support.models import EXPORTERS, model, onnx_file
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

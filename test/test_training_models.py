@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from torch_training import (
+from support.torch_training import (
     Arrays,
     assert_equals_pytorch,
     batch,

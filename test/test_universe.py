@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from command_line import write_program
+from support.command_line import write_program
 from xdsl.universe import Universe
 
 from distir.dialects import get_all_dialects

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from programs import parse
+from support.programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

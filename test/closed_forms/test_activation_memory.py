@@ -24,7 +24,7 @@ from closed_forms.towers import (
     training_step,
     without_norms,
 )
-from programs import parse
+from support.programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, f32
 from xdsl.dialects.func import FuncOp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_programs import cluster, simulate_text
+from support.cost_programs import cluster, simulate_text
 from xdsl.dialects.builtin import FloatAttr
 
 from distir.interpreters.simulator import Cost, CostContext, cost_function

@@ -16,9 +16,9 @@ PP6, DistIR's synchronous sends, is in test/interpreters/simulator/test_closed_f
 from collections.abc import Sequence
 
 import pytest
-from cost_programs import cluster
-from pipelines import UNEQUAL_STAGES
-from timed_ops import timed_layers
+from support.cost_programs import cluster
+from support.pipelines import UNEQUAL_STAGES
+from support.timed_ops import timed_layers
 from xdsl.context import Context
 
 from distir.frontends.builders import build_gpt

@@ -25,7 +25,7 @@ from closed_forms.towers import (
     tower,
     training_step,
 )
-from cost_programs import cluster, parse
+from support.cost_programs import cluster, parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

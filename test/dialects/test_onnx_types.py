@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from command_line import failure, write_program
-from ill_typed_ops import Mutant, mutant
+from support.command_line import failure, write_program
+from support.ill_typed_ops import Mutant, mutant
 from xdsl.dialects.builtin import TensorType
 from xdsl.utils.exceptions import VerifyException
 

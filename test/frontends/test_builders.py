@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from models import model
-from programs import inferred_types, names_by_role, ops_of, round_trip
+from support.models import model
+from support.programs import inferred_types, names_by_role, ops_of, round_trip
 from xdsl.dialects.func import CallOp
 
 from distir.errors import DistIRError

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import inferred_types, names_by_role, ops_of, round_trip
-from training_programs import distributed
+from support.programs import inferred_types, names_by_role, ops_of, round_trip
+from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

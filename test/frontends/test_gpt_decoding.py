@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from programs import inferred_types, ops_of, round_trip
+from support.programs import inferred_types, ops_of, round_trip
 from xdsl.context import Context
 
 from distir.errors import DistIRError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from programs import ops_of, round_trip
+from support.programs import ops_of, round_trip
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_bodies import MAX_NODES

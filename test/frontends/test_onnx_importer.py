@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from programs import names_by_role, ops_of, parse, round_trip
+from support.programs import names_by_role, ops_of, parse, round_trip
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_importer import import_onnx

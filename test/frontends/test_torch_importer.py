@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from models import EXPORTERS, MODELS, model, onnx_file
-from programs import names_by_role, ops_of, round_trip
+from support.models import EXPORTERS, MODELS, model, onnx_file
+from support.programs import names_by_role, ops_of, round_trip
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_importer import import_onnx

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import EXPORTERS
-from programs import names_by_role, ops_of, round_trip
+from support.models import EXPORTERS
+from support.programs import names_by_role, ops_of, round_trip
 from torch import nn
 
 from distir.errors import DistIRError

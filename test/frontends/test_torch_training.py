@@ -10,7 +10,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from models import Mlp, model, onnx_file
+from support.models import Mlp, model, onnx_file
 from xdsl.context import Context
 
 from distir.errors import DistIRError

@@ -10,11 +10,10 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from command_line import failure, succeed
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from programs import names_by_role
-from torch import nn
-from trained_steps import (
+from support.command_line import failure, succeed
+from support.programs import names_by_role
+from support.trained_steps import (
     assert_equal_steps,
     assert_steps_equal_pytorch,
     differentiated,
@@ -22,6 +21,7 @@ from trained_steps import (
     exported_by_trace,
     trained_names,
 )
+from torch import nn
 from xdsl.context import Context
 
 from distir.errors import DistIRError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from hypothesis import strategies as st
-from random_programs import Draw, shape_of
+from support.random_programs import Draw, shape_of
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue

@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import random_ops
-import sharding_cases
-import train_cases
 from hypothesis import strategies as st
-from random_programs import ProgramBuilder, arguments_of, shape_of
-from sharding_harness import Case, sequential, typed
+from support import random_ops, sharding_cases, train_cases
+from support.random_programs import ProgramBuilder, arguments_of, shape_of
+from support.sharding_harness import Case, sequential, typed
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Operation, SSAValue
 

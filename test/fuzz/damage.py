@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from hypothesis import strategies as st
-from random_programs import Draw
+from support.random_programs import Draw
 
 TOKEN = re.compile(
     r"\"[^\"\n]*\"|[%@#!^]?[A-Za-z_][\w.$-]*|[%@#!^]\d+|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|->|\s+|."

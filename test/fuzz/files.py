@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from command_line import TWO_LAYERS, Finished, distir, succeed
 from fuzz.damage import mutated_bytes, mutated_text
 from fuzz.onnx_models import models, mutated_model
 from hypothesis import strategies as st
-from random_programs import Draw
+from support.command_line import TWO_LAYERS, Finished, distir, succeed
+from support.random_programs import Draw
 
 from distir.hardware import FOLDER
 

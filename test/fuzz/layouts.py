@@ -9,7 +9,7 @@ from __future__ import annotations
 from fuzz.equality import assert_same
 from fuzz.lockstep import run_ranks
 from fuzz.programs import any_program, distributed
-from random_programs import Draw
+from support.random_programs import Draw
 
 from distir.interpreters.reference import run_program
 

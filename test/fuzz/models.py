@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from random_programs import Draw
+from support.random_programs import Draw
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, f32, i1, i64
 from xdsl.dialects.func import FuncOp

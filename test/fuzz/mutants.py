@@ -18,8 +18,8 @@ from fuzz.mutations import mutated
 from fuzz.programs import any_program, distributed
 from fuzz.training import distribute
 from hypothesis import strategies as st
-from pipelines import arguments_of as arguments_of_model
-from random_programs import Draw
+from support.pipelines import arguments_of as arguments_of_model
+from support.random_programs import Draw
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException

@@ -13,7 +13,7 @@ from typing import Any
 
 from fuzz.annotations import any_layout
 from hypothesis import strategies as st
-from random_programs import Draw
+from support.random_programs import Draw
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,

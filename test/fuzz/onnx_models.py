@@ -11,7 +11,7 @@ from fuzz.damage import mutated_bytes
 from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from random_programs import Draw
+from support.random_programs import Draw
 
 FLOATS, INTEGERS = TensorProto.FLOAT, TensorProto.INT64
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fuzz.annotations import Annotator, declare, random_meshes
 from fuzz.catalogue import STEPS, FuzzBuilder, values_of
 from hypothesis import strategies as st
-from random_programs import Draw, build
+from support.random_programs import Draw, build
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp

@@ -13,8 +13,8 @@ from fuzz.equality import assert_same
 from fuzz.lockstep import run_ranks
 from fuzz.models import built_model, differentiate, layered_model
 from hypothesis import strategies as st
-from pipelines import arguments_of
-from random_programs import Draw
+from support.pipelines import arguments_of
+from support.random_programs import Draw
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

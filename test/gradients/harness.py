@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from sharding_harness import Array, Case, build, evaluate, typed
+from support.sharding_harness import Array, Case, build, evaluate, typed
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue

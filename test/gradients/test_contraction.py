@@ -8,7 +8,7 @@ import torch
 from gradients.harness import GradientCase, backward_program, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from programs import ops_of
+from support.programs import ops_of
 from xdsl.context import Context
 
 from distir.dialects.collective import CollectiveOp

@@ -12,7 +12,7 @@ from gradients.harness import (
     uniform,
 )
 from onnx import TensorProto
-from programs import ops_of
+from support.programs import ops_of
 
 X = np.concatenate([normal(7) * 2, [-3.5, 3.5]])
 AT_ZERO = np.array([0.0, 1.0, -1.0])

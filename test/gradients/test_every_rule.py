@@ -17,8 +17,8 @@ from gradients.harness import (
     build_op,
     operands_of,
 )
-from lowering_cases import run_here
-from sharding_harness import Array, sample
+from support.lowering_cases import run_here
+from support.sharding_harness import Array, sample
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -8,9 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from lowering_cases import run_here
-from programs import parse
-from training_programs import distributed
+from support.lowering_cases import run_here
+from support.programs import parse
+from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 

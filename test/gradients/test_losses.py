@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gradients.harness import GradientCase, check, integers, normal
-from sharding_harness import Array
+from support.sharding_harness import Array
 from torch.nn import functional as F
 
 from distir.dialects.train_ops.losses import CrossEntropyOp

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from programs import parse
+from support.programs import parse
 
 from distir.errors import DistIRError
 from distir.interpreters.inputs import PARAMETER_SCALE, random_arguments

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from programs import parse
+from support.programs import parse
 from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType, f32, i64
 
 from distir.errors import DistIRError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import programs
 import pytest
+from support import programs
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError

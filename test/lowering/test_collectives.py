@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ml_dtypes import bfloat16
-from programs import parse
+from support.programs import parse
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.interpreters.reference import run_program

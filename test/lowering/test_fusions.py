@@ -3,10 +3,10 @@
 import re
 from collections import Counter
 
-import models
 import numpy as np
 import pytest
-from lowering_cases import run_here
+from support import models
+from support.lowering_cases import run_here
 from xdsl.context import Context
 
 from distir.frontends.onnx_importer import import_onnx

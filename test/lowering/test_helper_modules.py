@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import succeed, write_program
+from support.command_line import succeed, write_program
 
 from distir.lowering.helper_modules import helper_modules, helper_text, with_imports
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import parse
+from support.programs import parse
 
 from distir.errors import DistIRError
 from distir.lowering.launch import Spawner, run_package

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lowering_cases import run_here
-from programs import parse
+from support.lowering_cases import run_here
+from support.programs import parse
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,

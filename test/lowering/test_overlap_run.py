@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cost_programs import cluster
-from training_programs import batches, training_gpt
+from support.cost_programs import cluster
+from support.training_programs import batches, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from models import model
-from torch_training import Arrays, assert_equals_pytorch, batch, training_step
+from support.models import model
+from support.torch_training import Arrays, assert_equals_pytorch, batch, training_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lowering_cases import run_here
-from random_programs import arguments_of, programs
+from support.lowering_cases import run_here
+from support.random_programs import arguments_of, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

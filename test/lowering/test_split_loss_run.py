@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.training_programs import package, training_head
 from torch.nn import functional
-from training_programs import package, training_head
 
 from distir.interpreters.inputs import random_arguments
 from distir.lowering.launch import Spawner, run_package

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from programs import parse
-from training_programs import batches, package, training_gpt, training_mlp
+from support.programs import parse
+from support.training_programs import batches, package, training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import onnx
-from onnx_node_cases import arguments, node_cases, run_all
+from support.onnx_node_cases import arguments, node_cases, run_all
 
 from distir.frontends.onnx_importer import import_onnx
 from distir.interpreters.reference import run_program

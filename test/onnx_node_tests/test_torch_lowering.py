@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from lowering_cases import run_model
-from onnx_node_cases import data_sets, node_cases, run_all
+from support.lowering_cases import run_model
+from support.onnx_node_cases import data_sets, node_cases, run_all
 
 # Expected values that hold NumPy's rounding errors beyond the tolerance of their tests: a
 # softmax of half precision rounded at each step, where PyTorch rounds once; a transform

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_programs import training_gpt
+from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp

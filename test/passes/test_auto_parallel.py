@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 import pytest
-from cost_programs import cluster
-from interrupts import interrupt_after
-from training_programs import training_mlp
+from support.cost_programs import cluster
+from support.interrupts import interrupt_after
+from support.training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import parse
+from support.programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs import parse
+from support.programs import parse
 from xdsl.context import Context
 
 from distir.errors import DistIRError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_programs import arguments_of, assert_same_results, programs
+from support.random_programs import arguments_of, assert_same_results, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 

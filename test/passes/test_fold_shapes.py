@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from models import EXPORTERS, MODELS, model, onnx_file
+from support.models import EXPORTERS, MODELS, model, onnx_file
 from xdsl.context import Context
 
 from distir.dialects.onnx import operator

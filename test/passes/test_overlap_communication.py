@@ -6,10 +6,10 @@ import functools
 from typing import Any
 
 import pytest
-from cost_programs import MACHINES, STRATEGIES, distributed
-from pipelines import arguments_of, assert_equal_results
-from torch_training import training_step
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import MACHINES, STRATEGIES, distributed
+from support.pipelines import arguments_of, assert_equal_results
+from support.torch_training import training_step
+from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from pipelines import Array, arguments_of, assert_same, distributed
-from programs import parse
-from random_programs import Draw, ProgramBuilder, programs, shape_of
-from random_programs import arguments_of as random_values
-from random_programs import assert_same_results as assert_same_random
+from support.pipelines import Array, arguments_of, assert_same, distributed
+from support.programs import parse
+from support.random_programs import Draw, ProgramBuilder, programs, shape_of
+from support.random_programs import arguments_of as random_values
+from support.random_programs import assert_same_results as assert_same_random
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
 from xdsl.dialects.func import CallOp

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pipelines import arguments_of, distributed
-from programs import parse
-from random_programs import assert_same_results
+from support.pipelines import arguments_of, distributed
+from support.programs import parse
+from support.random_programs import assert_same_results
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

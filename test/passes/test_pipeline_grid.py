@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from pipelines import Array, arguments_of, assert_equal_results, distributed
+from support.pipelines import Array, arguments_of, assert_equal_results, distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from imported_programs import imported, program
-from models import model
-from pipelines import assert_same, distributed
+from support.imported_programs import imported, program
+from support.models import model
+from support.pipelines import assert_same, distributed
 from xdsl.context import Context
 
 from distir.dialects.dist import SendOp, layout_of

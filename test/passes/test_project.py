@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from programs import parse
+from support.programs import parse
 
 from distir.dialects.dist import Shard
 from distir.errors import DistIRError

@@ -5,8 +5,8 @@ from math import prod
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from programs import parse
-from random_programs import (
+from support.programs import parse
+from support.random_programs import (
     Draw,
     arguments_of,
     assert_same_results,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training_programs import training_mlp
+from support.training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cost_programs import cluster, parse
-from moe_programs import moe_step
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import cluster, parse
+from support.moe_programs import moe_step
+from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

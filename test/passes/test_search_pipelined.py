@@ -6,12 +6,12 @@ from collections.abc import Callable
 from math import prod
 
 import pytest
-from cost_programs import cluster
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from moe_programs import experts_layer
-from random_programs import arguments_of, assert_same_results, programs
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import cluster
+from support.moe_programs import experts_layer
+from support.random_programs import arguments_of, assert_same_results, programs
+from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

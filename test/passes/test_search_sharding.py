@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 import pytest
-from cost_programs import cluster, parse
-from moe_programs import experts_layer
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import cluster, parse
+from support.moe_programs import experts_layer
+from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 

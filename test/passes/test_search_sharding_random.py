@@ -7,11 +7,11 @@ from math import inf, prod
 
 import numpy as np
 import pytest
-from cost_programs import cluster
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
-from programs import parse
-from random_programs import arguments_of, assert_same_results, programs
+from support.cost_programs import cluster
+from support.programs import parse
+from support.random_programs import arguments_of, assert_same_results, programs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation

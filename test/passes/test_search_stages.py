@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from imported_programs import program
-from llama_programs import llama_step
-from pipelines import assert_same, distributed
-from programs import parse
-from training_programs import training_gpt, training_mlp
+from support.imported_programs import program
+from support.llama_programs import llama_step
+from support.pipelines import assert_same, distributed
+from support.programs import parse
+from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from programs import parse
-from random_programs import arguments_of, assert_same_results
+from support.programs import parse
+from support.random_programs import arguments_of, assert_same_results
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from training_programs import training_gpt
+from support.training_programs import training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

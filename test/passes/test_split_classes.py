@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cost_programs import cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import assert_equal_results, assert_same, distributed
-from training_programs import training_gpt, training_head
+from support.cost_programs import cluster
+from support.pipelines import assert_equal_results, assert_same, distributed
+from support.training_programs import training_gpt, training_head
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

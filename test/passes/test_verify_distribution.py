@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from models import onnx_file
-from random_programs import Draw, arguments_of, assert_same_results, programs
-from training_programs import distributed, training_gpt
+from support.models import onnx_file
+from support.random_programs import Draw, arguments_of, assert_same_results, programs
+from support.training_programs import distributed, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp

@@ -5,7 +5,7 @@ length) and ZB-H1's bubble (Qi et al. 2024).
 """
 
 import pytest
-from pipelines import UNEQUAL_STAGES
+from support.pipelines import UNEQUAL_STAGES
 
 from distir.errors import DistIRError
 from distir.pipelining import (

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from torch_schedules import as_schedule, multi_stage, run_dry, runtime
+from support.torch_schedules import as_schedule, multi_stage, run_dry, runtime
 
 from distir.errors import DistIRError
 from distir.pipelining import SCHEDULES, build_schedule, read_csv, write_csv

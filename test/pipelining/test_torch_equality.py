@@ -5,7 +5,7 @@ Where PyTorch has no list, ours is valid, and no slower where there is one to co
 """
 
 import pytest
-from torch_schedules import (
+from support.torch_schedules import (
     SINGLE_STAGE,
     RecordingStage,
     as_schedule,

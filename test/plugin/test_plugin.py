@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import succeed, write_program
+from support.command_line import succeed, write_program
 
 PLUGINS = Path(__file__).parent
 

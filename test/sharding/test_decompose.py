@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sharding_cases import CASES
-from sharding_harness import Case, compare, run_block, sequential
-from train_cases import CASES as TRAIN_CASES
+from support.sharding_cases import CASES
+from support.sharding_harness import Case, compare, run_block, sequential
+from support.train_cases import CASES as TRAIN_CASES
 from xdsl.dialects.builtin import StringAttr
 
 from distir.sharding.decompose import decompose

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import succeed, write_program
+from support.command_line import succeed, write_program
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError

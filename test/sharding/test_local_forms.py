@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sharding_cases import CASES
-from sharding_harness import (
+from support.sharding_cases import CASES
+from support.sharding_harness import (
     Case,
     assignments,
     build,

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sharding_harness import (
+from support.sharding_harness import (
     Case,
     assignments,
     mesh,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sharding_harness import Case, mesh, sequential
+from support.sharding_harness import Case, mesh, sequential
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import ShardingError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from sharding_cases import CASES
-from sharding_harness import (
+from support.sharding_cases import CASES
+from support.sharding_harness import (
     Case,
     assignments,
     mesh,

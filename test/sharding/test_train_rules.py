@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sharding_harness import (
+from support.sharding_harness import (
     Case,
     assignments,
     mesh,
@@ -12,7 +12,7 @@ from sharding_harness import (
     sample,
     sequential,
 )
-from train_cases import CASES
+from support.train_cases import CASES
 
 SAMPLES = 20
 """Splits that are run per case, out of all legal ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from layered_problems import layered_problem
+from support.layered_problems import layered_problem
 
 from distir.solver.clock import Clock
 from distir.solver.graph import CostGraph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_problems import brute_force, random_problem
+from support.random_problems import brute_force, random_problem
 
 from distir.solver import InfeasibleError, Memory, Problem
 from distir.solver.graph import CostGraph, peak_points, replay

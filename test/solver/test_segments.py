@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layered_problems import layered_problem
-from random_problems import brute_force, random_problem
+from support.layered_problems import layered_problem
+from support.random_problems import brute_force, random_problem
 
 from distir.solver import InfeasibleError, Problem, solve
 from distir.solver.clock import Clock

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from layered_problems import layered_problem
-from random_problems import brute_force, random_problem
+from support.layered_problems import layered_problem
+from support.random_problems import brute_force, random_problem
 
 from distir.errors import DistIRError
 from distir.solver import InfeasibleError, Memory, Problem, solve

@@ -11,8 +11,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from layered_problems import layered_problem
-from random_problems import random_problem
+from support.layered_problems import layered_problem
+from support.random_problems import random_problem
 
 from distir.errors import DistIRError
 from distir.solver import InfeasibleError, Memory, Problem, Solution, solve

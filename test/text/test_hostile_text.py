@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import write_program
+from support.command_line import write_program
 from xdsl.dialects.builtin import BytesAttr, DenseIntOrFPElementsAttr, StringAttr
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import ParseError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import TWO_LAYERS, failure, succeed, write_program
+from support.command_line import TWO_LAYERS, failure, succeed, write_program
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_program_that_differs_fails_the_check(model: Path):
     other = write_program(
         model.with_name("other.mlir"), TWO_LAYERS.replace("onnx.Relu", "onnx.Neg")
     )
-    from command_line import distir
+    from support.command_line import distir
 
     done = distir("check", model, other)
     assert done.code == 1

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import failure
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from support.command_line import failure
 
 
 def model_of(*nodes: onnx.NodeProto, **domains: int) -> ModelProto:

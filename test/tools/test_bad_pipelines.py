@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import failure, succeed, write_program
+from support.command_line import failure, succeed, write_program
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command_line import failure, succeed
+from support.command_line import failure, succeed
 
 import distir.lowering.calibration as calibration
 from distir.interpreters.simulator.profiles.measured import OpFigures

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import distir, failure, succeed, write_program
+from support.command_line import distir, failure, succeed, write_program
 
 from distir.interpreters import reference
 from distir.tools.commands.check import largest_difference

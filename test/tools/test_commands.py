@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import failure, succeed
 from onnx import TensorProto, helper, numpy_helper
+from support.command_line import failure, succeed
 
 from distir.weights import load_weights
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import failure, succeed
 from onnx import TensorProto, helper, numpy_helper
+from support.command_line import failure, succeed
 
 from distir.tools.files import read_arrays
 from distir.weights import load_weights, save_weights

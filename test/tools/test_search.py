@@ -7,8 +7,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from command_line import distir, failure, succeed, write_program
-from interrupts import interrupt_after
+from support.command_line import distir, failure, succeed, write_program
+from support.interrupts import interrupt_after
 
 from distir.planning.grid import Configuration, Evaluator, Outcome
 from distir.tools.pareto_plot import pareto_plot

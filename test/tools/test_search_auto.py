@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from command_line import failure, succeed, write_program
+from support.command_line import failure, succeed, write_program
 
 TWO = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
 

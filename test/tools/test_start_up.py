@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import write_program
+from support.command_line import write_program
 
 LIST_TORCH = (
     "; import sys; print([m for m in sys.modules if m.split('.')[0] == 'torch'])"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from command_line import failure, succeed, write_program
 from onnx import TensorProto, helper, numpy_helper
+from support.command_line import failure, succeed, write_program
 
 from distir.interpreters.simulator import simulate
 from distir.program import argument_names, argument_roles, entry_function

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from command_line import failure, succeed
 from onnx import TensorProto, helper, numpy_helper
+from support.command_line import failure, succeed
 
 Value = tuple[str, int, list[int]]
 

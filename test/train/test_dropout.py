@@ -7,11 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import sharding_harness
 import torch
-from lowering_cases import run_here
-from programs import parse
-from sharding_harness import (
+from support import sharding_harness
+from support.lowering_cases import run_here
+from support.programs import parse
+from support.sharding_harness import (
     Array,
     Case,
     assignments,
@@ -19,7 +19,7 @@ from sharding_harness import (
     run_distributed,
     sequential,
 )
-from training_programs import distributed, training_gpt
+from support.training_programs import distributed, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType, i1
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import model
-from programs import parse
+from support.models import model
+from support.programs import parse
+from support.training_programs import distributed
 from torch import nn
-from training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from support.training_programs import distributed
 from torch.nn import functional as F
-from training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType, bf16
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lowering_cases import run_here, to_torch
-from sharding_harness import Array, typed
+from support.lowering_cases import run_here, to_torch
+from support.sharding_harness import Array, typed
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue

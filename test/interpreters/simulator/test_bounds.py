@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import pytest
-from cost_programs import cluster, parse
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cost_programs import cluster, parse
 from xdsl.dialects.builtin import FloatAttr
 
 from distir.interpreters.simulator import Cost, CostContext, cost_function, simulate

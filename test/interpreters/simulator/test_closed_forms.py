@@ -16,7 +16,7 @@ Closed forms from the literature, by the ids under which the project keeps them:
 from pathlib import Path
 
 import pytest
-from cost_programs import cluster, parse, simulate_text
+from support.cost_programs import cluster, parse, simulate_text
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp

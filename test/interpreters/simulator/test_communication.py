@@ -1,7 +1,7 @@
 """Groups over levels of links, and collectives without a closed form of their own."""
 
 import pytest
-from cost_programs import cluster, simulate_text
+from support.cost_programs import cluster, simulate_text
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.interpreters.simulator.costs.communication import (

@@ -4,8 +4,8 @@ import json
 from itertools import pairwise
 
 import pytest
-from cost_programs import MACHINES, cluster, distributed, parse
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import MACHINES, cluster, distributed, parse
+from support.training_programs import training_gpt, training_mlp
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.interpreters.simulator import Difference, simulate

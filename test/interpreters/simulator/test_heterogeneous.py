@@ -1,8 +1,8 @@
 """Clusters whose devices or links differ: hand-computed, device by device."""
 
 import pytest
-from cost_programs import cluster, distributed, parse, simulate_text, uneven
-from training_programs import training_mlp
+from support.cost_programs import cluster, distributed, parse, simulate_text, uneven
+from support.training_programs import training_mlp
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp, RouteOp
 from distir.hardware import grow

@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cost_programs import MACHINES, STRATEGIES, cluster, distributed, parse, uneven
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import (
+    MACHINES,
+    STRATEGIES,
+    cluster,
+    distributed,
+    parse,
+    uneven,
+)
+from support.training_programs import training_gpt, training_mlp
 
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate, write_html

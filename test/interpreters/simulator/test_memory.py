@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cost_programs import cluster, parse, simulate_text, with_workspace
+from support.cost_programs import cluster, parse, simulate_text, with_workspace
 from xdsl.context import Context
 
 from distir.frontends.builders import build_gpt, build_mlp

@@ -1,7 +1,7 @@
 """What is in memory at the peak: it adds up, and every value has its kind."""
 
 import pytest
-from cost_programs import (
+from support.cost_programs import (
     MACHINES,
     STRATEGIES,
     cluster,
@@ -10,7 +10,7 @@ from cost_programs import (
     uneven,
     with_workspace,
 )
-from training_programs import training_gpt, training_mlp
+from support.training_programs import training_gpt, training_mlp
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, KindOp, LinkOp

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from cost_programs import cluster, parse
+from support.cost_programs import cluster, parse
 from xdsl.context import Context
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp

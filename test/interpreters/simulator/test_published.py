@@ -4,7 +4,7 @@ scores all of them.
 """
 
 import pytest
-from cost_programs import parse
+from support.cost_programs import parse
 from xdsl.context import Context
 
 from distir.frontends.builders import build_gpt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command_line import succeed, write_program
+from support.command_line import succeed, write_program
 from xdsl.dialects.builtin import TensorType, f32
 from xdsl.ir import Block
 

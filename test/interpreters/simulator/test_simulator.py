@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from cost_programs import cluster, parse, simulate_text
+from support.cost_programs import cluster, parse, simulate_text
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.errors import DistIRError

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cost_programs import cluster, simulate_text
+from support.cost_programs import cluster, simulate_text
 
 from distir.interpreters.simulator import Simulation, TimeReport, simulate
 

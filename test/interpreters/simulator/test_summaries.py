@@ -4,10 +4,10 @@ import functools
 import random
 
 import pytest
-from cost_programs import MACHINES, STRATEGIES, distributed, uneven
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_programs import training_gpt, training_mlp
+from support.cost_programs import MACHINES, STRATEGIES, distributed, uneven
+from support.training_programs import training_gpt, training_mlp
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from distir.dialects.collective import CollectiveOp

@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from cost_programs import MACHINES, STRATEGIES, distributed, simulate_text
-from training_programs import training_gpt
+from support.cost_programs import MACHINES, STRATEGIES, distributed, simulate_text
+from support.training_programs import training_gpt
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
 from distir.dialects.dist import SendOp

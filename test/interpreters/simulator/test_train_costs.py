@@ -1,6 +1,6 @@
 """What gradient kernels cost."""
 
-from cost_programs import cluster, simulate_text
+from support.cost_programs import cluster, simulate_text
 
 
 def test_layer_norm_gradient_reads_its_input_again():

@@ -195,7 +195,7 @@ def programs(draw: Draw, max_ops: int = 10, mesh: Mesh | None = None) -> ModuleO
     A random program with parameters; its first input has a batch dimension. Functions
     may be called several times. With a mesh, values are constrained to random layouts.
     """
-    from random_ops import STEPS
+    from support.random_ops import STEPS
 
     shape = (draw(st.sampled_from([4, 8])), 4, draw(st.sampled_from([4, 6, 8])))
     functions: list[FuncOp] = []

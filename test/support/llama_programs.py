@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.differentiate import DifferentiatePass
+from support.programs import parse
 
 
 def llama_step(

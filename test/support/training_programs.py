@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -17,6 +16,7 @@ from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import argument_names, argument_roles, entry_function
+from support.programs import parse
 
 
 def training_mlp(batch: int = 8, **options: object) -> ModuleOp:

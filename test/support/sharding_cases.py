@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sharding_harness import Array, Case
 
 from distir.sharding.rules.elementwise import UNARY
+from support.sharding_harness import Array, Case
 
 _rng = np.random.default_rng(7)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cost_programs import parse
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.differentiate import DifferentiatePass
+from support.cost_programs import parse
 
 
 def experts_layer(

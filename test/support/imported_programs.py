@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from models import model
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -13,6 +12,7 @@ from distir.frontends.torch_importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
+from support.models import model
 
 
 @functools.cache

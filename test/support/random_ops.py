@@ -7,9 +7,10 @@ from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
-from random_programs import TABLE, ProgramBuilder, shape_of
 from xdsl.dialects.builtin import f32, f64, i1, i64
 from xdsl.ir import SSAValue
+
+from support.random_programs import TABLE, ProgramBuilder, shape_of
 
 SIZES = (1, 2, 3, 4, 6, 8)
 

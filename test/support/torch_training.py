@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from models import WITH_MSE, model
 from xdsl.context import Context
 
 from distir.frontends.imported_model import ImportedModel
@@ -18,6 +17,7 @@ from distir.frontends.torch_importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
+from support.models import WITH_MSE, model
 
 Arrays = dict[str, npt.NDArray[Any]]
 

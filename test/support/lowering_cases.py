@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import torch
-from onnx_node_cases import arguments
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
@@ -18,6 +17,7 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.frontends.onnx_importer import import_onnx
 from distir.lowering.program_source import program_source
 from distir.program import argument_names, entry_function
+from support.onnx_node_cases import arguments
 
 # Element types that NumPy does not share with PyTorch, and the integers they travel as.
 _VIEWS: dict[Any, tuple[Any, torch.dtype]] = {

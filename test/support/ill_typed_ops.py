@@ -8,9 +8,6 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from sharding_cases import CASES
-from sharding_harness import build, sequential, typed
-from train_cases import CASES as TRAIN_CASES
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     ArrayAttr,
@@ -34,6 +31,9 @@ from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_inference import inferred_types
 from distir.dialects.onnx_values import constant_attr
 from distir.interpreters.types import constant_operand
+from support.sharding_cases import CASES
+from support.sharding_harness import build, sequential, typed
+from support.train_cases import CASES as TRAIN_CASES
 
 _ELEMENTS = (f32, f64, f16, bf16, i64, i32, i1)
 _TEXTS = (

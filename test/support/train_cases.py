@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from sharding_harness import Array, Case
 from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation
 
@@ -41,6 +40,7 @@ from distir.dialects.train_ops.optimizers import (
     SquareSumOp,
 )
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
+from support.sharding_harness import Array, Case
 
 _rng = np.random.default_rng(11)
 
