@@ -448,13 +448,12 @@ class _FunctionProjection:
         from_root = isinstance(op, collective.BroadcastOp | collective.ScatterOp)
         one, many = (before, after) if from_root else (after, before)
         mesh = self.program.mesh_of[many.mesh]
-        (root,) = self.program.mesh_of[one.mesh].devices
-        idle = [a for a, n in mesh.axes if n > 1 and a not in op.axis_names]
-        if root not in mesh.devices or idle:
+        if not mesh.has_root(self.program.mesh_of[one.mesh], op.axis_names):
             raise DistIRError(
-                f"{describe(op)}: the one device of @{one.mesh} must belong to "
-                f"@{many.mesh} and the op must run over all of its axes"
+                f"{describe(op)} cannot have its root on @{one.mesh}; run "
+                f"verify-distribution"
             )
+        (root,) = self.program.mesh_of[one.mesh].devices
         if rank not in mesh.devices:
             return
         if op.source in self.values:

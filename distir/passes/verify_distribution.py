@@ -203,6 +203,13 @@ class DistributionVerifier:
             wide = source.mesh
         for axis in op.axis_names:
             self.meshes[wide].size(axis)
+        if isinstance(op, collective.RootedOp):
+            one = target.mesh if wide == source.mesh else source.mesh
+            if not self.meshes[wide].has_root(self.meshes[one], op.axis_names):
+                raise DistIRError(
+                    f"@{one} must be one device, which belongs to @{wide}, and the op must "
+                    f"run over all axes of @{wide}"
+                )
 
     def compute(self, op: Operation) -> None:
         signature = self._signatures.of(op, None)

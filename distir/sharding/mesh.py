@@ -45,6 +45,14 @@ class Mesh:
             raise DistIRError(f"mesh @{self.name} has no axis {axis!r} (axes: {known})")
         return self.sizes[axis]
 
+    def has_root(self, root: Mesh, axes: Sequence[str]) -> bool:
+        """
+        Whether a collective over these axes can have its root on another mesh: that is one
+        device, which belongs to this mesh, and the axes are all that this mesh has.
+        """
+        idle = [a for a, n in self.axes if n > 1 and a not in axes]
+        return len(root.devices) == 1 and root.devices[0] in self.devices and not idle
+
     def with_size(self, axis: str, size: int) -> Mesh:
         """The mesh with another size of that axis, over as many devices as before."""
         axes = tuple((a, size if a == axis else n) for a, n in self.axes)

@@ -232,7 +232,10 @@ def _mutate(draw: Draw, message: Message, parts: list[Message]) -> None:
             value.add().CopyFrom(value[index])
         elif kind == 2 and field.message_type is not None:
             alike = [p for p in parts if type(p) is type(value[index])]
-            value[index].CopyFrom(draw(st.sampled_from(alike)))
+            # By way of a copy: protobuf crashes where one is a part of the other.
+            copy = type(value[index])()
+            copy.CopyFrom(draw(st.sampled_from(alike)))
+            value[index].CopyFrom(copy)
         elif field.message_type is None:
             value[index] = _other(draw, value[index])
         return
