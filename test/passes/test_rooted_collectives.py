@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from programs import parse
+from support.programs import parse
 
 from distir.errors import DistIRError
 from distir.passes.verify_distribution import verify_distribution

@@ -1,0 +1,174 @@
+"""
+What an axis is asked for, and what in a program says how to use it.
+
+The cost of work and communication alone does not say which of many equally dear plans is
+meant. An axis either splits the inputs, and parameters follow, or it splits parameters, and
+activations follow from where a parameter meets a contraction. `AxisPolicy` holds that, and
+what the program itself asks for: constraints and sums that are to be reduced late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects.dist import REDUCE_LATE, ConstrainOp
+from distir.sharding.choice.candidates import OpCandidates
+from distir.sharding.choice.placement import Placement, placement_in
+
+Placements = dict[SSAValue, set[Placement]]
+
+
+class AxisPolicy:
+    """
+    - `functions`: those of the program by name; `entry`: which one is entered;
+    - `axis`: of the mesh;
+    - `split_parameters`: whether parameters (and what derives from parameters and
+      constants only) may start a split. For a data axis they may not: only a split input,
+      label or annotated parameter does;
+    - `is_forward`: whether the program is the forward of a training step, whose backward
+      will follow what is chosen for the parameters;
+    - `info`: the rule of an op and what it can split.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, FuncOp],
+        entry: str,
+        axis: str,
+        info: Callable[[Operation], OpCandidates],
+        *,
+        split_parameters: bool,
+        is_forward: bool,
+    ):
+        self.functions = functions
+        self.entry = entry
+        self.axis = axis
+        self.info = info
+        self.split_parameters = split_parameters
+        self.is_forward = is_forward
+        self._hints: dict[str, Placements] = {}
+        self._late: dict[str, set[SSAValue]] = {}
+
+    def hints(self, name: str) -> Placements:
+        """
+        Splits with run lengths that consumers could use without traffic, per value of a
+        function: each op's contiguous splits carried backwards along the rules. This is
+        how the columns of a fused QKV learn that they must be split by heads.
+        """
+        if name in self._hints:
+            return self._hints[name]
+        hints = self._hints[name] = Placements()
+        if not self.split_parameters:
+            return hints
+        for op in reversed(list(self.functions[name].body.block.ops)):
+            if isinstance(op, CallOp):
+                callee = self.functions[op.callee.string_value()]
+                inner = self.hints(op.callee.string_value())
+                for value, arg in zip(op.operands, callee.body.block.args, strict=True):
+                    hints.setdefault(value, set()).update(inner.get(arg, ()))
+            elif not isinstance(op, ReturnOp):
+                self._hint(op, hints)
+        return hints
+
+    def _hint(self, op: Operation, hints: Placements) -> None:
+        info = self.info(op)
+        splits: set[tuple[int, int | None]] = {
+            (f, None)
+            for f, factor in enumerate(info.rule.factors)
+            if factor.kind != "replicate"
+        }
+        for factor, run in splits | set(self.hinted(op, hints)):
+            candidate = info.candidate(factor, run)
+            if candidate is None:
+                continue
+            for value, p in zip(op.operands, candidate.operands, strict=True):
+                if p.kind == "split" and p.run is not None:
+                    hints.setdefault(value, set()).add(p)
+
+    @cached_property
+    def wishes(self) -> Placements:
+        """
+        Splits that `dist.constrain` asks of the values that lead up to it, through
+        elementwise and other ops that are no contractions, and across calls. An op whose
+        result is wished for in parts may cut its operands for it.
+        """
+        wishes = Placements()
+        if any(
+            isinstance(op, ConstrainOp)
+            for function in self.functions.values()
+            for op in function.body.block.ops
+        ):
+            self._collect(self.entry, (), wishes)
+        return wishes
+
+    def _collect(
+        self, name: str, results: Sequence[set[Placement]], wishes: Placements
+    ) -> list[set[Placement]]:
+        """Adds the wishes for a function's values; gives those for its arguments."""
+        block = self.functions[name].body.block
+        for op in reversed(list(block.ops)):
+            if isinstance(op, ReturnOp):
+                for value, wished in zip(op.operands, results, strict=False):
+                    wishes.setdefault(value, set()).update(wished)
+            elif isinstance(op, CallOp):
+                inner = self._collect(
+                    op.callee.string_value(),
+                    [wishes.get(r, set()) for r in op.results],
+                    wishes,
+                )
+                for value, wished in zip(op.operands, inner, strict=True):
+                    wishes.setdefault(value, set()).update(wished)
+            elif isinstance(op, ConstrainOp):
+                target = placement_in(op.layout.data, self.axis)
+                if op.fixes(self.axis) and target.kind == "split":
+                    wishes.setdefault(op.source, set()).add(target)
+            elif any(r in wishes for r in op.results):
+                self._wish(op, wishes)
+        return [wishes.get(arg, set()) for arg in block.args]
+
+    def _wish(self, op: Operation, wishes: Placements) -> None:
+        info = self.info(op)
+        if info.rule.flops:
+            return
+        for split in self.hinted(op, wishes):
+            candidate = info.candidate(*split)
+            if candidate is None:
+                continue
+            for value, p in zip(op.operands, candidate.operands, strict=True):
+                if p.kind == "split":
+                    wishes.setdefault(value, set()).add(p)
+
+    def late(self, name: str) -> set[SSAValue]:
+        """
+        Values of a function whose partial sums are reduced later: what `dist.reduce_late`
+        asks for the operands of an op, and what they follow from by linear ops alone.
+        """
+        if name not in self._late:
+            found = self._late[name] = set[SSAValue]()
+            for op in reversed(list(self.functions[name].body.block.ops)):
+                asked = REDUCE_LATE in op.attributes
+                if not asked and not any(r in found for r in op.results):
+                    continue
+                for linear in self.info(op).rule.linear:
+                    if len(linear.operands) == 1:
+                        (index,) = linear.operands
+                        value = op.operands[index]
+                        # Another user may need the sum at once.
+                        if value.has_one_use():
+                            found.add(value)
+        return self._late[name]
+
+    def hinted(
+        self, op: Operation, hints: Mapping[SSAValue, set[Placement]]
+    ) -> Iterable[tuple[int, int | None]]:
+        """Factors with run lengths that the users of an op's results hint at."""
+        info = self.info(op)
+        for index, result in enumerate(op.results):
+            for placement in hints.get(result, ()):
+                found = info.factor_of(True, index, placement)
+                if found is not None:
+                    yield found

@@ -1,0 +1,249 @@
+"""
+The strategies of an op on one mesh axis: what it takes its operands as, and what it gives.
+
+The op's sharding rule says what is legal; `PlanningPolicy` which of that is weighed: an axis
+is asked for in order to split parameters, or inputs, and what is foreign to that is no
+alternative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from xdsl.ir import Operation
+
+from distir.dialects.dist import ConstrainOp
+from distir.errors import DistIRError
+from distir.planning.axes.policy import AxisPolicy
+from distir.sharding.choice.candidates import OpCandidates
+from distir.sharding.choice.choices import Source
+from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
+
+Split = tuple[int, int | None]
+"""A factor of an op's rule, and the run length in which it is split."""
+
+
+class Take(Enum):
+    """How an op may come to an operand in the placement that it wants."""
+
+    AS_IS = 0
+    """The value must be there like that."""
+    MOVED = 1
+    """Communication may bring it there, but a whole value is not cut."""
+    CUT = 2
+    """A whole value may be cut, a partial one reduced and scattered."""
+    GATHERED = 3
+    """As `CUT`, and the value must not be there in parts in any way."""
+
+
+class Strategy(NamedTuple):
+    """
+    What an axis does to one op.
+
+    - `operands`, `results`: the placements in which it takes and gives values;
+    - `takes`: per operand, how it may come to be placed so;
+    - `factor`, `run`: what is split of its rule, if anything; `linear`: the number of the
+      rule's linear way by which partial values pass, or -1;
+    - `decompose`: whether only the op's decomposition can do that.
+    """
+
+    operands: tuple[Placement, ...]
+    results: tuple[Placement, ...]
+    takes: tuple[Take, ...]
+    factor: int | None = None
+    run: int | None = None
+    linear: int = -1
+    decompose: bool = False
+
+
+class OperandFacts(NamedTuple):
+    """What is known of an operand before anything is chosen."""
+
+    possible: tuple[Placement, ...]
+    source: Source
+    requested: bool
+
+
+class OpStrategies:
+    """Enumerates the strategies of an op and of all that are like it."""
+
+    def __init__(self, op: Operation, info: OpCandidates, policy: AxisPolicy):
+        self.op = op
+        self.info = info
+        self.policy = policy
+
+    def of(
+        self,
+        operands: Sequence[OperandFacts],
+        hints: Iterable[frozenset[Placement]],
+        wishes: Iterable[frozenset[Placement]],
+    ) -> list[Strategy]:
+        """
+        Those for operands of which that is known, the one on whole values first. `hints`
+        and `wishes` (`AxisPolicy`) are those for the op's results.
+        """
+        if isinstance(self.op, ConstrainOp):
+            return self._constrained(self.op, operands[0])
+        found: dict[Strategy, None] = {}
+        count = len(operands)
+        self._add(found, None, None, (Take.MOVED,) * count)
+        for split, takes in self._splits(operands, hints, wishes):
+            if not self._is_foreign(operands, split[0]):
+                self._add(found, *split, takes)
+        found |= dict.fromkeys(self._linear(operands))
+        return list(found)
+
+    def _add(
+        self,
+        found: dict[Strategy, None],
+        factor: int | None,
+        run: int | None,
+        takes: tuple[Take, ...],
+    ) -> None:
+        c = self.info.candidate(factor, run)
+        if c is not None:
+            # What is wanted whole is communicated in any case.
+            takes = tuple(
+                Take.MOVED if p.kind != "split" and t is not Take.GATHERED else t
+                for p, t in zip(c.operands, takes, strict=True)
+            )
+            found[
+                Strategy(c.operands, c.results, takes, c.factor, c.run, -1, c.decompose)
+            ] = None
+
+    def _splits(
+        self,
+        operands: Sequence[OperandFacts],
+        hints: Iterable[frozenset[Placement]],
+        wishes: Iterable[frozenset[Placement]],
+    ) -> Iterable[tuple[Split, tuple[Take, ...]]]:
+        """
+        The splits worth trying, and how operands may come to them: because one operand is
+        there split already (whole ones may be cut for it), because a parameter starts it
+        or is there split by this choice (they may not), or because it was asked for.
+        """
+        info, policy, count = self.info, self.policy, len(operands)
+        for split in self._hinted(wishes):
+            yield split, (Take.CUT,) * count
+        # A parameter that is stored split over a data axis is gathered for its use where an
+        # activation is there in parts; contractions work on those wherever they can.
+        stored_apart = not policy.split_parameters and any(
+            f.source == "activation" and any(p.kind == "split" for p in f.possible)
+            for f in operands
+        )
+        for i, facts in enumerate(operands):
+            for placement in facts.possible:
+                if placement.kind != "split":
+                    continue
+                split = info.factor_of(False, i, placement)
+                if split is None:
+                    continue
+                supports = facts.source == "activation" or facts.requested
+                takes = [Take.CUT if supports else Take.MOVED] * count
+                if stored_apart and facts.source != "activation":
+                    if info.rule.flops:
+                        continue
+                    takes = [
+                        Take.GATHERED if f.source == "activation" else t
+                        for f, t in zip(operands, takes, strict=True)
+                    ]
+                takes[i] = Take.AS_IS
+                yield split, tuple(takes)
+        # A parameter that is prepared for its use is itself stored split for that.
+        prepared = count == 1 and FREE in operands[0].possible
+        takes = (Take.AS_IS if prepared else Take.MOVED,) * count
+        yield from ((split, takes) for split in self._started(operands, hints))
+
+    def _started(
+        self, operands: Sequence[OperandFacts], hints: Iterable[frozenset[Placement]]
+    ) -> Iterable[Split]:
+        """
+        Splits start where a parameter meets a contraction, or before that where an
+        undecided parameter is prepared for one (transposed, cast), or where rows of one
+        are looked up (each device has some of the rows). Added to an activation (a bias, a
+        table of positions) a parameter only follows: else it would split the sequence.
+        """
+        rule, policy = self.info.rule, self.policy
+        starts = [
+            i
+            for i, f in enumerate(operands)
+            if FREE in f.possible
+            or (
+                policy.split_parameters
+                and f.source == "parameter"
+                and WHOLE in f.possible
+            )
+        ]
+        if not starts:
+            return
+        everywhere = rule.flops or (len(operands) == 1 and FREE in operands[0].possible)
+        wanted = sorted(set(self._hinted(hints)), key=str)
+        for i in starts:
+            for dim in rule.operands[i]:
+                for factor in dim:
+                    if everywhere or rule.factors[factor].kind == "reduction":
+                        yield factor, None
+                        yield from (s for s in wanted if s[0] == factor)
+
+    def _hinted(self, hints: Iterable[frozenset[Placement]]) -> Iterable[Split]:
+        for index, placements in enumerate(hints):
+            for placement in sorted(placements, key=str):
+                split = self.info.factor_of(True, index, placement)
+                if split is not None:
+                    yield split
+
+    def _is_foreign(self, operands: Sequence[OperandFacts], factor: int) -> bool:
+        """
+        Whether a split is not what an axis for parameters is there for: a contraction with
+        a parameter splits along a dimension of the parameter; one of activations alone
+        (attention scores) is not turned into partial sums.
+        """
+        rule = self.info.rule
+        if not self.policy.split_parameters or not rule.flops:
+            return False
+        parameters = [i for i, f in enumerate(operands) if f.source == "parameter"]
+        if parameters:
+            return not any(
+                factor in dim for i in parameters for dim in rule.operands[i]
+            )
+        return rule.factors[factor].kind == "reduction" and all(
+            f.source == "activation" for f in operands
+        )
+
+    def _linear(self, operands: Sequence[OperandFacts]) -> Iterable[Strategy]:
+        """Letting partial values pass through, where the rule is linear in them."""
+        for number, linear in enumerate(self.info.rule.linear):
+            monoids = [
+                {p.monoid for p in operands[i].possible if p.kind == "partial"}
+                for i in linear.operands
+            ]
+            common = set[str].intersection(*monoids) if monoids else set[str]()
+            for monoid in sorted(common & linear.monoids):
+                partial = Placement("partial", monoid=monoid)
+                yield Strategy(
+                    tuple(
+                        partial if i in linear.operands else WHOLE
+                        for i in range(len(operands))
+                    ),
+                    (partial,) * len(self.info.result_bytes),
+                    tuple(
+                        Take.AS_IS if i in linear.operands else Take.MOVED
+                        for i in range(len(operands))
+                    ),
+                    linear=number,
+                )
+
+    def _constrained(self, op: ConstrainOp, operand: OperandFacts) -> list[Strategy]:
+        axis = self.policy.axis
+        if op.fixes(axis):
+            target = placement_in(op.layout.data, axis)
+            if target.kind == "partial":
+                raise DistIRError(
+                    f"dist.constrain cannot ask for a value that is partial over "
+                    f"{axis!r}; constrain a reduced or split layout"
+                )
+            return [Strategy((target,), (target,), (Take.CUT,))]
+        placements = dict.fromkeys(WHOLE if p == FREE else p for p in operand.possible)
+        return [Strategy((p,), (p,), (Take.AS_IS,)) for p in placements]
