@@ -41,7 +41,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.grid import Configuration, Outcome
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.grid.programs import replace_cluster
+from distir.planning.programs import replace_cluster
 
 ROUNDS = 1
 """Of the search for DistIR's rows: the grid and searched layouts."""

@@ -19,8 +19,8 @@ from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
+from distir.planning.configuration import Configuration
 from distir.planning.grid.bounds import Bounds
-from distir.planning.grid.configuration import Configuration
 from distir.sharding.mesh import TIME_AXIS
 
 EXPERTS = "transformer.h.*.moe.experts.*.weight"

@@ -33,8 +33,8 @@ from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.grid import Outcome, Space, run
-from distir.planning.grid.programs import replace_cluster
 from distir.planning.grid.runner import available_cores
+from distir.planning.programs import replace_cluster
 
 WORLD_SIZE = 16
 VOCABULARY = 50257

@@ -24,7 +24,7 @@ from distir.planning.grid import (
     run,
     trains,
 )
-from distir.planning.grid.programs import replace_cluster
+from distir.planning.programs import replace_cluster
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def search(
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
-    from distir.planning.grid.configuration import overlaps
+    from distir.planning.configuration import overlaps
     from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 

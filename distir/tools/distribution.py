@@ -112,7 +112,7 @@ def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     from distir.hardware import load_cluster
     from distir.passes.distribute import DistributePass
     from distir.planning.annotations import read_notes
-    from distir.planning.grid.programs import replace_cluster
+    from distir.planning.programs import replace_cluster
     from distir.tools.files import apply_passes
     from distir.tools.reporting import note, progress
 

@@ -24,7 +24,7 @@ from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.project import devices_of, project
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
-from distir.planning.grid.programs import replace_cluster
+from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions
 
 MORE = [

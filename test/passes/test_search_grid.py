@@ -38,7 +38,7 @@ from distir.planning.grid import (
     ranked,
     run,
 )
-from distir.planning.grid.programs import replace_cluster
+from distir.planning.programs import replace_cluster
 
 CLUSTER = "dgx2"
 

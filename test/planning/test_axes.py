@@ -17,7 +17,7 @@ from distir.passes import sharding_plan
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass, add_mesh
 from distir.planning.axes import AxisPlanner
-from distir.planning.grid.programs import replace_cluster
+from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions, updated_arguments
 from distir.sharding.choice import ArgumentKey, FunctionChoice, Placement, Signatures
 

@@ -11,13 +11,13 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
+from distir.planning.configuration import Configuration
 from distir.planning.grid.bounds import Bounds
-from distir.planning.grid.configuration import Configuration
 from distir.planning.grid.evaluate import Outcome, reusable
-from distir.planning.grid.programs import Programs, trains
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
+from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
 from distir.solver.clock import SEARCHING, Clock
 

@@ -12,8 +12,8 @@ from distir.interpreters.simulator import MemoryReport, Simulation, simulate
 from distir.planning.annotations import add_notes
 from distir.planning.auto.auto import AutoSearch
 from distir.planning.grid.evaluate import Evaluator, Outcome, distribute_as
-from distir.planning.grid.programs import Programs
 from distir.planning.grid.results import nothing_fits, ranked
+from distir.planning.programs import Programs
 
 _LARGEST = 4
 

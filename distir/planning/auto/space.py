@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
-from distir.planning.grid.configuration import Configuration, Space
+from distir.planning.configuration import Configuration, Space
 
 AXES = "dtsu"
 """

@@ -11,7 +11,7 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.onnx_values import bytes_per_element
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.planning.grid.configuration import Configuration
+from distir.planning.configuration import Configuration
 from distir.program import argument_roles, entry_function
 
 

@@ -23,10 +23,10 @@ from distir.passes.verify_distribution import (
     DistributionVerifier,
     VerifyDistributionPass,
 )
-from distir.planning.grid.configuration import Configuration
-from distir.planning.grid.programs import Programs
+from distir.planning.configuration import Configuration
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
+from distir.planning.programs import Programs
 from distir.planning.requests import Requests, check_whole
 from distir.sharding.mesh import TIME_AXIS
 from distir.transforms.pipelines.division import DividedProgram

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from distir.errors import DistIRError
 from distir.planning.grid.evaluate import Outcome
-from distir.planning.grid.programs import Programs
+from distir.planning.programs import Programs
 
 _FORMAT = 2
 

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.planning.grid.configuration import Configuration
+from distir.planning.configuration import Configuration
 from distir.planning.grid.evaluate import Evaluator, Outcome
 from distir.solver.clock import Clock
 

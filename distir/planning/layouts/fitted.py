@@ -16,10 +16,10 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
-from distir.planning.grid.programs import trains
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.micro_batch_costs import Shares
+from distir.planning.programs import trains
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver import InfeasibleError
 from distir.solver.clock import Clock, TimeIsOver

@@ -21,7 +21,7 @@ from distir.passes.distribute import (
 )
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
-from distir.planning.grid.configuration import Configuration
+from distir.planning.configuration import Configuration
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits

@@ -18,7 +18,7 @@ from distir.lowering.calibration.communication_probes import communication_probe
 from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import described
-from distir.planning.grid.programs import replace_cluster
+from distir.planning.programs import replace_cluster
 from distir.program import entry_function
 from distir.sharding.mesh import meshes
 
