@@ -28,6 +28,7 @@ from onnx.defs import OpSchema
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     DenseIntOrFPElementsAttr,
+    StringAttr,
     TensorType,
     UnrankedTensorType,
     f32,
@@ -36,7 +37,9 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.dist import SCOPE
 from distir.dialects.onnx_shape_checks import check_shapes
+from distir.dialects.onnx_shapes import bare_type
 from distir.dialects.onnx_values import (
     OptionalType,
     SequenceType,
@@ -182,13 +185,7 @@ def _attribute(value: Any) -> Any:
 
 def _shown(types: Sequence[Attribute]) -> str:
     """The types as ONNX sees them, without layouts."""
-    return ", ".join(str(_bare(t)) for t in types)
-
-
-def _bare(type_: Attribute) -> Attribute:
-    if not isinstance(type_, TensorType):
-        return type_
-    return tensor_type(type_.get_shape(), type_.element_type)
+    return ", ".join(str(bare_type(t)) for t in types)
 
 
 def contradicts(declared: Attribute, inferred: Attribute) -> bool:
@@ -243,11 +240,13 @@ def check_types(op: OnnxOp) -> None:
         try:
             inferred = _reliable(op, operands, values)
         except VerifyException as error:
-            raise VerifyException(f"{op.name} {error}") from error
+            scope = op.attributes.get(SCOPE)
+            where = f" (in {scope.data})" if isinstance(scope, StringAttr) else ""
+            raise VerifyException(f"{op.name}{where} {error}") from error
     for index, (declared, type_) in enumerate(zip(results, inferred, strict=True)):
         if type_ is not None and contradicts(declared, type_):
             raise VerifyException(
-                f"{op.name}: result {index} is declared {_bare(declared)}, but operands of "
+                f"{op.name}: result {index} is declared {bare_type(declared)}, but operands of "
                 f"types ({_shown(operands)}) give {type_}"
             )
     if len(_right) >= _MAX_REMEMBERED:
@@ -314,7 +313,7 @@ def _check_schema_types(op: OnnxOp) -> None:
             as_float = kind.replace("tensor(double)", "tensor(float)")
             if kind not in formal.types and as_float not in formal.types:
                 raise VerifyException(
-                    f"{op.name}: {where} has type {_bare(value.type)}, expected "
+                    f"{op.name}: {where} has type {bare_type(value.type)}, expected "
                     f"{_choice(formal.types)}"
                 )
             if not formal.is_homogeneous or formal.type_str not in _variables(schema):
@@ -322,7 +321,7 @@ def _check_schema_types(op: OnnxOp) -> None:
             first, before = bound.setdefault(formal.type_str, (kind, where))
             if first != kind:
                 raise VerifyException(
-                    f"{op.name}: {where} has type {_bare(value.type)}, expected a {first} as "
+                    f"{op.name}: {where} has type {bare_type(value.type)}, expected a {first} as "
                     f"{before}"
                 )
 

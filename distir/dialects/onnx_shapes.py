@@ -16,6 +16,8 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.onnx_values import tensor_type
+
 if TYPE_CHECKING:
     from distir.dialects.onnx import OnnxOp
 
@@ -77,6 +79,7 @@ class Shapes:
 
     def __init__(self, op: OnnxOp, operand_types: Sequence[Attribute]):
         self.op = op
+        self.types = operand_types
         types = iter(operand_types)
         self.operands = [
             None if v is None else _shape(next(types)) for v in op.input_values
@@ -89,8 +92,8 @@ class Shapes:
 
     def fail(self, text: str) -> NoReturn:
         """Raises VerifyException."""
-        shown = ", ".join("none" if s is None else _shown(s) for s in self.operands)
-        raise VerifyException(f"cannot take operands of shapes ({shown}): {text}")
+        shown = ", ".join(str(bare_type(type_)) for type_ in self.types)
+        raise VerifyException(f"cannot take operands of types ({shown}): {text}")
 
     def require(self, holds: bool, text: str) -> None:
         """Raises VerifyException unless it holds."""
@@ -142,6 +145,13 @@ class Shapes:
 
 def _shown(shape: Sequence[int]) -> str:
     return f"[{', '.join('?' if n < 0 else str(n) for n in shape)}]"
+
+
+def bare_type(type_: Attribute) -> Attribute:
+    """A type as ONNX sees it, without its layout."""
+    if not isinstance(type_, TensorType):
+        return type_
+    return tensor_type(type_.get_shape(), type_.element_type)
 
 
 def _shape(type_: Attribute) -> Shape | None:

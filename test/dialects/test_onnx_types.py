@@ -23,7 +23,7 @@ ILL_TYPED = {
     "axis": (
         "%0 = onnx.Gather(%x, %i) {axis = 2 : i64} : "
         "(tensor<4x4xf32>, tensor<2xi64>) -> tensor<4x2xf32>",
-        "onnx.Gather cannot take operands of shapes ([4, 4], [2]): axis 2 is outside",
+        "onnx.Gather cannot take operands of types (tensor<4x4xf32>, tensor<2xi64>): axis 2 is outside",
     ),
     "axis-unchecked-by-onnx": (
         "%0 = onnx.GatherElements(%x, %j) {axis = 2 : i64} : "
