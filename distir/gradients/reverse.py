@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
-    FunctionType,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
@@ -41,8 +40,10 @@ from distir.program import (
     describe,
     erase_dead,
     functions,
+    replace_call,
     result_attributes,
     return_op,
+    set_results,
     text_attribute,
     unique_name,
 )
@@ -134,19 +135,10 @@ class ReverseMode:
             if not arguments:
                 continue
             pair = self.pair(op.callee.string_value(), arguments)
-            call = CallOp(
-                pair.forward.sym_name.data,
-                list(op.operands),
-                pair.forward.function_type.outputs.data,
-            )
-            call.attributes.update(op.attributes)
-            block.insert_op_before(call, op)
-            for old, new in zip(op.results, call.results, strict=False):
-                new.name_hint = old.name_hint
-                old.replace_all_uses_with(new)
             callee = self.functions[op.callee.string_value()]
+            outputs = pair.forward.function_type.outputs.data
+            call = replace_call(op, pair.forward.sym_name.data, op.operands, outputs)
             active |= self._active_results(call, callee)
-            block.erase_op(op)
             pairs[call] = pair
         return pairs
 
@@ -256,10 +248,7 @@ class ReverseMode:
             *returned.operands,
             *outputs[len(dict.fromkeys(returned.operands)) :],
         ]
-        block.erase_op(returned)
-        block.add_op(ReturnOp(*outputs))
-        forward.properties["function_type"] = _type(block, outputs)
-        forward.properties.pop("res_attrs", None)
+        set_results(forward, outputs)
         backward = self._backward_function(forward, body, saved, f"{name}_backward")
         order: list[tuple[str, int]] = [
             ("argument", i) for i in saved.arguments.values()
@@ -281,7 +270,7 @@ class ReverseMode:
         kept += [{} for _ in range(len(body.args) - len(kept))]
         function = FuncOp(
             name,
-            _type(body, last.operands),
+            (body.arg_types, last.operand_types),
             Region(body),
             "private",
             arg_attrs=ArrayAttr([DictionaryAttr(a) for a in kept]),
@@ -297,9 +286,3 @@ class ReverseMode:
 def _statistics(function: FuncOp) -> set[int]:
     """The results of a function that no gradient flows back from, by index."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}
-
-
-def _type(block: Block, results: Sequence[SSAValue]) -> FunctionType:
-    return FunctionType.from_lists(
-        [arg.type for arg in block.args], [v.type for v in results]
-    )
