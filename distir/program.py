@@ -117,6 +117,18 @@ def _calls(function: FuncOp) -> Iterator[CallOp]:
     return (op for op in function.body.block.ops if isinstance(op, CallOp))
 
 
+def replace_program(module: ModuleOp, other: ModuleOp) -> None:
+    """Puts everything that is in another module in the place of what is in this one."""
+    for op in list(module.body.block.ops):
+        op.detach()
+        op.drop_all_references()
+    for op in list(other.body.block.ops):
+        op.detach()
+        module.body.block.add_op(op)
+    module.attributes.clear()
+    module.attributes.update(other.attributes)
+
+
 def erase_unreachable(module: ModuleOp) -> None:
     """Removes the functions that the entry function does not reach."""
     kept = reachable_functions(module)
@@ -251,7 +263,7 @@ def set_results(
     """
     Rewriter.replace_op(return_op(function), ReturnOp(*values), [])
     function.update_function_type()
-    function.res_attrs = _dictionaries(attributes)
+    set_result_attributes(function, attributes)
 
 
 def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
@@ -275,6 +287,13 @@ def set_argument_attributes(
 ) -> None:
     """Replaces the attribute dictionaries of the arguments."""
     function.arg_attrs = _dictionaries(attributes)
+
+
+def set_result_attributes(
+    function: FuncOp, attributes: Sequence[dict[str, Attribute]]
+) -> None:
+    """Replaces the attribute dictionaries of the results."""
+    function.res_attrs = _dictionaries(attributes)
 
 
 def _dictionaries(

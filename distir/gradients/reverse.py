@@ -6,7 +6,7 @@ residuals that the backward needs, and `@f_backward` takes them with the gradien
 the results and gives the gradients of the arguments. Layers that are called many times
 stay one function each. Arguments of `@f` that the backward needs are passed to it
 again and constants are repeated in it. `activation-checkpoint` turns residuals into
-recomputation afterwards; for it the backward says what it takes (`FORWARD`, `SAVED`).
+recomputation afterwards; for it the backward says what it takes (`call_pairs`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     ModuleOp,
     StringAttr,
-    SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -28,6 +27,7 @@ from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
 from distir.doubts import reason
 from distir.errors import DistIRError
+from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
@@ -47,15 +47,6 @@ from distir.program import (
     text_attribute,
     unique_name,
 )
-
-FORWARD = "train.forward"
-"""On a backward function: the forward function that it belongs to."""
-
-SAVED = "train.saved"
-"""
-On a backward function: which of the forward's values its first arguments are, as
-`"argument 0"` or `"result 1"`; gradients of results follow.
-"""
 
 STATISTIC = "train.statistic"
 """On a result of a function: it is kept for later steps, and no loss depends on it."""
@@ -254,10 +245,7 @@ class ReverseMode:
             ("argument", i) for i in saved.arguments.values()
         ]
         order += [("result", outputs.index(value)) for value in saved.others]
-        backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
-        backward.attributes[SAVED] = ArrayAttr(
-            [StringAttr(f"{kind} {i}") for kind, i in order]
-        )
+        describe_backward(backward, forward, order)
         return Pair(forward, backward, order, results, reached)
 
     def _backward_function(

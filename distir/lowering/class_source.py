@@ -28,7 +28,6 @@ from distir.lowering.emitter import (
 )
 from distir.lowering.helper_modules import helper_modules
 from distir.lowering.identifiers import Names, comment, sanitized
-from distir.passes.project import MESH
 from distir.program import (
     KEPT,
     argument_attributes,
@@ -38,6 +37,7 @@ from distir.program import (
     scope_of,
     text_attribute,
 )
+from distir.transforms.projection import MESH
 
 _LISTED_ELEMENTS = 64
 """Constants with more elements than this are written as base64 text."""

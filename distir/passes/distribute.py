@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 from distir.dialects.device import MOST_DEVICES, ClusterOp, MeshOp
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
 from distir.errors import DistIRError
-from distir.passes.activation_checkpoint import POLICIES, ActivationCheckpointPass
+from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.options import DistIRPass
@@ -41,6 +41,7 @@ from distir.program import (
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of, shape_of
+from distir.transforms.checkpointing import POLICIES
 
 MESH = "mesh"
 SEARCH = "search"

@@ -11,7 +11,7 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
-from distir.program import reachable_functions
+from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.hoist import hoist_gathers
 from distir.transforms.overlap.place import place_functions
 from distir.transforms.overlap.sink import sink_reductions
@@ -80,7 +80,7 @@ class OverlapCommunicationPass(DistIRPass):
         if chosen is None:
             add_notes(op, ["overlap-communication: nothing gained; left as it is"])
             return
-        _replace(op, chosen)
+        replace_program(op, chosen)
         add_notes(
             op,
             [
@@ -89,14 +89,3 @@ class OverlapCommunicationPass(DistIRPass):
                 f"{max(after.peak_memory_bytes)} B instead of {limit} B"
             ],
         )
-
-
-def _replace(module: ModuleOp, other: ModuleOp) -> None:
-    """Gives the module the contents of the other."""
-    block = module.body.block
-    for old in list(block.ops):
-        old.detach()
-        old.erase(safe_erase=False)
-    for new in list(other.body.block.ops):
-        new.detach()
-        block.add_op(new)

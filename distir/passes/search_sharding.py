@@ -20,12 +20,13 @@ from distir.passes.distribute import (
     request_shards,
 )
 from distir.passes.options import DistIRPass
-from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import add_notes
-from distir.planning.layouts.fitted import FittedSearch, replace_program
+from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.search import LEVELS, SOLVERS, Limits
 from distir.planning.requests import axes_of, keep_whole
+from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.verification import verify_distribution
 from distir.solver.clock import SEARCHING, Clock
 
 _GAP = 1e-3
@@ -135,7 +136,7 @@ class SearchShardingPass(DistIRPass):
             plan = search.run(op)
         search.check(plan)
         replace_program(op, plan.module)
-        VerifyDistributionPass().apply(ctx, op)
+        verify_distribution(op)
         found = plan.found or (
             "the time was over before any layouts were found; arguments are split as was "
             "asked for, and nothing else is"

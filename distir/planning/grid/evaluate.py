@@ -15,21 +15,18 @@ from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import MESH, DistributePass
-from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
 from distir.passes.pipeline import PipelinePass
-from distir.passes.verify_distribution import (
-    DistributionVerifier,
-    VerifyDistributionPass,
-)
 from distir.planning.configuration import Configuration
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.programs import Programs
 from distir.planning.requests import Requests, check_whole
 from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.verification import DistributionVerifier, verify_distribution
+from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
+from distir.transforms.resharding import lower_reshards
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ def distribute_as(
     else:
         searched = SearchedLayouts(context, requests)
         searched.replay(module, configuration, outcome.layouts)
-        VerifyDistributionPass().apply(context, module)
+        verify_distribution(module)
     check_whole(module, requests.whole)
 
 
@@ -234,7 +231,7 @@ class Evaluator:
         if not self._fits_choice(configuration):
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
-            PartitionPass(lower=False).apply(self._context, module)
+            partition(module)
             self._chosen = _Chosen(configuration, module)
         assert self._chosen is not None
         if not configuration.is_pipelined or configuration.stages:
@@ -244,7 +241,7 @@ class Evaluator:
         pipeline = distribute.pipeline()
         division = self._chosen.division(pipeline, configuration.k)
         module = ModuleOp(pipeline.emit(division), division.module.attributes)
-        LowerReshardPass().apply(self._context, module)
+        lower_reshards(module)
         return module
 
     def _fits_choice(self, configuration: Configuration) -> bool:

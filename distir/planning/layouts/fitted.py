@@ -15,7 +15,6 @@ from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.distribute import DistributePass
-from distir.passes.partition import PartitionPass
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.micro_batch_costs import Shares
@@ -23,6 +22,7 @@ from distir.planning.programs import trains
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver import InfeasibleError
 from distir.solver.clock import Clock, TimeIsOver
+from distir.transforms.partitioning import partition
 
 _ROUNDS = 4
 """How often layouts are solved for at most, each time under another limit."""
@@ -201,7 +201,7 @@ class FittedSearch:
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()
-        PartitionPass(lower=self.finish is None).apply(self.context, module)
+        partition(module, lower=self.finish is None)
         if self.finish is not None:
             self.finish.complete(self.context, module)
         simulation = simulate(module, profiles=self.profiles)
@@ -223,15 +223,3 @@ class FittedSearch:
                 f"devices or stages, more micro-batches, or `activation-checkpoint` before "
                 f"the search"
             )
-
-
-def replace_program(module: ModuleOp, other: ModuleOp) -> None:
-    """Puts everything that is in another module in the place of what is in this one."""
-    for op in list(module.body.block.ops):
-        op.detach()
-        op.drop_all_references()
-    for op in list(other.body.block.ops):
-        op.detach()
-        module.body.block.add_op(op)
-    module.attributes.clear()
-    module.attributes.update(other.attributes)

@@ -20,7 +20,6 @@ from distir.passes.distribute import (
     request_shards,
 )
 from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
 from distir.planning.configuration import Configuration
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
@@ -28,6 +27,7 @@ from distir.planning.layouts.search import Limits
 from distir.planning.requests import Requests, axes_of, keep_whole
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
+from distir.transforms.partitioning import partition
 
 _GAP = 1e-3
 """How much dearer than the best the layouts may be: what `search-sharding` allows."""
@@ -94,7 +94,7 @@ class SearchedLayouts:
         if not c.is_pipelined:
             if known is not None:
                 apply_layouts(module, mesh, cluster, known)
-                PartitionPass().apply(self.context, module)
+                partition(module, lower=True)
                 return SearchedPlan(module, known)
             search = FittedSearch(
                 self.context, mesh, cluster, None, limits, profiles, clock
@@ -129,10 +129,10 @@ class SearchedLayouts:
         cluster, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, cluster, layouts)
         if configuration.is_pipelined:
-            PartitionPass(lower=False).apply(self.context, module)
+            partition(module)
             _finish(configuration).complete(self.context, module)
         else:
-            PartitionPass().apply(self.context, module)
+            partition(module, lower=True)
         if configuration.overlap:
             OverlapCommunicationPass().apply(self.context, module)
 

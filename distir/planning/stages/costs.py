@@ -15,10 +15,10 @@ from distir.dialects.dist import SCOPE
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
-from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.pipeline import PipelinePass
 from distir.program import entry_function, scope_of
 from distir.transforms.pipelines.structure import Structure
+from distir.transforms.resharding import lower_reshards
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class OpCosts:
             op.attributes[SCOPE] = StringAttr(f"op {i}")
         schedule = "gpipe" if structure.backward else "forward"
         PipelinePass(p=1, schedule=schedule).apply(ctx, copy)
-        LowerReshardPass().apply(ctx, copy)
+        lower_reshards(copy)
         run = simulate(copy).run
         known = {f"op {i}": op for i, op in enumerate(ops)}
         seconds = dict.fromkeys(ops, 0.0)

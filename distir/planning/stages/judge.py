@@ -11,11 +11,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.interpreters.simulator import Simulation, simulate
-from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.pipeline import PipelinePass
 from distir.planning.stages.candidates import StagesCandidate
 from distir.planning.stages.graph import StageGraph
 from distir.transforms.pipelines.stages import mark, take_marks
+from distir.transforms.resharding import lower_reshards
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Judge:
         copy = self.module.clone()
         take_marks(stages)
         self.pipeline.apply(self.ctx, copy)
-        LowerReshardPass().apply(self.ctx, copy)
+        lower_reshards(copy)
         return simulate(copy)
 
 

@@ -145,7 +145,6 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.device import ClusterOp
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
-    from distir.passes.activation_checkpoint import POLICIES
     from distir.pipelining.registry import SCHEDULES
     from distir.planning.grid import (
         Journal,
@@ -161,6 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import read_program
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.transforms.checkpointing import POLICIES
 
     clock = Clock(arguments.time_limit)
     for given, known, what in (
