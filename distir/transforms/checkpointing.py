@@ -12,11 +12,21 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.gradients.call_pairs import CallPair, describe_backward, saved_values
+from distir.errors import DistIRError
+from distir.gradients.call_pairs import (
+    CallPair,
+    call_pairs,
+    describe_backward,
+    renumber_saved,
+    saved_values,
+)
 from distir.program import (
     KEPT,
     argument_attributes,
     argument_roles,
+    drop_unused_results,
+    entry_function,
+    erase_unreachable,
     functions,
     replace_call,
     return_op,
@@ -27,6 +37,45 @@ from distir.sharding.rule import rule_for
 
 POLICIES = ("none", "full", "whole", "selective")
 """What a backward computes again; `activation-checkpoint` explains them."""
+
+
+def checkpoint(
+    module: ModuleOp, policy: str, every: int = 1, layers: Sequence[int] = ()
+) -> None:
+    """
+    Lets backwards recompute instead of keeping residuals, as `activation-checkpoint` says:
+    by a policy, for every n-th layer, or for some only. Raises DistIRError.
+    """
+    if policy not in POLICIES:
+        raise DistIRError(
+            f"activation-checkpoint: there is no policy {policy!r}; choose one "
+            f"of {', '.join(POLICIES)}"
+        )
+    if every < 1:
+        raise DistIRError("activation-checkpoint: `every` must be at least 1")
+    if policy == "none":
+        return
+    pairs = call_pairs(entry_function(module), functions(module))
+    if not pairs:
+        raise DistIRError(
+            "activation-checkpoint: the program calls no differentiated function; "
+            "run outline-repeats and differentiate first"
+        )
+    if layers and max(layers) >= len(pairs):
+        raise DistIRError(
+            f"activation-checkpoint: there is no layer {max(layers)}; the "
+            f"program has {len(pairs)}"
+        )
+    recomputing = Recomputing(module)
+    for i, pair in enumerate(pairs):
+        if i % every or (layers and i not in layers):
+            continue
+        drop = recomputing.dropped(pair, policy)
+        if drop:
+            recomputing.apply(pair, drop, policy)
+    erase_unreachable(module)
+    for name, kept in drop_unused_results(module).items():
+        renumber_saved(module, name, kept)
 
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:

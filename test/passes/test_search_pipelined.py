@@ -23,12 +23,13 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import DistributePass, add_mesh
+from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.annotations import read_notes
 from distir.planning.layouts.layout_graph import apply_layouts
 from distir.planning.layouts.search import search_sharding
+from distir.planning.meshes import add_mesh
 from distir.program import argument_names, entry_function
 
 

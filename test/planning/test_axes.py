@@ -15,8 +15,9 @@ from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
 from distir.passes import sharding_plan
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import DistributePass, add_mesh
+from distir.passes.distribute import DistributePass
 from distir.planning.axes import AxisPlanner
+from distir.planning.meshes import add_mesh
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions, updated_arguments
 from distir.sharding.choice import ArgumentKey, FunctionChoice, Placement, Signatures

@@ -14,18 +14,21 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.passes.distribute import MESH, DistributePass
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.pipeline import PipelinePass
+from distir.passes.distribute import DistributePass
+from distir.pipelining import PipelineOptions
 from distir.planning.configuration import Configuration
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
+from distir.planning.meshes import MESH
+from distir.planning.overlap import overlap_communication
 from distir.planning.programs import Programs
 from distir.planning.requests import Requests, check_whole
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS
 from distir.sharding.verification import DistributionVerifier, verify_distribution
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
+from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
 
 
@@ -131,7 +134,7 @@ def distribute_as(
     if outcome.layouts is None:
         distribute_pass(configuration, requests.shard).apply(context, module)
     else:
-        searched = SearchedLayouts(context, requests)
+        searched = SearchedLayouts(requests)
         searched.replay(module, configuration, outcome.layouts)
         verify_distribution(module)
     check_whole(module, requests.whole)
@@ -161,7 +164,7 @@ class Evaluator:
         self._programs: dict[int, ModuleOp] = {}
         self._chosen: _Chosen | None = None
         """What layouts were chosen for last."""
-        self._searched = SearchedLayouts(self._context, self._requests)
+        self._searched = SearchedLayouts(self._requests)
 
     def evaluate(
         self, configuration: Configuration, known: Outcome | None = None
@@ -221,7 +224,7 @@ class Evaluator:
         else:
             plan = SearchedPlan(self._from_grid(configuration))
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self._context, plan.module)
+            overlap_communication(plan.module)
             plan = replace(plan, simulation=None)
         check_whole(plan.module, self._requests.whole)
         return plan
@@ -236,11 +239,12 @@ class Evaluator:
         assert self._chosen is not None
         if not configuration.is_pipelined or configuration.stages:
             module = self._chosen.copy(configuration.k)
-            distribute.complete(self._context, module)
-            return module
-        pipeline = distribute.pipeline()
-        division = self._chosen.division(pipeline, configuration.k)
-        module = ModuleOp(pipeline.emit(division), division.module.attributes)
+            if configuration.is_pipelined:
+                make_pipeline_as_asked(module, distribute, distribute.stages)
+        else:
+            division = self._chosen.division(distribute, configuration.k)
+            ops = pipeline_ops(division, distribute)
+            module = ModuleOp(ops, division.module.attributes)
         lower_reshards(module)
         return module
 
@@ -300,12 +304,12 @@ class _Chosen:
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
-    def division(self, pipeline: PipelinePass, micro_batches: int) -> DividedProgram:
+    def division(self, pipeline: PipelineOptions, micro_batches: int) -> DividedProgram:
         """Its division for a pipeline with that many micro-batches."""
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
             return known.with_micro_batches(micro_batches)
-        division = pipeline.divide(self.copy(micro_batches))
+        division = divided(self.copy(micro_batches), pipeline, ())
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
         return division
