@@ -14,7 +14,7 @@
 // MESH:   error: the module has 0 meshes (none); it needs one to be distributed over
 // AXIS:   error: mesh @mesh has no axis 't' (axes: d)
 // UNEVEN: error: argument 'x'
-// TEXT:   error: cannot read the split 'x=d'; write NAME:DIM=AXIS or NAME:DIM=AXIS:RUN
+// TEXT:   error: cannot read the split 'x=d'
 
 device.cluster @box {
   device.kind @gpu on [0 to 4] {memory = 32000000000 : i64, memory_bandwidth = 9.0e11 : f64, peak_flops = {default = 1.5e13 : f64}, launch_latency = 5.0e-6 : f64}
