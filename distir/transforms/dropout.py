@@ -12,6 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.dropout import DropoutOp
@@ -19,7 +20,6 @@ from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.gradients.training_step import TrainingStep
-from distir.interpreters.types import constant_operand
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -59,7 +59,7 @@ def _mode(op: OnnxOp) -> bool | None:
     mode = op.input(2)
     if mode is None:
         return None
-    known = constant_operand(mode)
+    known = direct_constant(mode)
     if known is None:
         raise DistIRError(
             f"{describe(op)} is told at run time whether it is in training mode; export "
@@ -72,7 +72,7 @@ def _ratio(op: OnnxOp) -> float:
     ratio = op.input(1)
     if ratio is None:
         return DEFAULT_RATIO
-    known = constant_operand(ratio)
+    known = direct_constant(ratio)
     if known is None:
         raise DistIRError(
             f"{describe(op)} is told its ratio at run time; export the model with a "

@@ -24,7 +24,7 @@ from distir.transforms.repeats.op_sequence import (
     Repeat,
     Tokens,
     common_scope,
-    constant_of,
+    defining_constant,
 )
 from distir.transforms.repeats.tandem import find_tandem_repeat
 
@@ -56,7 +56,7 @@ class Outliner:
 
     def _constants(self) -> list[Operation]:
         found = (
-            constant_of(operand)
+            defining_constant(operand)
             for window in self.windows
             for op in window
             for operand in op.operands
@@ -73,7 +73,7 @@ class Outliner:
         slots: dict[tuple[SSAValue, ...], tuple[int, int]] = {}
         for position, ops in enumerate(zip(*self.windows, strict=True)):
             for index, operand in enumerate(ops[0].operands):
-                if operand.owner not in inside and constant_of(operand) is None:
+                if operand.owner not in inside and defining_constant(operand) is None:
                     values = tuple(op.operands[index] for op in ops)
                     slots.setdefault(values, (position, index))
         return slots
@@ -90,7 +90,7 @@ class Outliner:
             model, scope = ops[0], general_scope(ops)
             operands: list[SSAValue] = []
             for column, operand in enumerate(model.operands):
-                constant = constant_of(operand)
+                constant = defining_constant(operand)
                 if operand in inner:
                     operands.append(inner[operand])
                 elif constant is None:
