@@ -28,16 +28,24 @@ OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """The optimizer and its settings, with PyTorch's meanings."""
+    """
+    The optimizer and its settings.
 
-    name: str
-    learning_rate: float
-    momentum: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float | None
-    clip: float
+    - `optimizer`: `sgd`, `adam`, `adamw`; `none` gives the gradients themselves;
+    - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
+      PyTorch; `clip`: largest global norm of the gradients, 0 for none;
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
+      optimizer updates; else it updates them, and has its states, in their own type.
+    """
+
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float | None = None
+    clip: float = 0.0
     master_weights: bool = True
 
     @property
@@ -45,7 +53,7 @@ class OptimizerOptions:
         """The weight decay; PyTorch's default of the optimizer if none is given."""
         if self.weight_decay is not None:
             return self.weight_decay
-        return 0.01 if self.name == "adamw" else 0.0
+        return 0.01 if self.optimizer == "adamw" else 0.0
 
 
 Result = tuple[SSAValue, dict[str, Attribute]]
@@ -58,7 +66,7 @@ def add_updates(
 ) -> list[Result]:
     """Adds the update of each parameter; gives the step's further results."""
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
-    if options.name == "none":
+    if options.optimizer == "none":
         return [
             (gradient, {NAME: StringAttr(f"{names[parameter]}.gradient")})
             for parameter, gradient in gradients
@@ -70,7 +78,7 @@ def add_updates(
     # A program with dropout counts steps already.
     counter = next((arg for arg, name in names.items() if name == STEP), None)
     results: list[Result] = []
-    if counter is None and options.name != "sgd":
+    if counter is None and options.optimizer != "sgd":
         counter = step.argument(TensorType(i64, []), "state", STEP)
     if counter is not None:
         build = GradientBuilder(step.insert, None)
@@ -111,7 +119,7 @@ def _one_update(
     if narrow:
         source = step.argument(wide, "state", f"{name}.master")
     states: list[Result] = []
-    if options.name == "sgd":
+    if options.optimizer == "sgd":
         buffer = None
         if options.momentum > 0:
             buffer = step.argument(wide, "state", f"{name}.momentum")
@@ -129,7 +137,7 @@ def _one_update(
         new = op.new_parameter
     else:
         assert counter is not None
-        op = {"adam": AdamOp, "adamw": AdamWOp}[options.name](
+        op = {"adam": AdamOp, "adamw": AdamWOp}[options.optimizer](
             source,
             gradient,
             step.argument(wide, "state", f"{name}.exp_avg"),

@@ -30,6 +30,7 @@ _PASSES: dict[str, str] = {
     "search-sharding": "SearchShardingPass",
     "search-stages": "SearchStagesPass",
     "sequence-parallel": "SequenceParallelPass",
+    "store-dropout-masks": "StoreDropoutMasksPass",
     "tensor-parallel": "TensorParallelPass",
     "train-dropout": "TrainDropoutPass",
     "verify-distribution": "VerifyDistributionPass",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions
@@ -25,18 +23,6 @@ from distir.sharding.verification import verify_distribution
 from distir.solver.clock import SEARCHING, Clock
 
 _GAP = 1e-3
-
-_Name = TypeVar("_Name", bound=str)
-
-
-def one_of(kind: str, name: str, names: Sequence[_Name]) -> _Name:
-    """The name of that kind. Raises DistIRError."""
-    for known in names:
-        if known == name:
-            return known
-    raise DistIRError(
-        f"search-sharding: there is no {kind} {name!r}; choose one of {', '.join(names)}"
-    )
 
 
 @dataclass(frozen=True)
@@ -89,8 +75,8 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         clock = Clock(self.time_limit and SEARCHING * self.time_limit)
         check_sequential(op, self.name)
-        solver = one_of("solver", self.solver, SOLVERS)
-        level = one_of("level", self.level, LEVELS)
+        solver = one_of("solver", self.solver, SOLVERS, self.name)
+        level = one_of("level", self.level, LEVELS, self.name)
         cluster = cluster_in(op, self.cluster, self.name)
         if cluster is None:
             raise DistIRError(

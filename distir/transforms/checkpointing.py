@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import (
     CallPair,
     call_pairs,
@@ -46,11 +46,7 @@ def checkpoint(
     Lets backwards recompute instead of keeping residuals, as `activation-checkpoint` says:
     by a policy, for every n-th layer, or for some only. Raises DistIRError.
     """
-    if policy not in POLICIES:
-        raise DistIRError(
-            f"activation-checkpoint: there is no policy {policy!r}; choose one "
-            f"of {', '.join(POLICIES)}"
-        )
+    one_of("policy", policy, POLICIES, "activation-checkpoint")
     if every < 1:
         raise DistIRError("activation-checkpoint: `every` must be at least 1")
     if policy == "none":

@@ -143,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.device import ClusterOp
-    from distir.errors import DistIRError
+    from distir.errors import DistIRError, one_of
     from distir.hardware import load_cluster
     from distir.pipelining.registry import SCHEDULES
     from distir.planning.grid import (
@@ -163,15 +163,10 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.transforms.checkpointing import POLICIES
 
     clock = Clock(arguments.time_limit)
-    for given, known, what in (
-        (arguments.schedules, SCHEDULES, "pipeline schedule"),
-        (arguments.checkpoint or (), POLICIES, "checkpoint policy"),
-    ):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise DistIRError(
-                f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}"
-            )
+    for name in arguments.schedules:
+        one_of("pipeline schedule", name, SCHEDULES)
+    for name in arguments.checkpoint or ():
+        one_of("checkpoint policy", name, POLICIES)
     check_auto_arguments(arguments)
     for path in (arguments.json, arguments.plot, arguments.output):
         if path is not None and not path.parent.is_dir():
