@@ -27,6 +27,7 @@ from distir.dialects.dist import (
 from distir.errors import DistIRError
 from distir.passes.sharding_parts import Decomposer
 from distir.planning.annotations import requested_layout
+from distir.planning.axes import AxisPlanner
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -44,7 +45,6 @@ from distir.sharding.choice import (
     FREE,
     WHOLE,
     ArgumentKey,
-    AxisChooser,
     FunctionChoice,
     MicroBatchChooser,
     OpChoice,
@@ -113,7 +113,7 @@ class ShardingPlan:
 
     def solve(
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
-    ) -> tuple[AxisChooser, FunctionChoice]:
+    ) -> tuple[AxisPlanner, FunctionChoice]:
         """
         The cheapest choice for one axis given those before. With `free_parameters`,
         parameters without a request may be split as suits; `is_forward` says that this is
@@ -127,7 +127,7 @@ class ShardingPlan:
             # split (ZeRO), but they do not decide how the work is split.
             data = any(s == "activation" and p.kind == "split" for p, s in keys)
             stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
-            chooser = AxisChooser(
+            chooser = AxisPlanner(
                 functions(self.module),
                 self.entry.sym_name.data,
                 self.mesh,
@@ -138,7 +138,7 @@ class ShardingPlan:
                 signatures=self.signatures,
                 is_forward=is_forward,
             )
-            choice = chooser.solve(self.entry.sym_name.data, keys)[0]
+            choice = chooser.solve(self.entry.sym_name.data, keys)
             if Decomposer(self.ops, reachable(choice), self.mesh, axis).run():
                 return chooser, choice
 

@@ -121,7 +121,7 @@ class TensorParallelPass(DistIRPass):
     Chooses which parameters to split over `axis`, and how, and annotates them.
 
     Nothing here knows names or architectures: candidates come from the sharding rules,
-    the choice from `AxisChooser`. On a transformer it finds Megatron's scheme: columns
+    the choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns
     of the first and rows of the second matrix of each block, a fused QKV by heads
     through run lengths, and one all-reduce per block. What cannot be split evenly stays
     whole; a note in the module attribute `dist.notes` says so.

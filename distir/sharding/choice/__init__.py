@@ -25,7 +25,6 @@ from distir.sharding.choice.choices import (
     OpChoice,
     Source,
 )
-from distir.sharding.choice.chooser import AxisChooser
 from distir.sharding.choice.micro_batches import MicroBatchChooser
 from distir.sharding.choice.placement import (
     FREE,
@@ -40,7 +39,6 @@ __all__ = [
     "FREE",
     "WHOLE",
     "ArgumentKey",
-    "AxisChooser",
     "FunctionChoice",
     "MicroBatchChooser",
     "OpChoice",
