@@ -149,7 +149,9 @@ class OpStrategies:
                         Take.GATHERED if f.source == "activation" else t
                         for f, t in zip(operands, takes, strict=True)
                     ]
-                takes[i] = Take.AS_IS
+                # One that is there in other parts may be exchanged for these.
+                is_activation = facts.source == "activation"
+                takes[i] = Take.MOVED if is_activation else Take.AS_IS
                 yield split, tuple(takes)
         # A parameter that is prepared for its use is itself stored split for that.
         prepared = count == 1 and FREE in operands[0].possible
