@@ -12,8 +12,12 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.options import DistIRPass
-from distir.passes.sharding_plan import ShardingPlan, reachable
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
+from distir.planning.axes.choices import (
+    FunctionChoice,
+    OpChoice,
+)
+from distir.planning.axes.sharding_plan import ShardingPlan, reachable
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -27,16 +31,16 @@ from distir.program import (
     set_argument_attributes,
     updated_arguments,
 )
-from distir.sharding.choice import (
-    FunctionChoice,
-    OpChoice,
-    Signatures,
+from distir.sharding.layout import canonical, fits
+from distir.sharding.mesh import Mesh
+from distir.sharding.placement import (
     add_placement,
     placement_in,
 )
-from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rank_of, shape_of
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:

@@ -9,10 +9,18 @@ from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import add_mesh
-from distir.planning.axes import AxisPlanner
+from distir.planning.axes.axis import AxisPlanner
+from distir.planning.axes.choices import (
+    ArgumentKey,
+)
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions, updated_arguments
-from distir.sharding.choice import ArgumentKey, Placement, Signatures
+from distir.sharding.placement import (
+    Placement,
+)
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def gpt(layers: int, trains: bool) -> ModuleOp:

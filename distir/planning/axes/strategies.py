@@ -16,10 +16,10 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
+from distir.planning.axes.candidates import OpCandidates
+from distir.planning.axes.choices import Source
 from distir.planning.axes.policy import AxisPolicy
-from distir.sharding.choice.candidates import OpCandidates
-from distir.sharding.choice.choices import Source
-from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
+from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
 
 Split = tuple[int, int | None]
 """A factor of an op's rule, and the run length in which it is split."""

@@ -25,9 +25,21 @@ from distir.dialects.dist import (
     Shard,
 )
 from distir.errors import DistIRError
-from distir.passes.sharding_parts import Decomposer
 from distir.planning.annotations import requested_layout
-from distir.planning.axes import AxisPlanner
+from distir.planning.axes.axis import AxisPlanner
+from distir.planning.axes.candidates import (
+    OpLayouts,
+)
+from distir.planning.axes.choices import (
+    ArgumentKey,
+    FunctionChoice,
+    OpChoice,
+    Source,
+)
+from distir.planning.axes.decomposer import Decomposer
+from distir.planning.axes.micro_batches import (
+    MicroBatchChooser,
+)
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -41,27 +53,23 @@ from distir.program import (
     unique_name,
     updated_arguments,
 )
-from distir.sharding.choice import (
+from distir.sharding.layout import check_layout
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import (
     FREE,
     WHOLE,
-    ArgumentKey,
-    FunctionChoice,
-    MicroBatchChooser,
-    OpChoice,
-    OpLayouts,
     Placement,
-    Signatures,
-    Source,
     add_placement,
     placement_in,
 )
-from distir.sharding.layout import check_layout
-from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import (
     Dim,
     layout_for,
     rank_of,
     shape_of,
+)
+from distir.sharding.signatures import (
+    Signatures,
 )
 
 SOURCES: Mapping[str, Source] = {
