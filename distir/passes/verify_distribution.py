@@ -18,11 +18,13 @@ from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.program import argument_names, describe, entry_function, functions
-from distir.sharding.choice import Signatures
 from distir.sharding.layout import check_layout
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import infer
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def _shown(type_: Attribute) -> str:

@@ -163,7 +163,7 @@ class Evaluator:
 
     The layouts are chosen once for configurations that differ in nothing but the schedule
     and the number of micro-batches. They are the same for all numbers that are multiples of
-    the first: what a layout costs does not depend on them (`distir.sharding.choice.prices`),
+    the first: what a layout costs does not depend on them (`distir.sharding.prices`),
     and what the first one's divisions do not allow theirs do not either. Conversely
     `verify-distribution` says whether theirs allow what was chosen; if not, the
     configuration is distributed on its own. What is simulated is what `distribute` makes,

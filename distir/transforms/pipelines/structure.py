@@ -28,8 +28,10 @@ from distir.program import (
     return_op,
     updated_arguments,
 )
-from distir.sharding.choice import placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.sharding.placement import (
+    placement_in,
+)
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
