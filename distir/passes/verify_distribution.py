@@ -17,7 +17,13 @@ from distir.dialects.dist import Layout, layout_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.program import argument_names, describe, entry_function, functions
+from distir.program import (
+    argument_names,
+    check_links,
+    describe,
+    entry_function,
+    functions,
+)
 from distir.sharding.choice import Signatures
 from distir.sharding.layout import check_layout
 from distir.sharding.local import mesh_of_op
@@ -55,6 +61,7 @@ class DistributionVerifier:
         the first use of a value before it is defined.
         """
         check_dominance(self.module)
+        check_links(self.entry)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)
