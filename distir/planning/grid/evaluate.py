@@ -265,13 +265,11 @@ class Evaluator:
 
     def _fits_choice(self, configuration: Configuration) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
-        if self._chosen is None or not self._chosen.is_for(configuration):
-            return False
-        try:
-            self._chosen.verify(configuration.k)
-        except DistIRError:
-            return False
-        return True
+        return (
+            self._chosen is not None
+            and self._chosen.is_for(configuration)
+            and self._chosen.allows(configuration.k)
+        )
 
     def _program(self, batch: int) -> ModuleOp:
         if batch not in self._programs:
@@ -298,15 +296,18 @@ class _Chosen:
             first.k > 1 and configuration.k % first.k == 0
         )
 
-    def verify(self, micro_batches: int) -> None:
-        """Raises DistIRError if that many do not allow the layouts."""
+    def allows(self, micro_batches: int) -> bool:
+        """
+        Whether the program may have that many. Raises DistIRError for one that has layouts
+        which are wrong anyway.
+        """
         if self._verifier is None:
             self._verifier = DistributionVerifier(self._module)
             self._verifier.verify()
         mesh = self._verifier.meshes[MESH]
         if TIME_AXIS in mesh.sizes:
             mesh = mesh.with_size(TIME_AXIS, micro_batches)
-        self._verifier.verify_on({MESH: mesh})
+        return self._verifier.is_right_on({MESH: mesh})
 
     def copy(self, micro_batches: int) -> ModuleOp:
         """The program with that many micro-batches."""
