@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import DOUBT, FROZEN, NAME
+from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_values import numpy_dtype
 from distir.doubts import reason
 from distir.errors import DistIRError, listed, one_of
@@ -26,6 +26,7 @@ from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
 from distir.program import (
+    LOSS,
     argument_roles,
     erase_dead,
     erase_unreachable,
@@ -50,7 +51,7 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
-      named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
+      in that role, named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
       `weight_decay`: as in PyTorch; `clip`: largest global norm of the gradients, 0 for none.
     - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
       optimizer updates; else it updates them, and has its states, in their own type.
@@ -121,7 +122,7 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         found = [(p, gradients[p]) for p in parameters if p in gradients]
         check_no_doubt(step, [p for p, _ in found])
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
-            (loss, {NAME: StringAttr("loss")})
+            (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
         ]
         results += add_updates(step, found, self)
         step.finish([*results, *step.kept()])

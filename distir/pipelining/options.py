@@ -11,7 +11,7 @@ from distir.pipelining.csv_format import read_csv
 from distir.pipelining.registry import build_schedule
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScheduleOptions:
     """
     The order in which the ranks of a pipeline work.
@@ -58,7 +58,7 @@ SEARCH = "search"
 """In place of the stages of a pipeline: `search-stages` finds them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PipelineOptions(ScheduleOptions):
     """
     A pipeline, or the accumulation of gradients, for a program that is not divided yet.

@@ -12,6 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.dialects.dist import SCOPE
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import (
     CallPair,
@@ -186,7 +187,7 @@ class Recomputing:
                 copy.attributes[KEPT] = UnitAttr()
             assert first is not None
             body.insert_op_before(copy, first)
-            copies[_identity(copy)] = copy
+            copies.setdefault(_identity(copy), copy)
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
@@ -214,7 +215,7 @@ def _identity(op: Operation) -> object:
         op.name,
         tuple(op.operands),
         frozenset(op.properties.items()),
-        frozenset(op.attributes.items()),
+        frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
     )
 
 

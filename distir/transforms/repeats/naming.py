@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import NAME
+from distir.dialects.dist import NAME, OF
 from distir.program import name_hint, scope_of
 from distir.transforms.repeats.op_sequence import common_scope
 
@@ -77,7 +77,7 @@ def general_attributes(
     common = {
         key: attribute
         for key, attribute in first.items()
-        if all(d.get(key) == attribute for d in dictionaries)
+        if key != OF and all(d.get(key) == attribute for d in dictionaries)
     }
     names = [d.get(NAME) for d in dictionaries]
     texts = [name.data for name in names if isinstance(name, StringAttr)]
