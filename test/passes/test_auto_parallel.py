@@ -26,6 +26,7 @@ from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.explain import by_scope
 from distir.planning.auto.results import memory_binds, runner_up
 from distir.planning.auto.space import AutoSpace
+from distir.planning.configuration import SearchOptions
 from distir.planning.grid import (
     Configuration,
     Evaluator,
@@ -68,8 +69,8 @@ def distributed(module: ModuleOp, **options: object) -> ModuleOp:
     return module
 
 
-def search(module: ModuleOp, on: ClusterOp, **options: object) -> AutoSearch:
-    found = auto_search([module], on, jobs=1, **options)  # type: ignore[arg-type]
+def search(module: ModuleOp, on: ClusterOp) -> AutoSearch:
+    found = auto_search([module], on, SearchOptions(jobs=1))
     found.run()
     return found
 
@@ -273,9 +274,9 @@ def test_options_restrict_the_space() -> None:
     assert {c.schedule for c in reached if c.p > 1} == {"gpipe"}
     assert {c.axes for c in plans} == {"", "d=4", "d=2,t=2"}
     with pytest.raises(DistIRError, match="for training steps"):
-        auto_search([build_mlp(2, 8, 8)], machine(2), zero=(1,))
+        auto_search([build_mlp(2, 8, 8)], machine(2), SearchOptions(zero=(1,)))
     with pytest.raises(DistIRError, match="8 devices were asked for"):
-        auto_search([build_mlp(2, 8, 8)], machine(2), devices=8)
+        auto_search([build_mlp(2, 8, 8)], machine(2), SearchOptions(world_size=8))
 
 
 def test_searched_layouts_go_into_pipelines_and_onto_more_axes() -> None:
