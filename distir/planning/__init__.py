@@ -8,7 +8,9 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `grid`: the configurations of `search-grid`, evaluated on all cores;
 - `auto`: the controller behind `auto-parallel`, which asks the others;
 - `simulated_costs`, `micro_batch_costs`: what ops and changes of layout cost on a cluster;
-- `annotations`, `requests`: what users and passes ask for.
+- `overlap`: which communication runs while devices compute;
+- `annotations`, `requests`, `meshes`: what users and passes ask for;
+- `configuration`, `programs`: what searches choose from, and for which programs.
 
 The mathematics is in `distir.solver`.
 """

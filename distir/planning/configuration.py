@@ -10,7 +10,7 @@ from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
-"""Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
+"""Numbers of micro-batches that are tried where none are given (the DistIR paper, section 5)."""
 
 OVERLAP = {"off": False, "on": True}
 """Whether communication overlaps computation, as options name it."""
@@ -112,7 +112,7 @@ class Configuration:
 @dataclass(frozen=True)
 class Space:
     """
-    The grid of configurations (DistIR section 5).
+    The grid of configurations (the DistIR paper, section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
     - `devices`: d x t x p is exactly that many, unless `degrees` lists triples (d, t, p);

@@ -294,7 +294,8 @@ def test_searched_layouts_go_into_pipelines_and_onto_more_axes() -> None:
     assert replace(inside, p=4, axes="d=2") in near
     assert replace(inside, p=1, axes="d=4,t=2") in near
     assert replace(inside, schedule="zb-h1") in near
-    devices = {c.p * prod(size for _, size in axes_of(c.axes.split(","))) for c in near}
+    axes = {c: axes_of(c.axes.split(","), "test") for c in near}
+    devices = {c.p * prod(size for _, size in axes[c]) for c in near}
     assert devices == {8}
     limited = replace(space, micro_batches=(8,), schedules=("gpipe",))
     near = {c for c in limited.neighbours(pair) if c.p > 1}
