@@ -8,7 +8,7 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects import collective, dist
@@ -73,7 +73,10 @@ class ReshardLowering:
     def __init__(self, module: ModuleOp):
         self.known = meshes(module)
         # By the types before and after, which the module keeps: they come again and again.
-        self._steps: dict[tuple[int, int], list[ReshardStep]] = {}
+        # By the types' identities; they stay alive with the steps.
+        self._steps: dict[
+            tuple[int, int], tuple[Attribute, Attribute, list[ReshardStep]]
+        ] = {}
 
     def lower(self, op: dist.ReshardOp) -> None:
         """Replaces one of them. Raises DistIRError."""
@@ -93,10 +96,9 @@ class ReshardLowering:
             before, after = layout_of(type_), layout_of(op.result)
             if not isinstance(type_, TensorType) or before is None or after is None:
                 raise DistIRError(f"dist.reshard: {type_} has no layout to start from")
-            self._steps[key] = plan_between_meshes(
-                before, after, type_.get_shape(), self.known
-            )
-        return self._steps[key]
+            steps = plan_between_meshes(before, after, type_.get_shape(), self.known)
+            self._steps[key] = type_, op.result.type, steps
+        return self._steps[key][2]
 
 
 @dataclass(frozen=True)
