@@ -44,9 +44,12 @@ from distir.program import (
     functions,
     set_argument_attributes,
 )
-from distir.sharding.choice import WHOLE, placement_in
-from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.sharding.placement import (
+    WHOLE,
+    placement_in,
+)
+from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import reshard_bytes
 from distir.transforms.pipelines.over_time import without_time
 

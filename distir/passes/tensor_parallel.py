@@ -12,8 +12,12 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.options import DistIRPass
-from distir.passes.sharding_plan import ShardingPlan, reachable
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
+from distir.planning.axes.choices import (
+    FunctionChoice,
+    OpChoice,
+)
+from distir.planning.axes.sharding_plan import ShardingPlan, reachable
 from distir.program import (
     argument_attributes,
     describe,
@@ -27,16 +31,16 @@ from distir.program import (
     set_argument_attributes,
     updated_arguments,
 )
-from distir.sharding.choice import (
-    FunctionChoice,
-    OpChoice,
-    Signatures,
+from distir.sharding.layout import canonical, fits
+from distir.sharding.mesh import Mesh
+from distir.sharding.placement import (
     add_placement,
     placement_in,
 )
-from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rank_of, shape_of
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
@@ -109,7 +113,7 @@ class TensorParallelPass(DistIRPass):
     Chooses which parameters to split over `axis`, and how, and annotates them.
 
     Nothing here knows names or architectures: candidates come from the sharding rules,
-    the choice from `AxisChooser`. On a transformer it finds Megatron's scheme: columns
+    the choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns
     of the first and rows of the second matrix of each block, a fused QKV by heads
     through run lengths, and one all-reduce per block. What cannot be split evenly stays
     whole; a note in the module attribute `dist.notes` says so.

@@ -24,11 +24,11 @@ from distir.program import (
     entry_function,
     functions,
 )
-from distir.sharding.choice import Signatures
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import inference_of
+from distir.sharding.signatures import Signatures
 
 
 def _shown(type_: Attribute) -> str:

@@ -27,8 +27,10 @@ from distir.program import (
     functions,
     return_op,
 )
-from distir.sharding.choice import placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.sharding.placement import (
+    placement_in,
+)
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
