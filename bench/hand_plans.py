@@ -19,8 +19,8 @@ from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
-from distir.planning.configuration import Configuration
 from distir.planning.grid.bounds import Bounds
+from distir.planning.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS
 
 EXPERTS = "transformer.h.*.moe.experts.*.weight"
@@ -194,7 +194,7 @@ class HandPlans:
 
     def _simulated(self, plan: HandPlan) -> Judged:
         p = plan
-        kept = Configuration(self.batch, p.d, p.t, p.p, p.zero)
+        kept = GridPlan(self.batch, d=p.d, t=p.t, p=p.p, zero=p.zero)
         if not self.experts and not self.bounds.may_fit(kept):
             return Judged(plan)
         try:

@@ -13,7 +13,7 @@ from distir.passes.distribute import check_sequential
 from distir.passes.options import DistIRPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.results import emit, nothing_found
-from distir.planning.configuration import overlaps
+from distir.planning.plan import overlaps
 from distir.planning.requests import Requests
 
 

@@ -21,11 +21,11 @@ from distir.passes.distribute import (
 )
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
-from distir.planning.configuration import Configuration
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits
-from distir.planning.requests import Requests, axes_of, keep_whole
+from distir.planning.plan import LayoutPlan, Plan
+from distir.planning.requests import Requests, keep_whole
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
 
@@ -71,7 +71,7 @@ class SearchedLayouts:
     def search(
         self,
         module: ModuleOp,
-        configuration: Configuration,
+        configuration: LayoutPlan,
         profiles: Sequence[Profile] = (),
         known: ChosenLayouts | None = None,
     ) -> SearchedPlan:
@@ -120,7 +120,7 @@ class SearchedLayouts:
         return SearchedPlan(plan.module, plan.layouts, simulation=plan.simulation)
 
     def replay(
-        self, module: ModuleOp, configuration: Configuration, layouts: ChosenLayouts
+        self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
         Distributes with the layouts that `search` found, and overlaps communication if the
@@ -137,7 +137,7 @@ class SearchedLayouts:
             OverlapCommunicationPass().apply(self.context, module)
 
     def _prepare(
-        self, module: ModuleOp, configuration: Configuration
+        self, module: ModuleOp, configuration: LayoutPlan
     ) -> tuple[ClusterOp, Mesh]:
         """Everything up to the search of layouts."""
         cluster = cluster_in(module, "", _WHAT)
@@ -150,17 +150,18 @@ class SearchedLayouts:
                 f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
                 f"which is no axis of devices; remove the mesh"
             )
-        axes = axes_of(configuration.axes.split(","))
         time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []
         mesh = (
-            Mesh.of(own[0]) if own else add_mesh(module, [*time, *axes], cluster, _WHAT)
+            Mesh.of(own[0])
+            if own
+            else add_mesh(module, [*time, *configuration.axes], cluster, _WHAT)
         )
         request_shards(module, mesh, self.requests.shard)
         keep_whole(module, mesh, self.requests.whole)
         return cluster, mesh
 
 
-def _finish(configuration: Configuration) -> DistributePass:
+def _finish(configuration: Plan) -> DistributePass:
     """What makes the pipeline of a configuration."""
     c = configuration
     stages = (c.stages,) if c.stages else ()
