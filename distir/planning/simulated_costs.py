@@ -28,11 +28,11 @@ from distir.interpreters.simulator.engine.device_map import (
 from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.work import Work
-from distir.passes.lower_reshard import op_of_step
 from distir.sharding.layout import layout_problem, local_shape
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import Planner, ReshardStep
 from distir.sharding.rule import Rule, factor_shards, rule_for
+from distir.transforms.resharding import op_of_step
 
 
 class SimulatedPrices:

@@ -13,23 +13,23 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.passes.distribute import MESH, DistributePass
-from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
-from distir.passes.pipeline import PipelinePass
-from distir.passes.verify_distribution import (
-    DistributionVerifier,
-    VerifyDistributionPass,
-)
+from distir.passes.distribute import DistributePass
+from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
+from distir.planning.meshes import MESH
+from distir.planning.overlap import overlap_communication
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.programs import Programs
 from distir.planning.requests import Requests, check_whole
 from distir.planning.result import Impossible, Result, Simulated
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.verification import DistributionVerifier, verify_distribution
+from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
+from distir.transforms.pipelines.pipeline import divided, pipeline_ops
+from distir.transforms.resharding import lower_reshards
 
 
 def distribute_pass(
@@ -65,9 +65,9 @@ def distribute_as(
     if isinstance(plan, GridPlan):
         distribute_pass(plan, requests.shard).apply(context, module)
     elif isinstance(plan, LayoutPlan) and result.layouts is not None:
-        searched = SearchedLayouts(context, requests)
+        searched = SearchedLayouts(requests)
         searched.replay(module, plan, result.layouts)
-        VerifyDistributionPass().apply(context, module)
+        verify_distribution(module)
     check_whole(module, requests.whole)
 
 
@@ -95,7 +95,7 @@ class Evaluator:
         self._programs: dict[int, ModuleOp] = {}
         self._chosen: _Chosen | None = None
         """What layouts were chosen for last."""
-        self._searched = SearchedLayouts(self._context, self._requests)
+        self._searched = SearchedLayouts(self._requests)
 
     def evaluate(self, configuration: Plan, known: Simulated | None = None) -> Result:
         """
@@ -154,7 +154,7 @@ class Evaluator:
             assert isinstance(configuration, GridPlan)
             plan = SearchedPlan(self._from_grid(configuration))
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self._context, plan.module)
+            overlap_communication(plan.module)
             plan = replace(plan, simulation=None)
         check_whole(plan.module, self._requests.whole)
         return plan
@@ -164,17 +164,18 @@ class Evaluator:
         if not self._fits_choice(configuration):
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
-            PartitionPass(lower=False).apply(self._context, module)
+            partition(module)
             self._chosen = _Chosen(configuration, module)
         assert self._chosen is not None
         if not configuration.is_pipelined or configuration.stages:
             module = self._chosen.copy(configuration.k)
-            distribute.complete(self._context, module)
-            return module
-        pipeline = distribute.pipeline()
-        division = self._chosen.division(pipeline, configuration.k)
-        module = ModuleOp(pipeline.emit(division), division.module.attributes)
-        LowerReshardPass().apply(self._context, module)
+            if configuration.is_pipelined:
+                make_pipeline_as_asked(module, distribute, distribute.stages)
+        else:
+            division = self._chosen.division(distribute, configuration.k)
+            ops = pipeline_ops(division, distribute)
+            module = ModuleOp(ops, division.module.attributes)
+        lower_reshards(module)
         return module
 
     def _fits_choice(self, configuration: GridPlan) -> bool:
@@ -234,12 +235,12 @@ class _Chosen:
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
-    def division(self, pipeline: PipelinePass, micro_batches: int) -> DividedProgram:
+    def division(self, pipeline: PipelineOptions, micro_batches: int) -> DividedProgram:
         """Its division for a pipeline with that many micro-batches."""
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
             return known.with_micro_batches(micro_batches)
-        division = pipeline.divide(self.copy(micro_batches))
+        division = divided(self.copy(micro_batches), pipeline, ())
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
         return division

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.passes.activation_checkpoint import ActivationCheckpointPass
-from distir.passes.distribute import (
-    DistributePass,
-    add_mesh,
-    cluster_in,
-    request_shards,
-)
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
+from distir.pipelining import PipelineOptions
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits
+from distir.planning.meshes import add_mesh, cluster_in
+from distir.planning.overlap import overlap_communication
 from distir.planning.plan import LayoutPlan, Plan
-from distir.planning.requests import Requests, keep_whole
+from distir.planning.requests import Requests, keep_whole, request_shards
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
+from distir.transforms.checkpointing import checkpoint
+from distir.transforms.partitioning import partition
+from distir.transforms.resharding import lower_reshards
 
 _GAP = 1e-3
 """How much dearer than the best the layouts may be: what `search-sharding` allows."""
@@ -62,8 +59,7 @@ class SearchedLayouts:
     for all of them, and if a pipeline fits, that is all that there is to know.
     """
 
-    def __init__(self, context: Context, requests: Requests):
-        self.context = context
+    def __init__(self, requests: Requests):
         self.requests = requests
         # What the last layouts of pipelines were found for, and the annotated program.
         self._known: tuple[object, tuple[ModuleOp, ChosenLayouts]] | None = None
@@ -94,20 +90,16 @@ class SearchedLayouts:
         if not c.is_pipelined:
             if known is not None:
                 apply_layouts(module, mesh, cluster, known)
-                PartitionPass().apply(self.context, module)
+                partition(module, lower=True)
                 return SearchedPlan(module, known)
-            search = FittedSearch(
-                self.context, mesh, cluster, None, limits, profiles, clock
-            )
+            search = FittedSearch(mesh, cluster, None, limits, profiles, clock)
             plan = search.run(module)
             found = plan.found
             bound = 0.0
             if found and found.stages == 1 and not found.shared and not found.left:
                 bound = found.bound
             return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
-        search = FittedSearch(
-            self.context, mesh, cluster, _finish(c), limits, profiles, clock
-        )
+        search = FittedSearch(mesh, cluster, _pipeline(c), limits, profiles, clock)
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:
@@ -129,12 +121,14 @@ class SearchedLayouts:
         cluster, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, cluster, layouts)
         if configuration.is_pipelined:
-            PartitionPass(lower=False).apply(self.context, module)
-            _finish(configuration).complete(self.context, module)
+            partition(module)
+            pipeline = _pipeline(configuration)
+            make_pipeline_as_asked(module, pipeline, pipeline.stages)
+            lower_reshards(module)
         else:
-            PartitionPass().apply(self.context, module)
+            partition(module, lower=True)
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self.context, module)
+            overlap_communication(module)
 
     def _prepare(
         self, module: ModuleOp, configuration: LayoutPlan
@@ -143,7 +137,7 @@ class SearchedLayouts:
         cluster = cluster_in(module, "", _WHAT)
         if cluster is None:
             raise DistIRError(f"{_WHAT}: the module has no device.cluster; add one")
-        ActivationCheckpointPass(configuration.checkpoint).apply(self.context, module)
+        checkpoint(module, configuration.checkpoint)
         own = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
         if any(name == TIME_AXIS for op in own for name, _ in op.axes.data):
             raise DistIRError(
@@ -161,8 +155,8 @@ class SearchedLayouts:
         return cluster, mesh
 
 
-def _finish(configuration: Plan) -> DistributePass:
-    """What makes the pipeline of a configuration."""
+def _pipeline(configuration: Plan) -> PipelineOptions:
+    """The pipeline of a configuration."""
     c = configuration
     stages = (c.stages,) if c.stages else ()
-    return DistributePass(p=c.p, k=c.k, schedule=c.schedule, stages=stages)
+    return PipelineOptions(p=c.p, k=c.k, schedule=c.schedule, stages=stages)

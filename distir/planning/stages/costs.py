@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation
@@ -15,10 +14,11 @@ from distir.dialects.dist import SCOPE
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
-from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.pipeline import PipelinePass
+from distir.pipelining import ScheduleOptions
 from distir.program import entry_function, scope_of
+from distir.transforms.pipelines.pipeline import make_pipeline
 from distir.transforms.pipelines.structure import Structure
+from distir.transforms.resharding import lower_reshards
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OpCosts:
     hardware: Hardware
 
     @staticmethod
-    def of(ctx: Context, module: ModuleOp, structure: Structure) -> OpCosts:
+    def of(module: ModuleOp, structure: Structure) -> OpCosts:
         """
         The costs of a program that `structure` is of. A copy becomes a pipeline of one
         stage, whose steps are what the simulator will execute on several. Scopes, which
@@ -44,8 +44,8 @@ class OpCosts:
         for i, op in enumerate(entry_function(copy).body.block.ops):
             op.attributes[SCOPE] = StringAttr(f"op {i}")
         schedule = "gpipe" if structure.backward else "forward"
-        PipelinePass(p=1, schedule=schedule).apply(ctx, copy)
-        LowerReshardPass().apply(ctx, copy)
+        make_pipeline(copy, ScheduleOptions(schedule=schedule))
+        lower_reshards(copy)
         run = simulate(copy).run
         known = {f"op {i}": op for i, op in enumerate(ops)}
         seconds = dict.fromkeys(ops, 0.0)

@@ -143,9 +143,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.device import ClusterOp
-    from distir.errors import DistIRError
+    from distir.errors import DistIRError, one_of
     from distir.hardware import load_cluster
-    from distir.passes.activation_checkpoint import POLICIES
     from distir.pipelining.registry import SCHEDULES
     from distir.planning.grid import (
         Journal,
@@ -161,17 +160,13 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import read_program
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.transforms.checkpointing import POLICIES
 
     clock = Clock(arguments.time_limit)
-    for given, known, what in (
-        (arguments.schedules, SCHEDULES, "pipeline schedule"),
-        (arguments.checkpoint or (), POLICIES, "checkpoint policy"),
-    ):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise DistIRError(
-                f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}"
-            )
+    for name in arguments.schedules:
+        one_of("pipeline schedule", name, SCHEDULES)
+    for name in arguments.checkpoint or ():
+        one_of("checkpoint policy", name, POLICIES)
     check_auto_arguments(arguments)
     for path in (arguments.json, arguments.plot, arguments.output):
         if path is not None and not path.parent.is_dir():
