@@ -214,7 +214,7 @@ class DistributionVerifier:
                 )
 
     def compute(self, op: Operation) -> None:
-        signature = self._signatures.of(op, None)
+        signature = self._signatures.of(op)
         if signature not in self._checked:
             self._infer(op)
             self._checked[signature] = op

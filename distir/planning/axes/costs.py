@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from distir.planning.axes.candidates import OpCandidates
-from distir.planning.axes.strategies import Strategy
+from distir.planning.axes.candidates import AxisStrategy, OpCandidates
 from distir.sharding.placement import Placement
 from distir.sharding.prices import gather_price, move_price, reduce_price
 
@@ -22,7 +21,7 @@ PREFERENCE = 1e-6
 class CostModel(Protocol):
     """What the strategies of one mesh axis cost, in a unit of the model's own."""
 
-    def op(self, info: OpCandidates, strategy: Strategy) -> float:
+    def op(self, strategy: AxisStrategy) -> float:
         """Of an op under one of its strategies, on one device."""
         ...
 
@@ -55,16 +54,13 @@ class UnitCosts:
     def __init__(self, parts: int):
         self.parts = parts
 
-    def op(self, info: OpCandidates, strategy: Strategy) -> float:
+    def op(self, strategy: AxisStrategy) -> float:
         """Its work on one device, and what the parts of its decomposition send."""
-        key = (strategy.factor, strategy.run) if strategy.linear < 0 else (None, None)
-        candidate = info.candidate(*key)
-        assert candidate is not None
-        if strategy.linear >= 0:
+        if strategy.option.linear is not None:
             # Sums are reduced late.
-            return candidate.work * (1 - PREFERENCE)
+            return strategy.work * (1 - PREFERENCE)
         # Contiguous splits are simpler than others.
-        return candidate.work * (1 if strategy.run is None else 1 + PREFERENCE)
+        return strategy.work * (1 if strategy.option.run is None else 1 + PREFERENCE)
 
     def move(self, have: Placement, want: Placement, size: float) -> float:
         """Of the collective that does it."""

@@ -19,14 +19,14 @@ from distir.planning.layouts.parts import bytes_between_parts, seconds_of_parts
 from distir.planning.layouts.prices import Prices
 from distir.planning.layouts.runs import RunLengths
 from distir.planning.layouts.sharing import call_kinds, op_kinds
-from distir.planning.layouts.strategies import (
+from distir.planning.layouts.values import Values, restricted
+from distir.planning.strategies import (
     NOTHING,
     Option,
     Strategy,
     options,
     strategies,
 )
-from distir.planning.layouts.values import Values, restricted
 from distir.program import describe
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh

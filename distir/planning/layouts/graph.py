@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Layout
 from distir.planning.layouts.prices import Prices
-from distir.planning.layouts.strategies import Strategy
+from distir.planning.plans import FunctionPlan
+from distir.planning.strategies import Strategy
+from distir.program import return_op, updated_arguments
 from distir.solver import Problem
 from distir.solver.clock import Clock
 
@@ -182,3 +184,38 @@ class Graph:
             all_rows, all_columns = [rows[a] for a in have], [columns[b] for b in want]
             self._moves[key] = small[np.ix_(all_rows, all_columns)]
         return self._moves[key]
+
+
+def plan_of(entry: Body, chosen: Mapping[Node, Strategy]) -> FunctionPlan:
+    """The plan in which each node does what was chosen for it."""
+    plans: dict[Body, FunctionPlan] = {}
+
+    def layout(node: Node) -> Layout:
+        return chosen[node].results[0]
+
+    def plan(body: Body) -> FunctionPlan:
+        if body not in plans:
+            plans[body] = FunctionPlan(
+                body.function,
+                [layout(node) for node in body.arguments],
+                results(body),
+                {op: chosen[node] for op, node in body.ops.items()},
+                {call: plan(callee) for call, callee in body.calls.items()},
+                {
+                    value: layout(node)
+                    for value, node in body.kept.items()
+                    if isinstance(value, OpResult)
+                },
+            )
+        return plans[body]
+
+    def results(body: Body) -> list[Layout]:
+        if body is not entry:
+            return [chosen[port.node].results[port.result] for port in body.results]
+        updates = updated_arguments(entry.function)
+        return [
+            layout(entry.arguments[updates[i]] if i in updates else entry.sinks[i])
+            for i in range(len(return_op(entry.function).operands))
+        ]
+
+    return plan(entry)

@@ -12,23 +12,21 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.planning.annotate import annotate
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.layouts.annotate import annotate
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
     work_size,
 )
-from distir.planning.layouts.graph import (
-    Node,
-)
+from distir.planning.layouts.graph import Node, plan_of
 from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
-from distir.planning.layouts.strategies import (
-    Strategy,
-)
 from distir.planning.micro_batch_costs import MicroBatchPrices, Shares
 from distir.planning.simulated_costs import SimulatedPrices
+from distir.planning.strategies import (
+    Strategy,
+)
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.solver.clock import Clock
@@ -111,7 +109,7 @@ def apply_layouts(
         chosen = strategies_of(graph.builder, choice)
         before = Before(body, chosen, axes)
     assert body is not None
-    annotate(module, body, chosen)
+    annotate(module, plan_of(body, chosen))
 
 
 def strategies_of(

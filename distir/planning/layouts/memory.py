@@ -28,7 +28,7 @@ from distir.planning.layouts.lifetimes import (
     What,
     Workspace,
 )
-from distir.planning.layouts.strategies import Strategy
+from distir.planning.strategies import Strategy
 from distir.solver import Problem
 from distir.solver.problem import Memory
 

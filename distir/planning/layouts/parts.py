@@ -6,12 +6,12 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout
 from distir.planning.layouts.prices import Prices
-from distir.planning.layouts.strategies import Part, Strategy
+from distir.planning.strategies import Strategy
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
 
 
-def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Part]]:
+def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Strategy]]:
     ops = decompose(op)
     assert ops is not None
     return list(zip(ops, strategy.parts, strict=True))
@@ -28,7 +28,7 @@ def seconds_of_parts(op: Operation, strategy: Strategy, prices: Prices) -> float
                 seconds += prices.reshard(value.type, before, layout)
                 made[value] = layout  # for the ops behind it, too
         made |= zip(part.results, layouts.results, strict=True)
-        seconds += prices.op(part, rule_for(part), *layouts)
+        seconds += prices.op(part, rule_for(part), layouts.operands, layouts.results)
     return seconds
 
 

@@ -20,7 +20,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.sharding.decompose import decompose, layouts_of_parts
+from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import (
@@ -51,25 +51,58 @@ class Option(NamedTuple):
 NOTHING = Option()
 
 
-class Part(NamedTuple):
-    """One op of a decomposition, with the layouts of its operands and results."""
-
-    operands: tuple[Layout, ...]
-    results: tuple[Layout, ...]
-
-
 @dataclass(frozen=True)
 class Strategy:
     """
     The layouts in which an op takes its operands and gives its results; `options` says
-    what each axis does, `parts` what the ops of its decomposition do (none: the op stays
-    itself).
+    what each axis does, in the mesh's order, `parts` what the ops of its decomposition do
+    (none: the op stays itself).
     """
 
     options: tuple[Option, ...]
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Strategy, ...] = ()
+
+    @staticmethod
+    def whole(op: Operation, mesh: Mesh) -> Strategy:
+        """Nothing is split."""
+        layout = Layout(mesh.name)
+        return Strategy((), (layout,) * len(op.operands), (layout,) * len(op.results))
+
+    @staticmethod
+    def of_parts(
+        layouts: Iterable[PartLayouts], axes: Sequence[str]
+    ) -> tuple[Strategy, ...]:
+        """
+        The strategies of the ops of a decomposition that work in these layouts; `axes` are
+        those of which their options speak.
+        """
+        return tuple(
+            Strategy(_options(own.assignment, axes), own.operands, own.results)
+            for own in layouts
+        )
+
+    def assignment(self, mesh: Mesh) -> dict[int, tuple[Shard, ...]]:
+        """How each factor of the op's rule is split, by the first of the mesh's axes."""
+        found: dict[int, tuple[Shard, ...]] = {}
+        for (axis, _), option in zip(mesh.axes, self.options, strict=False):
+            if option.factor is not None:
+                before = found.get(option.factor, ())
+                found[option.factor] = (*before, Shard(axis, option.run))
+        return found
+
+
+def _options(
+    assignment: Mapping[int, tuple[Shard, ...]], axes: Sequence[str]
+) -> tuple[Option, ...]:
+    """What each axis does where the factors of a rule are split like that."""
+    found = {
+        shard.axis: Option(factor, shard.run)
+        for factor, shards in assignment.items()
+        for shard in shards
+    }
+    return tuple(found.get(axis, NOTHING) for axis in axes)
 
 
 def options(
@@ -181,7 +214,7 @@ def _decomposed(
         layouts = layouts_of_parts(op, ops, operands, mesh)
     except DistIRError:
         return
-    parts = tuple(Part(own.operands, own.results) for own in layouts)
+    parts = Strategy.of_parts(layouts, ())
     yield Strategy(given, tuple(operands), parts[-1].results, parts)
     (partial, *_), start = parts[0].results, parts[0]
     if last.name != "onnx.Add" or last.operands[0] is not first.results[0]:
@@ -193,8 +226,8 @@ def _decomposed(
         # What prepares the addend does so on the whole of it.
         if addend is None or (middle and addend != whole):
             continue
-        between = [Part((whole,) * len(o.operands), (whole,)) for o in middle]
-        parts = (start, *between, Part((reduced, addend), (reduced,)))
+        between = [Strategy.whole(o, mesh) for o in middle]
+        parts = (start, *between, Strategy((), (reduced, addend), (reduced,)))
         yield Strategy(given, (*operands[:count], addend), (reduced,), parts)
 
 
