@@ -191,16 +191,13 @@ class _Partitioner:
         mesh = self.known[before.mesh]
         time, later = placement_in(before, TIME_AXIS), placement_in(after, TIME_AXIS)
         together = time not in (WHOLE, later)
-        try:
-            moved = reshard_bytes(
-                without_time(before),
-                without_time(after),
-                type_.get_shape(),
-                mesh,
-                bytes_per_element(type_.element_type),
-            )
-        except DistIRError:
-            return float("inf")
+        moved = reshard_bytes(
+            without_time(before),
+            without_time(after),
+            type_.get_shape(),
+            mesh,
+            bytes_per_element(type_.element_type),
+        )
         return moved + (local_bytes(source, after, mesh) if together else 0.0)
 
 

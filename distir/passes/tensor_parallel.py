@@ -18,13 +18,13 @@ from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.plans import with_callees
 from distir.program import (
     argument_attributes,
-    argument_names,
-    argument_roles,
     describe,
     drop_unused_results,
     entry_function,
     erase_dead,
     erase_unreachable,
+    forward_results,
+    parameters_of_states,
     return_op,
     set_argument_attributes,
     updated_arguments,
@@ -71,13 +71,13 @@ def forward_part(module: ModuleOp) -> ModuleOp:
     how the backward and the update are split. Other programs stay as they are.
     """
     function = entry_function(module)
-    if not updated_arguments(function):
-        return module
     returned = return_op(function)
-    loss = returned.operands[0]
-    Rewriter.replace_op(returned, ReturnOp(loss))
+    outputs = [returned.operands[i] for i in forward_results(function)]
+    if not updated_arguments(function) or not outputs:
+        return module
+    Rewriter.replace_op(returned, ReturnOp(*outputs))
     function.properties["function_type"] = FunctionType.from_lists(
-        function.function_type.inputs.data, [loss.type]
+        function.function_type.inputs.data, [value.type for value in outputs]
     )
     function.properties.pop("res_attrs", None)
     erase_dead(function.body.block)
@@ -90,28 +90,16 @@ def _split_states_like_parameters(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
     """Optimizer states are laid out like the parameter that they belong to."""
-    names, roles = argument_names(function), argument_roles(function)
     inputs = function.function_type.inputs.data
-    parameters = {
-        name: i
-        for i, name in enumerate(names)
-        if roles[i] == "parameter" and LAYOUT in attributes[i]
-    }
-    for j, state in enumerate(names):
-        if roles[j] != "state":
+    for j, i in parameters_of_states(function).items():
+        if LAYOUT not in attributes[i] or shape_of(inputs[j]) != shape_of(inputs[i]):
             continue
-        # A parameter's name may hold dots itself.
-        parts = state.split(".")
-        for count in range(1, len(parts)):
-            i = parameters.get(".".join(parts[:count]))
-            if i is None or shape_of(inputs[j]) != shape_of(inputs[i]):
-                continue
-            before = requested_layout(attributes[j]) or Layout(mesh.name)
-            like = requested_layout(attributes[i]) or before
-            placement = placement_in(like, axis)
-            after = add_placement(before, axis, placement, rank_of(inputs[j]))
-            if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
-                attributes[j][LAYOUT] = LayoutAttr(after)
+        before = requested_layout(attributes[j]) or Layout(mesh.name)
+        like = requested_layout(attributes[i]) or before
+        placement = placement_in(like, axis)
+        after = add_placement(before, axis, placement, rank_of(inputs[j]))
+        if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
+            attributes[j][LAYOUT] = LayoutAttr(after)
 
 
 @dataclass(frozen=True)

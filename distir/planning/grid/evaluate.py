@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -71,11 +71,27 @@ class Outcome:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Outcome:
         """The outcome that `to_json` gave. Raises KeyError and TypeError for others."""
-        names = Configuration.__dataclass_fields__
-        others = ("configuration", "layouts")
-        own = [n for n in Outcome.__dataclass_fields__ if n not in others]
-        configuration = Configuration(**{name: data[name] for name in names})
-        return Outcome(configuration, **{name: data[name] for name in own})
+        outcome = Outcome(Configuration(batch=0))
+        return replace(
+            _read(outcome, data, "configuration", "layouts"),
+            configuration=_read(outcome.configuration, data),
+        )
+
+
+_Fields = TypeVar("_Fields", Configuration, Outcome)
+
+
+def _read(like: _Fields, data: dict[str, Any], *others: str) -> _Fields:
+    """The same with the fields that JSON data holds, each of the type that it has there."""
+    values: dict[str, Any] = {}
+    for field in fields(like):
+        if field.name in others:
+            continue
+        value, kind = data[field.name], type(getattr(like, field.name))
+        if type(value) is not kind and (kind, type(value)) != (float, int):
+            raise TypeError(f"{field.name} is {value!r}")
+        values[field.name] = kind(value)
+    return replace(like, **values)
 
 
 def reusable(outcome: Outcome, configuration: Configuration) -> bool:
@@ -249,13 +265,11 @@ class Evaluator:
 
     def _fits_choice(self, configuration: Configuration) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
-        if self._chosen is None or not self._chosen.is_for(configuration):
-            return False
-        try:
-            self._chosen.verify(configuration.k)
-        except DistIRError:
-            return False
-        return True
+        return (
+            self._chosen is not None
+            and self._chosen.is_for(configuration)
+            and self._chosen.allows(configuration.k)
+        )
 
     def _program(self, batch: int) -> ModuleOp:
         if batch not in self._programs:
@@ -282,15 +296,18 @@ class _Chosen:
             first.k > 1 and configuration.k % first.k == 0
         )
 
-    def verify(self, micro_batches: int) -> None:
-        """Raises DistIRError if that many do not allow the layouts."""
+    def allows(self, micro_batches: int) -> bool:
+        """
+        Whether the program may have that many. Raises DistIRError for one that has layouts
+        which are wrong anyway.
+        """
         if self._verifier is None:
             self._verifier = DistributionVerifier(self._module)
             self._verifier.verify()
         mesh = self._verifier.meshes[MESH]
         if TIME_AXIS in mesh.sizes:
             mesh = mesh.with_size(TIME_AXIS, micro_batches)
-        self._verifier.verify_on({MESH: mesh})
+        return self._verifier.is_right_on({MESH: mesh})
 
     def copy(self, micro_batches: int) -> ModuleOp:
         """The program with that many micro-batches."""

@@ -23,10 +23,9 @@ from distir.program import (
     describe,
     entry_function,
     erase_dead,
+    forward_results,
     functions,
-    result_names,
     return_op,
-    updated_arguments,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import (
@@ -100,14 +99,8 @@ class Structure:
                 check_time_first(result, describe(op))
 
     def _needed_forward(self) -> set[Operation]:
-        updates = updated_arguments(self.function)
-        names = result_names(self.function)
-        outputs = [
-            value
-            for i, value in enumerate(return_op(self.function).operands)
-            if i not in updates and not names[i].endswith(".gradient")
-        ]
-        return ancestors(outputs)
+        returned = return_op(self.function).operands
+        return ancestors([returned[i] for i in forward_results(self.function)])
 
 
 def _gathered(
