@@ -19,14 +19,13 @@ from typing import NamedTuple
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
-from distir.errors import DistIRError
 from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
-from distir.sharding.layout import canonical, check_layout
+from distir.sharding.layout import canonical, layout_problem
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import (
     Rule,
     dim_shards,
-    infer,
+    inference_of,
     layout_for,
     rule_for,
     shape_of,
@@ -161,13 +160,13 @@ def _combined(
     if not rule.decomposed.isdisjoint(assignment):
         yield from _decomposed(op, mesh, given, operands)
         return
-    try:
-        results = infer(rule, operands, mesh).results
-        for result, layout in zip(op.results, results, strict=True):
-            check_layout(shape_of(result.type), layout, mesh, op.name)
-    except DistIRError:
+    found = inference_of(rule, operands, mesh)
+    if isinstance(found, str) or any(
+        layout_problem(shape_of(result.type), layout, mesh)
+        for result, layout in zip(op.results, found.results, strict=True)
+    ):
         return
-    yield Strategy(given, operands, results)
+    yield Strategy(given, operands, found.results)
 
 
 def _divides(
@@ -189,10 +188,8 @@ def _layouts(
     found: list[Layout] = []
     for value, dims, sums in zip(op.operands, rule.operands, partial, strict=True):
         layout = layout_for(dims, rule, assignment, mesh, sums)
-        try:
-            layout = canonical(shape_of(value.type), layout, mesh)
-            check_layout(shape_of(value.type), layout, mesh, op.name)
-        except DistIRError:
+        layout = canonical(shape_of(value.type), layout, mesh)
+        if layout_problem(shape_of(value.type), layout, mesh):
             return None
         found.append(layout)
     return tuple(found)
@@ -210,9 +207,8 @@ def _decomposed(
     if ops is None:
         return
     first, *middle, last = ops
-    try:
-        layouts = layouts_of_parts(op, ops, operands, mesh)
-    except DistIRError:
+    layouts = layouts_of_parts(op, ops, operands, mesh)
+    if layouts is None:
         return
     parts = Strategy.of_parts(layouts, ())
     yield Strategy(given, tuple(operands), parts[-1].results, parts)
@@ -240,11 +236,8 @@ def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[La
     for dim in range(len(shape)):
         shards = (*reduced.dim(dim), Shard(axis))
         split = reduced.with_dim(dim, shards, len(shape))
-        try:
-            check_layout(shape, split, mesh, "")
-        except DistIRError:
-            continue
-        yield split
+        if not layout_problem(shape, split, mesh):
+            yield split
 
 
 def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
@@ -254,11 +247,8 @@ def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
         dim[0]: reduced.dim(d) for d, dim in enumerate(rule.operands[0]) if dim
     }
     addend = layout_for(rule.operands[1], rule, assignment, mesh)
-    try:
-        inferred = infer(rule, (reduced, addend), mesh).results[0]
-    except DistIRError:
-        return None
-    return addend if inferred == reduced else None
+    found = inference_of(rule, (reduced, addend), mesh)
+    return None if isinstance(found, str) or found.results != (reduced,) else addend
 
 
 def split_of(

@@ -29,7 +29,7 @@ from distir.planning.layouts.builder import (
 )
 from distir.planning.layouts.graph import Body, plan_of
 from distir.planning.layouts.search import search_sharding
-from distir.planning.simulated_costs import SimulatedPrices
+from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
     Option,
 )
@@ -75,7 +75,7 @@ def distributed(module: ModuleOp) -> ModuleOp:
 
 def built(module: ModuleOp, mesh: Mesh, on: ClusterOp) -> tuple[GraphBuilder, Body]:
     """The graph, anew for every choice that is tried."""
-    prices = SimulatedPrices(mesh, on)
+    prices = SimulatedCosts(mesh, on)
     builder = GraphBuilder(reachable_functions(module), mesh, prices, {}, share=False)
     return builder, builder.build(len(mesh.axes))
 

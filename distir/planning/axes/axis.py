@@ -10,11 +10,11 @@ from xdsl.ir import Operation, SSAValue
 from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan
 from distir.planning.axes.builder import ProgramGraph
 from distir.planning.axes.candidates import OpCandidates
-from distir.planning.axes.costs import UnitCosts
 from distir.planning.axes.graph import Body, Node, Port, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reach import Reach
 from distir.planning.strategies import Strategy
+from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import WHOLE, Placement
 from distir.sharding.signatures import Signatures

@@ -10,7 +10,6 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.candidates import Take
-from distir.planning.axes.costs import PREFERENCE, CostModel
 from distir.planning.axes.graph import (
     ArgumentFacts,
     Body,
@@ -25,6 +24,7 @@ from distir.planning.axes.graph import (
 from distir.planning.axes.moves import Moves
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.sharing import value_kinds
+from distir.planning.unit_costs import PREFERENCE, UnitCosts
 from distir.sharding.placement import FREE, WHOLE, Placement
 
 
@@ -38,7 +38,7 @@ class ProgramGraph:
     """
 
     def __init__(
-        self, policy: AxisPolicy, costs: CostModel, updates: Mapping[int, int]
+        self, policy: AxisPolicy, costs: UnitCosts, updates: Mapping[int, int]
     ):
         self.policy = policy
         self.costs = costs

@@ -164,11 +164,15 @@ class OpCandidates:
             return inf
         try:
             found = layouts_of_parts(self.op, parts, layouts, self.mesh)
-            return sum(
-                reduce_price(local_bytes(value, layout, self.mesh), self.parts)
-                for part, own in zip(parts, found, strict=True)
-                for value, layout in zip(part.results, own.results, strict=True)
-                if self.axis in layout.partial_axes
+            return (
+                inf
+                if found is None
+                else sum(
+                    reduce_price(local_bytes(value, layout, self.mesh), self.parts)
+                    for part, own in zip(parts, found, strict=True)
+                    for value, layout in zip(part.results, own.results, strict=True)
+                    if self.axis in layout.partial_axes
+                )
             )
         finally:
             discard(parts)

@@ -202,6 +202,7 @@ class ShardingPlan:
         parts = parts_of(op)
         try:
             found = layouts_of_parts(op, parts, strategy.operands, self.mesh)
+            assert found is not None  # what costs infinitely much is not chosen
             axes = [axis for axis, _ in self.mesh.axes[: len(strategy.options)]]
             return Strategy.of_parts(found, axes)
         finally:

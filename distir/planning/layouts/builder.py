@@ -11,12 +11,11 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
-from distir.errors import DistIRError
+from distir.planning.costs import CostModel
 from distir.planning.layouts.graph import Body, Graph, Node, Port, Use
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
 from distir.planning.layouts.parts import bytes_between_parts, seconds_of_parts
-from distir.planning.layouts.prices import Prices
 from distir.planning.layouts.runs import RunLengths
 from distir.planning.layouts.sharing import call_kinds, op_kinds
 from distir.planning.layouts.values import Values, restricted
@@ -28,7 +27,7 @@ from distir.planning.strategies import (
     strategies,
 )
 from distir.program import describe
-from distir.sharding.layout import check_layout
+from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.solver.clock import Clock
@@ -60,7 +59,7 @@ class GraphBuilder:
         self,
         reachable: Sequence[FuncOp],
         mesh: Mesh,
-        prices: Prices,
+        prices: CostModel,
         requests: Mapping[int, Layout],
         *,
         share: bool,
@@ -227,11 +226,8 @@ class GraphBuilder:
             for axis, dim in zip(free, dims, strict=True):
                 if dim >= 0:
                     layout = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), rank)
-            try:
-                check_layout(shape, layout, self.mesh, describe(op))
-            except DistIRError:
-                continue
-            found.append(Strategy((), (layout,), (layout,)))
+            if not layout_problem(shape, layout, self.mesh):
+                found.append(Strategy((), (layout,), (layout,)))
         if not found:
             check_layout(shape, base, self.mesh, describe(op))
         return found

@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.planning.layouts.prices import Prices
+from distir.planning.costs import CostModel
 from distir.planning.plans import FunctionPlan
 from distir.planning.strategies import Strategy
 from distir.program import return_op, updated_arguments
@@ -105,7 +105,7 @@ class Graph:
     - `clock`: when it stops, TimeIsOver is raised.
     """
 
-    def __init__(self, prices: Prices, clock: Clock | None = None):
+    def __init__(self, prices: CostModel, clock: Clock | None = None):
         self.prices = prices
         self.clock = clock or Clock()
         self.nodes: dict[Node, int] = {}

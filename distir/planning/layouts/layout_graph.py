@@ -22,8 +22,8 @@ from distir.planning.layouts.builder import (
 )
 from distir.planning.layouts.graph import Node, plan_of
 from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
-from distir.planning.micro_batch_costs import MicroBatchPrices, Shares
-from distir.planning.simulated_costs import SimulatedPrices
+from distir.planning.micro_batch_costs import MicroBatchCosts, Shares
+from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
     Strategy,
 )
@@ -77,9 +77,9 @@ class LayoutGraph:
         plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
         if has_time(mesh):
             first = before_devices(plan)
-            prices = MicroBatchPrices(mesh, cluster, shares, profiles)
+            prices = MicroBatchCosts(mesh, cluster, shares, profiles)
         else:
-            prices = SimulatedPrices(mesh, cluster, profiles)
+            prices = SimulatedCosts(mesh, cluster, profiles)
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS

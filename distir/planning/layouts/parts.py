@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.planning.layouts.prices import Prices
+from distir.planning.costs import CostModel
 from distir.planning.strategies import Strategy
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
@@ -17,7 +17,7 @@ def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Strategy]
     return list(zip(ops, strategy.parts, strict=True))
 
 
-def seconds_of_parts(op: Operation, strategy: Strategy, prices: Prices) -> float:
+def seconds_of_parts(op: Operation, strategy: Strategy, prices: CostModel) -> float:
     """Of the ops of the decomposition, and of bringing together what they leave partial."""
     seconds = 0.0
     made: dict[SSAValue, Layout] = {}
@@ -32,7 +32,7 @@ def seconds_of_parts(op: Operation, strategy: Strategy, prices: Prices) -> float
     return seconds
 
 
-def bytes_between_parts(op: Operation, strategy: Strategy, prices: Prices) -> int:
+def bytes_between_parts(op: Operation, strategy: Strategy, prices: CostModel) -> int:
     """Of what the ops of the decomposition hand to each other."""
     return sum(
         prices.bytes(result.type, layout)
