@@ -27,7 +27,10 @@ from distir.planning.layouts import (
 from distir.planning.layouts.builder import (
     GraphBuilder,
 )
-from distir.planning.layouts.graph import Body, plan_of
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    plan_of,
+)
 from distir.planning.layouts.search import search_sharding
 from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
@@ -73,7 +76,9 @@ def distributed(module: ModuleOp) -> ModuleOp:
     return module
 
 
-def built(module: ModuleOp, mesh: Mesh, on: ClusterOp) -> tuple[GraphBuilder, Body]:
+def built(
+    module: ModuleOp, mesh: Mesh, on: ClusterOp
+) -> tuple[GraphBuilder, LayoutBody]:
     """The graph, anew for every choice that is tried."""
     prices = SimulatedCosts(mesh, on)
     builder = GraphBuilder(reachable_functions(module), mesh, prices, {}, share=False)

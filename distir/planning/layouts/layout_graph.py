@@ -20,8 +20,11 @@ from distir.planning.layouts.builder import (
     GraphBuilder,
     work_size,
 )
-from distir.planning.layouts.graph import Node, plan_of
 from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
+from distir.planning.layouts.reshards import (
+    LayoutNode,
+    plan_of,
+)
 from distir.planning.micro_batch_costs import MicroBatchCosts, Shares
 from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
@@ -103,21 +106,13 @@ def apply_layouts(
         return
     graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
     before, body = graph.first, None
-    chosen: dict[Node, Strategy] = {}
+    chosen: dict[LayoutNode, Strategy] = {}
     for axes, choice in layouts.steps:
         body = graph.builder.build(axes, before)
-        chosen = strategies_of(graph.builder, choice)
+        chosen = graph.builder.graph.chosen(choice)
         before = Before(body, chosen, axes)
     assert body is not None
     annotate(module, plan_of(body, chosen))
-
-
-def strategies_of(
-    builder: GraphBuilder, choice: tuple[int, ...]
-) -> dict[Node, Strategy]:
-    """What each node does, of the graph that was built last."""
-    nodes = zip(builder.graph.nodes, choice, strict=True)
-    return {node: node.strategies[a] for node, a in nodes}
 
 
 def _requests(module: ModuleOp) -> dict[int, Layout]:

@@ -11,8 +11,13 @@ from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.data_parallel import DataParallelPass
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.graph import Body, Node
 from distir.planning.layouts.builder import Before
-from distir.planning.layouts.graph import Body, Node, value_node
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    LayoutNode,
+    value_node,
+)
 from distir.planning.plans import FunctionPlan
 from distir.planning.strategies import Strategy
 from distir.program import (
@@ -64,15 +69,15 @@ def before_devices(plan: ShardingPlan) -> Before:
     are called both with micro-batches and without are cloned.
     """
     plan.add_axis(TIME_AXIS)
-    chosen: dict[Node, Strategy] = {}
-    bodies: dict[FunctionPlan, Body] = {}
+    chosen: dict[LayoutNode, Strategy] = {}
+    bodies: dict[FunctionPlan, LayoutBody] = {}
 
-    def value(layout: Layout) -> Node:
+    def value(layout: Layout) -> LayoutNode:
         node = value_node("", [layout])
         chosen[node] = node.strategies[0]
         return node
 
-    def body_of(function: FunctionPlan) -> Body:
+    def body_of(function: FunctionPlan) -> LayoutBody:
         if function in bodies:
             return bodies[function]
         body = bodies[function] = Body(function.function, 0)

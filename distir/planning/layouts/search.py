@@ -19,17 +19,19 @@ from distir.planning.layouts.builder import (
     GraphBuilder,
 )
 from distir.planning.layouts.flow import flow_of
-from distir.planning.layouts.graph import Node, plan_of
 from distir.planning.layouts.layout_graph import (
     ChosenLayouts,
     LayoutGraph,
-    strategies_of,
 )
 from distir.planning.layouts.memory import (
     LimitedProblem,
     Peak,
     peak_of,
     with_memory,
+)
+from distir.planning.layouts.reshards import (
+    LayoutNode,
+    plan_of,
 )
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.strategies import (
@@ -378,11 +380,11 @@ class _AxisGroups:
 
     def _chosen(
         self, solution: Solution
-    ) -> tuple[tuple[int, ...], Mapping[Node, Strategy]]:
+    ) -> tuple[tuple[int, ...], Mapping[LayoutNode, Strategy]]:
         """The alternative of each node in the order of the graph, and what it does."""
         count = len(self.builder.graph.nodes)
         choice = tuple(int(a) for a in solution.choice[:count])
-        return choice, strategies_of(self.builder, choice)
+        return choice, self.builder.graph.chosen(choice)
 
     @property
     def left(self) -> int:
