@@ -19,7 +19,7 @@ ANSWERS = {
 
 SHARED_NAMES: dict[str, str] = {
     name: "the graph of one axis's strategies replaces that of layouts step by step"
-    for name in ("Body", "Node", "Port", "Strategy", "Use")
+    for name in ("Body", "Node", "Port", "StrategyGraph", "Use")
 }
 """Classes that may be defined twice, and why."""
 

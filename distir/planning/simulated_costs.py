@@ -35,9 +35,9 @@ from distir.sharding.rule import Rule, factor_shards, rule_for
 from distir.transforms.resharding import op_of_step
 
 
-class SimulatedPrices:
+class SimulatedCosts:
     """
-    `Prices` of a mesh on a cluster: the seconds of the slowest device, from the functions
+    `CostModel` of a mesh on a cluster: the seconds of the slowest device, from the functions
     that the simulator asks and the collectives that `lower-reshard` makes. `profiles` say
     what devices reach in practice.
     """
