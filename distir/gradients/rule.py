@@ -32,6 +32,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import (
@@ -41,7 +42,7 @@ from distir.dialects.onnx_values import (
     onnx_element_type,
 )
 from distir.errors import DistIRError
-from distir.interpreters.types import constant_operand, result_types
+from distir.interpreters.types import result_types
 from distir.program import describe
 
 Gradients = Sequence[SSAValue | None]
@@ -98,7 +99,7 @@ class GradientBuilder:
         types = result_types(
             op,
             [v.type for v in op.operands],
-            [constant_operand(v) for v in op.operands],
+            [direct_constant(v) for v in op.operands],
         )
         for result, type_ in zip(op.results, types, strict=True):
             Rewriter.replace_value_with_new_type(result, type_)

@@ -9,11 +9,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.passes.distribute import check_sequential
 from distir.passes.options import DistIRPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.results import emit, nothing_found
-from distir.planning.configuration import overlaps
+from distir.planning.meshes import check_sequential
+from distir.planning.plan import overlaps
 from distir.planning.requests import Requests
 
 
@@ -25,7 +25,7 @@ class AutoParallelPass(DistIRPass):
     and from the best of these on ZeRO stages, checkpoint policies, pipelines with searched
     layouts, meshes of more axes, schedules, stages (`search-stages`), numbers of
     micro-batches and overlapped communication, one option at a time. Plans that a bound rules out are not distributed; the simulator judges
-    the others (DESIGN section 8). `dist.notes` says what was chosen, from what, and how far
+    the others. `dist.notes` says what was chosen, from what, and how far
     from the bound it is.
 
     A module with a `device.mesh` keeps it: its axes are fixed, and only the layouts on it,

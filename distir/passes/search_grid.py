@@ -13,6 +13,7 @@ from distir.hardware import load_cluster
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
 from distir.planning.grid import (
+    GridPlan,
     Programs,
     Space,
     batch_of,
@@ -73,17 +74,16 @@ class SearchGridPass(DistIRPass):
             overlap=overlaps(self.overlap),
         )
         programs = Programs.of([op], cluster, self.profile)
-        found = run(programs, space.configurations(), self.jobs)
-        outcomes = sorted(
-            (o for some in found for o in some), key=lambda o: o.configuration
-        )
-        best = ranked(outcomes)
+        found = run(programs, space.plans(), self.jobs)
+        results = sorted((r for some in found for r in some), key=lambda r: r.plan)
+        best = ranked(results)
         if not best:
-            raise DistIRError(f"search-grid: {nothing_fits(outcomes)}")
+            raise DistIRError(f"search-grid: {nothing_fits(results)}")
         if self.cluster:
             replace_cluster(op, cluster)
-        distribute_pass(best[0].configuration).apply(ctx, op)
-        add_notes(op, [chosen(best[0], outcomes)])
+        assert isinstance(best[0].plan, GridPlan)
+        distribute_pass(best[0].plan).apply(ctx, op)
+        add_notes(op, [chosen(best[0], results)])
 
     def _cluster(self, module: ModuleOp) -> ClusterOp:
         if self.cluster:

@@ -18,8 +18,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import SCOPE, ConstrainOp, Layout, Shard
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
-from distir.gradients.reverse import FORWARD
-from distir.passes.activation_checkpoint import saved_values
+from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import axis_mesh
 from distir.program import (

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.failures import InfeasibleError
 from distir.solver.found import ROUNDING, SolverResult
 from distir.solver.graph import CostGraph, Table, replay
 from distir.solver.integer_program import solve_integer_program
@@ -299,9 +298,7 @@ class Lagrangian:
             kept = np.full(len(costs), np.inf)
             kept[some] = costs[some]
             part.costs[i] = kept
-        try:
-            reduce(part)
-        except InfeasibleError:
+        if not reduce(part):
             return True
         found = solve_integer_program(part, clock=clock, gap=0.2 * self.gap)
         if found.choice is not None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from distir.solver.clock import Clock
 from distir.solver.elimination import EliminationOrder, eliminate, plan
-from distir.solver.failures import InfeasibleError
 from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import solve_integer_program
@@ -29,9 +28,7 @@ def fits(order: EliminationOrder) -> bool:
 
 def optimum(graph: CostGraph, clock: Clock) -> SolverResult:
     """The best choice of a graph without memory; it loses its nodes."""
-    try:
-        reduce(graph)
-    except InfeasibleError:
+    if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
     order = plan(graph, WORK)
     found = eliminate(graph, order, clock) if fits(order) else None

@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan, take_out
-from distir.solver.failures import InfeasibleError
 from distir.solver.flow import Segments
 from distir.solver.found import ROUNDING, SolverResult
 from distir.solver.graph import CostGraph, replay
@@ -63,9 +62,7 @@ def solve_by_segments(
     A good choice of a graph without memory, which loses its nodes; the optimum where no
     history could go on or the segments are too large. Its bound is no bound for others.
     """
-    try:
-        reduce(graph)
-    except InfeasibleError:
+    if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
     choice = choose(graph, clock, segments)
     if choice is None:

@@ -20,7 +20,7 @@ from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import SolverName, decided, solve_integer_program
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.problem import Costs, Problem, Solution
-from distir.solver.reductions import reduce
+from distir.solver.reductions import NoAlternative, Reductions, reduce
 from distir.solver.relaxed import WORK, Optimum, fits, optimum
 from distir.solver.segments import solve_by_segments
 from distir.solver.smallest_peak import SmallestPeak, smallest_peak
@@ -118,7 +118,12 @@ class _Solving:
 
     def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
         problem, graph = self.problem, self.graph
-        reduce(graph, Clock(max(PATIENCE, self.clock.left)))
+        try:
+            Reductions(graph, Clock(max(PATIENCE, self.clock.left))).run()
+        except NoAlternative as error:
+            raise InfeasibleError(
+                f"no alternative of node {error.node} is possible", (error.node,)
+            ) from error
         self.progress(
             f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
         )
@@ -243,8 +248,8 @@ class _Solving:
         """The optimum by elimination, if that is small enough and keeps the limit."""
         graph = self.graph
         free = graph.copy(memory=False)
-        if graph.pieces:
-            reduce(free)
+        if graph.pieces and not reduce(free):
+            return SolverResult(None, math.inf, math.inf)
         order = plan(free, WORK)
         if not fits(order):
             if method == "elimination":

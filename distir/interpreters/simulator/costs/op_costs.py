@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import ElementType
-from distir.errors import DistIRError
+from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import is_bucketed, is_view, joins, stays
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
@@ -167,10 +167,7 @@ def op_class(name: str, *ops: str) -> None:
     Says which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these names
     belong to. Others are contractions if they compute, elementwise if they do not.
     """
-    if name not in OP_CLASSES:
-        raise DistIRError(
-            f"there is no class of ops {name!r}; choose one of {', '.join(OP_CLASSES)}"
-        )
+    one_of("class of ops", name, OP_CLASSES)
     _CLASSES.update(dict.fromkeys(ops, name))
 
 
