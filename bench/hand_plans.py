@@ -17,9 +17,9 @@ from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
-from distir.planning.configuration import Configuration
 from distir.planning.grid.bounds import Bounds
 from distir.planning.overlap import overlap_communication
+from distir.planning.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.pipeline import make_pipeline
@@ -196,7 +196,7 @@ class HandPlans:
 
     def _simulated(self, plan: HandPlan) -> Judged:
         p = plan
-        kept = Configuration(self.batch, p.d, p.t, p.p, p.zero)
+        kept = GridPlan(self.batch, d=p.d, t=p.t, p=p.p, zero=p.zero)
         if not self.experts and not self.bounds.may_fit(kept):
             return Judged(plan)
         try:

@@ -410,13 +410,21 @@ def _named_arguments(
     }
     if not wanted:
         return {}
-    places = {n: i for i, n in enumerate(_argument_texts(function, NAME)) if n}
+    names = _argument_texts(function, NAME)
+    places = {n: i for i, n in enumerate(names) if n}
     for i, name in wanted.items():
         if name not in places:
             raise DistIRError(
                 f"@{function.sym_name.data}: {what.format(i)} an argument {name!r}, which "
                 f'is not there; give that argument dist.name = "{name}"'
             )
+    if len(places) < len(names):  # some have no name, or one that another has
+        for i, name in wanted.items():
+            if names.count(name) > 1:
+                raise DistIRError(
+                    f"@{function.sym_name.data}: {what.format(i)} an argument {name!r}, "
+                    f"but several have this dist.name; give each its own"
+                )
     return {i: places[name] for i, name in wanted.items()}
 
 

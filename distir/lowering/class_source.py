@@ -58,7 +58,7 @@ class ClassSource:
 
 
 @dataclass
-class _Writer:
+class _ClassWriter:
     """Collects what the methods of one class need."""
 
     module: ModuleOp
@@ -147,7 +147,7 @@ class _Writer:
 class _Method:
     """Writes one function; the `ValueNames` of its ops."""
 
-    writer: _Writer
+    writer: _ClassWriter
     function: FuncOp
     variables: dict[SSAValue, str] = field(
         default_factory=lambda: dict[SSAValue, str]()
@@ -271,7 +271,7 @@ def class_source(module: ModuleOp, devices: Sequence[int]) -> ClassSource:
     The class for a per-rank (or sequential) program; process i of the run is device
     `devices[i]`. Raises DistIRError for what has no torch lowering.
     """
-    writer = _Writer(module, devices)
+    writer = _ClassWriter(module, devices)
     *called, entry = reachable_functions(module)
     for function in (entry, *called):
         for op in function.body.block.ops:

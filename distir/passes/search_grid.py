@@ -12,8 +12,8 @@ from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
-from distir.planning.configuration import SearchOptions
 from distir.planning.grid import (
+    GridPlan,
     Programs,
     Space,
     batch_of,
@@ -24,6 +24,7 @@ from distir.planning.grid import (
     run,
     trains,
 )
+from distir.planning.plan import SearchOptions
 from distir.planning.programs import replace_cluster
 
 
@@ -53,17 +54,16 @@ class SearchGridPass(SearchOptions, DistIRPass):
         cluster = self._cluster(op)
         space = Space.of(self, (batch_of(op),), trains(op), cluster.size)
         programs = Programs.of([op], cluster, self.profile)
-        found = run(programs, space.configurations(), self.jobs)
-        outcomes = sorted(
-            (o for some in found for o in some), key=lambda o: o.configuration
-        )
-        best = ranked(outcomes)
+        found = run(programs, space.plans(), self.jobs)
+        results = sorted((r for some in found for r in some), key=lambda r: r.plan)
+        best = ranked(results)
         if not best:
-            raise DistIRError(f"search-grid: {nothing_fits(outcomes)}")
+            raise DistIRError(f"search-grid: {nothing_fits(results)}")
         if self.cluster:
             replace_cluster(op, cluster)
-        distribute_pass(best[0].configuration).apply(ctx, op)
-        add_notes(op, [chosen(best[0], outcomes)])
+        assert isinstance(best[0].plan, GridPlan)
+        distribute_pass(best[0].plan).apply(ctx, op)
+        add_notes(op, [chosen(best[0], results)])
 
     def _cluster(self, module: ModuleOp) -> ClusterOp:
         if self.cluster:

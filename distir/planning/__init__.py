@@ -10,7 +10,8 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `simulated_costs`, `micro_batch_costs`: what ops and changes of layout cost on a cluster;
 - `overlap`: which communication runs while devices compute;
 - `annotations`, `requests`, `meshes`: what users and passes ask for;
-- `configuration`, `programs`: what searches choose from, and for which programs.
+- `plan`, `result`, `programs`: what searches choose from, what comes of it, for which
+  programs.
 
 The mathematics is in `distir.solver`.
 """

@@ -22,7 +22,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import SCOPE, Layout, Shard
 from distir.registries import Registry
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rule_for
+from distir.sharding.rule import inference_of, rule_for
 
 Decomposition = Callable[[Operation], list[Operation] | None]
 
@@ -61,11 +61,11 @@ class PartLayouts(NamedTuple):
 
 def layouts_of_parts(
     op: Operation, parts: Sequence[Operation], operands: Sequence[Layout], mesh: Mesh
-) -> list[PartLayouts]:
+) -> list[PartLayouts] | None:
     """
-    The layouts in a decomposition when the op's operands come in these. What one part
-    leaves partial is brought together before the next ones use it. Raises ShardingError
-    where a part cannot work on that.
+    The layouts in a decomposition when the op's operands come in these; None where a part
+    cannot work on that. What one part leaves partial is brought together before the next
+    ones use it.
     """
     known: dict[SSAValue, Layout] = dict(zip(op.operands, operands, strict=True))
     whole = Layout(mesh.name)
@@ -77,7 +77,9 @@ def layouts_of_parts(
         ):
             # By position: one value may be two operands, in different layouts.
             given[i] = operands[i] if mine is value else given[i]
-        inferred = infer(rule_for(part), given, mesh)
+        inferred = inference_of(rule_for(part), given, mesh)
+        if isinstance(inferred, str):
+            return None
         found.append(PartLayouts(tuple(given), inferred.results, inferred.assignment))
         for result, layout in zip(part.results, inferred.results, strict=True):
             known[result] = layout.without_partial(layout.partial_axes)

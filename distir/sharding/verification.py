@@ -218,7 +218,7 @@ class DistributionVerifier:
                 )
 
     def compute(self, op: Operation) -> None:
-        signature = self._signatures.of(op, None)
+        signature = self._signatures.of(op)
         if signature not in self._checked:
             problem = self._problem(op)
             if problem is not None:

@@ -12,13 +12,13 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
-from distir.planning.configuration import Configuration
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits
 from distir.planning.meshes import add_mesh, cluster_in
 from distir.planning.overlap import overlap_communication
-from distir.planning.requests import Requests, axes_of, keep_whole, request_shards
+from distir.planning.plan import LayoutPlan, Plan
+from distir.planning.requests import Requests, keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
@@ -67,7 +67,7 @@ class SearchedLayouts:
     def search(
         self,
         module: ModuleOp,
-        configuration: Configuration,
+        configuration: LayoutPlan,
         profiles: Sequence[Profile] = (),
         known: ChosenLayouts | None = None,
     ) -> SearchedPlan:
@@ -112,7 +112,7 @@ class SearchedLayouts:
         return SearchedPlan(plan.module, plan.layouts, simulation=plan.simulation)
 
     def replay(
-        self, module: ModuleOp, configuration: Configuration, layouts: ChosenLayouts
+        self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
         Distributes with the layouts that `search` found, and overlaps communication if the
@@ -131,7 +131,7 @@ class SearchedLayouts:
             overlap_communication(module)
 
     def _prepare(
-        self, module: ModuleOp, configuration: Configuration
+        self, module: ModuleOp, configuration: LayoutPlan
     ) -> tuple[ClusterOp, Mesh]:
         """Everything up to the search of layouts."""
         cluster = cluster_in(module, "", _WHAT)
@@ -144,17 +144,18 @@ class SearchedLayouts:
                 f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
                 f"which is no axis of devices; remove the mesh"
             )
-        axes = axes_of(configuration.axes.split(","), _WHAT)
         time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []
         mesh = (
-            Mesh.of(own[0]) if own else add_mesh(module, [*time, *axes], cluster, _WHAT)
+            Mesh.of(own[0])
+            if own
+            else add_mesh(module, [*time, *configuration.axes], cluster, _WHAT)
         )
         request_shards(module, mesh, self.requests.shard)
         keep_whole(module, mesh, self.requests.whole)
         return cluster, mesh
 
 
-def _pipeline(configuration: Configuration) -> PipelineOptions:
+def _pipeline(configuration: Plan) -> PipelineOptions:
     """The pipeline of a configuration."""
     c = configuration
     stages = (c.stages,) if c.stages else ()

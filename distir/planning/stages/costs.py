@@ -59,8 +59,8 @@ class _Totals:
     def __init__(self, known: Mapping[str, Operation], seconds: dict[Operation, float]):
         self._known = known
         self._seconds = seconds
-        self._of_plans: dict[int, float] = {}
-        self._calls: dict[int, list[tuple[Operation, float]]] = {}
+        self._of_plans: dict[CompiledFunction, float] = {}
+        self._calls: dict[CompiledFunction, list[tuple[Operation, float]]] = {}
 
     def add(self, plan: CompiledFunction) -> None:
         """Adds the steps of a function each time that it is called."""
@@ -68,7 +68,7 @@ class _Totals:
             self._seconds[op] += seconds
 
     def _by_op(self, plan: CompiledFunction) -> Sequence[tuple[Operation, float]]:
-        if id(plan) not in self._calls:
+        if plan not in self._calls:
             found: dict[Operation, float] = {}
             for step in plan.steps:
                 op = self._known.get(scope_of(step.op))
@@ -77,8 +77,8 @@ class _Totals:
                 elif step.callee is not None:
                     for inner, seconds in self._by_op(step.callee):
                         found[inner] = found.get(inner, 0.0) + seconds
-            self._calls[id(plan)] = list(found.items())
-        return self._calls[id(plan)]
+            self._calls[plan] = list(found.items())
+        return self._calls[plan]
 
     def _of_step(self, step: CompiledOp) -> float:
         """Seconds of a step on its slowest device."""
@@ -88,6 +88,6 @@ class _Totals:
         return float(np.max(step.seconds)) + transfers
 
     def _of_plan(self, plan: CompiledFunction) -> float:
-        if id(plan) not in self._of_plans:
-            self._of_plans[id(plan)] = sum(self._of_step(s) for s in plan.steps)
-        return self._of_plans[id(plan)]
+        if plan not in self._of_plans:
+            self._of_plans[plan] = sum(self._of_step(s) for s in plan.steps)
+        return self._of_plans[plan]

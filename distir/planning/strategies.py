@@ -19,14 +19,13 @@ from typing import NamedTuple
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
-from distir.errors import DistIRError
-from distir.sharding.decompose import decompose, layouts_of_parts
-from distir.sharding.layout import canonical, check_layout
+from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
+from distir.sharding.layout import canonical, layout_problem
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import (
     Rule,
     dim_shards,
-    infer,
+    inference_of,
     layout_for,
     rule_for,
     shape_of,
@@ -51,25 +50,58 @@ class Option(NamedTuple):
 NOTHING = Option()
 
 
-class Part(NamedTuple):
-    """One op of a decomposition, with the layouts of its operands and results."""
-
-    operands: tuple[Layout, ...]
-    results: tuple[Layout, ...]
-
-
 @dataclass(frozen=True)
 class Strategy:
     """
     The layouts in which an op takes its operands and gives its results; `options` says
-    what each axis does, `parts` what the ops of its decomposition do (none: the op stays
-    itself).
+    what each axis does, in the mesh's order, `parts` what the ops of its decomposition do
+    (none: the op stays itself).
     """
 
     options: tuple[Option, ...]
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Strategy, ...] = ()
+
+    @staticmethod
+    def whole(op: Operation, mesh: Mesh) -> Strategy:
+        """Nothing is split."""
+        layout = Layout(mesh.name)
+        return Strategy((), (layout,) * len(op.operands), (layout,) * len(op.results))
+
+    @staticmethod
+    def of_parts(
+        layouts: Iterable[PartLayouts], axes: Sequence[str]
+    ) -> tuple[Strategy, ...]:
+        """
+        The strategies of the ops of a decomposition that work in these layouts; `axes` are
+        those of which their options speak.
+        """
+        return tuple(
+            Strategy(_options(own.assignment, axes), own.operands, own.results)
+            for own in layouts
+        )
+
+    def assignment(self, mesh: Mesh) -> dict[int, tuple[Shard, ...]]:
+        """How each factor of the op's rule is split, by the first of the mesh's axes."""
+        found: dict[int, tuple[Shard, ...]] = {}
+        for (axis, _), option in zip(mesh.axes, self.options, strict=False):
+            if option.factor is not None:
+                before = found.get(option.factor, ())
+                found[option.factor] = (*before, Shard(axis, option.run))
+        return found
+
+
+def _options(
+    assignment: Mapping[int, tuple[Shard, ...]], axes: Sequence[str]
+) -> tuple[Option, ...]:
+    """What each axis does where the factors of a rule are split like that."""
+    found = {
+        shard.axis: Option(factor, shard.run)
+        for factor, shards in assignment.items()
+        for shard in shards
+    }
+    return tuple(found.get(axis, NOTHING) for axis in axes)
 
 
 def options(
@@ -128,13 +160,13 @@ def _combined(
     if not rule.decomposed.isdisjoint(assignment):
         yield from _decomposed(op, mesh, given, operands)
         return
-    try:
-        results = infer(rule, operands, mesh).results
-        for result, layout in zip(op.results, results, strict=True):
-            check_layout(shape_of(result.type), layout, mesh, op.name)
-    except DistIRError:
+    found = inference_of(rule, operands, mesh)
+    if isinstance(found, str) or any(
+        layout_problem(shape_of(result.type), layout, mesh)
+        for result, layout in zip(op.results, found.results, strict=True)
+    ):
         return
-    yield Strategy(given, operands, results)
+    yield Strategy(given, operands, found.results)
 
 
 def _divides(
@@ -156,10 +188,8 @@ def _layouts(
     found: list[Layout] = []
     for value, dims, sums in zip(op.operands, rule.operands, partial, strict=True):
         layout = layout_for(dims, rule, assignment, mesh, sums)
-        try:
-            layout = canonical(shape_of(value.type), layout, mesh)
-            check_layout(shape_of(value.type), layout, mesh, op.name)
-        except DistIRError:
+        layout = canonical(shape_of(value.type), layout, mesh)
+        if layout_problem(shape_of(value.type), layout, mesh):
             return None
         found.append(layout)
     return tuple(found)
@@ -177,11 +207,10 @@ def _decomposed(
     if ops is None:
         return
     first, *middle, last = ops
-    try:
-        layouts = layouts_of_parts(op, ops, operands, mesh)
-    except DistIRError:
+    layouts = layouts_of_parts(op, ops, operands, mesh)
+    if layouts is None:
         return
-    parts = tuple(Part(own.operands, own.results) for own in layouts)
+    parts = Strategy.of_parts(layouts, ())
     yield Strategy(given, tuple(operands), parts[-1].results, parts)
     (partial, *_), start = parts[0].results, parts[0]
     if last.name != "onnx.Add" or last.operands[0] is not first.results[0]:
@@ -193,8 +222,8 @@ def _decomposed(
         # What prepares the addend does so on the whole of it.
         if addend is None or (middle and addend != whole):
             continue
-        between = [Part((whole,) * len(o.operands), (whole,)) for o in middle]
-        parts = (start, *between, Part((reduced, addend), (reduced,)))
+        between = [Strategy.whole(o, mesh) for o in middle]
+        parts = (start, *between, Strategy((), (reduced, addend), (reduced,)))
         yield Strategy(given, (*operands[:count], addend), (reduced,), parts)
 
 
@@ -207,11 +236,8 @@ def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[La
     for dim in range(len(shape)):
         shards = (*reduced.dim(dim), Shard(axis))
         split = reduced.with_dim(dim, shards, len(shape))
-        try:
-            check_layout(shape, split, mesh, "")
-        except DistIRError:
-            continue
-        yield split
+        if not layout_problem(shape, split, mesh):
+            yield split
 
 
 def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
@@ -221,11 +247,8 @@ def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
         dim[0]: reduced.dim(d) for d, dim in enumerate(rule.operands[0]) if dim
     }
     addend = layout_for(rule.operands[1], rule, assignment, mesh)
-    try:
-        inferred = infer(rule, (reduced, addend), mesh).results[0]
-    except DistIRError:
-        return None
-    return addend if inferred == reduced else None
+    found = inference_of(rule, (reduced, addend), mesh)
+    return None if isinstance(found, str) or found.results != (reduced,) else addend
 
 
 def split_of(

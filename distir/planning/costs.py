@@ -1,4 +1,4 @@
-"""What the search asks of the simulator."""
+"""What strategies and changes of layout cost on a cluster, as searches ask for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distir.dialects.dist import Layout
 from distir.sharding.rule import Rule
 
 
-class Prices(Protocol):
+class CostModel(Protocol):
     """Seconds and bytes on the devices of a mesh, by the cost model of the simulator."""
 
     def op(

@@ -1,10 +1,12 @@
-"""The configurations that a search goes through."""
+"""Plans: ways to distribute a program, and the grid of them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import isqrt
+from typing import Any
 
 from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError
@@ -50,28 +52,31 @@ class SearchOptions:
     jobs: int = 0
 
 
-@dataclass(frozen=True, order=True)
-class Configuration:
-    """
-    One way to distribute a program: options of `distribute`, and the size of the batch.
-    An empty `schedule` is the default one of `pipeline`; `stages` may be `search`.
+Axes = tuple[tuple[str, int], ...]
+"""The axes of a mesh by name, outermost first, with their sizes."""
 
-    With `axes` ("d=2,t=4") layouts are searched on a mesh with these axes
-    (`search-sharding`), one for each rank of a pipeline; `d`, `t` and `zero` then say
-    nothing.
+
+@dataclass(frozen=True)
+class Plan(ABC):
+    """
+    One way to distribute a program: what `GridPlan` and `LayoutPlan`, which say how tensors
+    are split over the devices of a pipeline's rank, have in common. Plans are sorted by all
+    that they say.
+
+    - `batch`: the size of the batch; `checkpoint`: the policy of `activation-checkpoint`;
+    - `p`, `k`: ranks of the pipeline and micro-batches; `schedule`: of the pipeline, empty
+      for the default one; `stages`: may be `search`;
+    - `overlap`: whether communication overlaps computation.
     """
 
     batch: int
-    d: int = 1
-    t: int = 1
+    _: KW_ONLY
     p: int = 1
-    zero: int = 0
-    checkpoint: str = "none"
     k: int = 1
+    checkpoint: str = "none"
     schedule: str = ""
     stages: str = ""
     overlap: bool = False
-    axes: str = ""
 
     @property
     def is_pipelined(self) -> bool:
@@ -79,27 +84,30 @@ class Configuration:
         return self.p > 1 or self.k > 1
 
     @property
-    def shared(self) -> tuple[object, ...]:
-        """What two configurations have in common whose layouts are chosen together."""
-        return (
-            self.batch,
-            self.d,
-            self.t,
-            self.p,
-            self.zero,
-            self.checkpoint,
-            self.is_pipelined,
-            self.axes,
-        )
+    @abstractmethod
+    def division(self) -> tuple[object, ...]:
+        """How the program is divided among the devices."""
 
-    def __str__(self) -> str:
-        text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
-        if self.axes:
-            text = f"batch={self.batch} layouts searched over {self.axes}"
-            if self.is_pipelined:
-                text += f" p={self.p} k={self.k}"
-        if self.zero:
-            text += f" zero={self.zero}"
+    @property
+    @abstractmethod
+    def _order(self) -> tuple[Any, ...]:
+        """What plans are sorted by."""
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What two plans have in common whose layouts are chosen together."""
+        return (self.batch, self.division, self.checkpoint, self.is_pipelined)
+
+    def __lt__(self, other: Plan) -> bool:
+        return self._order < other._order
+
+    @property
+    def _rest(self) -> tuple[str, int, str, str, bool]:
+        return self.checkpoint, self.k, self.schedule, self.stages, self.overlap
+
+    def _options(self) -> str:
+        """The options that are not as usual, as text."""
+        text = ""
         if self.checkpoint != "none":
             text += f" checkpoint={self.checkpoint}"
         if self.schedule:
@@ -109,10 +117,61 @@ class Configuration:
         return text + (" overlap" if self.overlap else "")
 
 
+@dataclass(frozen=True, kw_only=True)
+class GridPlan(Plan):
+    """
+    A point of DistIR's grid: options of `distribute`. `d`, `t`: degrees of data and tensor
+    parallelism; `zero`: the ZeRO stage.
+    """
+
+    d: int = 1
+    t: int = 1
+    zero: int = 0
+
+    @property
+    def division(self) -> tuple[object, ...]:
+        return self.d, self.t, self.p, self.zero
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
+
+    def searched(self, axes: Axes) -> LayoutPlan:
+        """The same pipeline, with layouts that are searched on a mesh of these axes."""
+        options = {k: v for k, v in vars(self).items() if k not in ("d", "t", "zero")}
+        return LayoutPlan(**options, axes=axes)
+
+    def __str__(self) -> str:
+        text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
+        return text + (f" zero={self.zero}" if self.zero else "") + self._options()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutPlan(Plan):
+    """Layouts are searched (`search-sharding`) on a mesh of these `axes` for each rank."""
+
+    axes: Axes
+
+    @property
+    def division(self) -> tuple[object, ...]:
+        return self.axes, self.p
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        return self.batch, 1, 1, self.p, 0, *self._rest, self.axes
+
+    def __str__(self) -> str:
+        axes = ",".join(f"{name}={size}" for name, size in self.axes)
+        text = f"batch={self.batch} layouts searched over {axes}"
+        if self.is_pipelined:
+            text += f" p={self.p} k={self.k}"
+        return text + self._options()
+
+
 @dataclass(frozen=True)
 class Space:
     """
-    The grid of configurations (the DistIR paper, section 5).
+    The grid of plans (the DistIR paper, section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
     - `devices`: d x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
@@ -159,7 +218,7 @@ class Space:
             overlaps(options.overlap or ("off",)),
         )
 
-    def configurations(self) -> list[Configuration]:
+    def plans(self) -> list[GridPlan]:
         """
         All of them, those that share work next to each other. Those whose devices would
         get no sample per micro-batch are left out. Raises DistIRError if none is left.
@@ -184,11 +243,11 @@ class Space:
             )
         return found
 
-    def known(self) -> list[Configuration]:
-        """As `configurations`, of which there may be none."""
+    def known(self) -> list[GridPlan]:
+        """As `plans`, of which there may be none."""
         return list(dict.fromkeys(self._all()))
 
-    def _all(self) -> Iterator[Configuration]:
+    def _all(self) -> Iterator[GridPlan]:
         degrees = self.degrees or list(_factorisations(self.devices))
         for batch in self.batches:
             for d, t, p in degrees:
@@ -198,8 +257,9 @@ class Space:
                             if batch // d // k == 0:
                                 continue
                             for overlap in self.overlap if d * t * p > 1 else (False,):
-                                yield Configuration(
-                                    batch, d, t, p, zero, checkpoint, k, schedule,
+                                yield GridPlan(
+                                    batch, d=d, t=t, p=p, k=k, zero=zero,
+                                    checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap,
                                 )  # fmt: skip
 

@@ -89,8 +89,8 @@ def test_signatures():
     main = entry_function(module).body.block
     calls = [op for op in main.ops if isinstance(op, CallOp)]
     signatures = Signatures()
-    assert signatures.of(calls[0], None) == signatures.of(calls[1], None)
+    assert signatures.of(calls[0]) == signatures.of(calls[1])
     gather = next(op for op in main.ops if isinstance(op, operator("Gather")))
     product = next(op for op in main.ops if isinstance(op, operator("MatMul")))
-    assert signatures.of(gather, None) != signatures.of(product, None)
+    assert signatures.of(gather) != signatures.of(product)
     assert signatures.rule(product) is signatures.rule(product)
