@@ -12,7 +12,7 @@ from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
-"""Numbers of micro-batches that are tried where none are given (the DistIR paper, section 5)."""
+"""Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
 
 OVERLAP = {"off": False, "on": True}
 """Whether communication overlaps computation, as options name it."""
@@ -26,6 +26,10 @@ def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
             f"search: overlap cannot be {unknown[0]!r}; choose from {', '.join(OVERLAP)}"
         )
     return tuple(OVERLAP[name] for name in names)
+
+
+Axes = tuple[tuple[str, int], ...]
+"""The axes of a mesh by name, outermost first, with their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +54,6 @@ class SearchOptions:
     schedules: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
     jobs: int = 0
-
-
-Axes = tuple[tuple[str, int], ...]
-"""The axes of a mesh by name, outermost first, with their sizes."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class LayoutPlan(Plan):
 @dataclass(frozen=True)
 class Space:
     """
-    The grid of plans (the DistIR paper, section 5).
+    The grid of plans (DistIR section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
     - `devices`: d x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
