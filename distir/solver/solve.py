@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -39,7 +39,15 @@ MANY_COLUMNS = 100_000
 PATIENCE = 1.0
 
 
-def solve(
+def solve(problem: Problem, **options: Any) -> Solution:
+    """As `solution_of`. Raises the InfeasibleError, when there is no choice."""
+    found = solution_of(problem, **options)
+    if isinstance(found, InfeasibleError):
+        raise found
+    return found
+
+
+def solution_of(
     problem: Problem,
     *,
     method: Method = "auto",
@@ -50,7 +58,7 @@ def solve(
     seed_choice: Sequence[int] | None = None,
     segments: Segments | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Solution:
+) -> Solution | InfeasibleError:
     """
     The best choice found within a time (seconds) and to a gap (a fraction of the objective),
     with its bound; an interruption (SIGINT) ends the search as the time does. A first choice is
@@ -63,7 +71,7 @@ def solve(
     Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
     `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
     and leaves that gap where an integer program would take minutes.
-    Raises `InfeasibleError` when there is no choice.
+    When there is no choice, why; raises DistIRError for names of methods that are none.
     """
     for name, given, names in (
         ("method", method, METHODS),
@@ -106,14 +114,16 @@ class _Solving:
             cover = segments.covering(problem)
             self.optimum = partial(solve_by_segments, segments=cover)
 
-    def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
+    def run(
+        self, method: Method, seed: Sequence[int] | None
+    ) -> Solution | InfeasibleError:
         problem, graph = self.problem, self.graph
         try:
             Reductions(graph, Clock(max(PATIENCE, self.clock.left))).run()
         except NoAlternative as error:
-            raise InfeasibleError(
+            return InfeasibleError(
                 f"no alternative of node {error.node} is possible", (error.node,)
-            ) from error
+            )
         self.progress(
             f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
         )
@@ -128,7 +138,7 @@ class _Solving:
                 else min(chosen, list(seed), key=problem.cost)
             )
         if chosen is None:
-            raise self.failure(found)
+            return self.failure(found)
         objective = problem.cost(chosen)
         bound = settled(problem, objective, max(found.bound, trivial_bound(graph)))
         return Solution(chosen, objective, bound, name, self.clock.seconds)
