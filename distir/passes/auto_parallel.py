@@ -13,12 +13,12 @@ from distir.passes.options import DistIRPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.results import emit, nothing_found
 from distir.planning.meshes import check_sequential
-from distir.planning.plan import overlaps
+from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
 
 
 @dataclass(frozen=True)
-class AutoParallelPass(DistIRPass):
+class AutoParallelPass(SearchOptions, DistIRPass):
     """
     Distributes a program over its cluster in the fastest way that was found: the points of
     `search-grid`'s grid, searched layouts (`search-sharding`) on each mesh of all devices,
@@ -43,17 +43,9 @@ class AutoParallelPass(DistIRPass):
 
     name = "auto-parallel"
 
-    profile: tuple[str, ...] = ()
-    world_size: int | None = None
-    micro_batches: tuple[int, ...] = ()
-    zero: tuple[int, ...] = ()
-    checkpoint: tuple[str, ...] = ()
-    schedules: tuple[str, ...] = ()
-    overlap: tuple[str, ...] = ()
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     time_limit: float | None = None
-    jobs: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)
@@ -73,14 +65,7 @@ class AutoParallelPass(DistIRPass):
         return auto_search(
             [module],
             clusters[0],
-            profiles=self.profile,
+            self,
             requests=Requests(self.shard, self.whole),
-            devices=self.world_size,
-            micro_batches=self.micro_batches,
-            zero=self.zero,
-            checkpoint=self.checkpoint,
-            schedules=self.schedules,
-            overlap=overlaps(self.overlap),
             time_limit=self.time_limit,
-            jobs=self.jobs,
         )

@@ -32,6 +32,30 @@ Axes = tuple[tuple[str, int], ...]
 """The axes of a mesh by name, outermost first, with their sizes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """
+    What a search over configurations may choose from: options that passes and commands share.
+    Where one is empty, the search has a choice of its own.
+
+    - `profile`: what devices reach in practice, as in `simulate`;
+    - `world_size`: devices to use, d x t x p; all of the cluster by default;
+    - `micro_batches`: numbers of micro-batches; `schedules`: of pipelines;
+    - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
+    - `overlap`: `off`, `on` or both: whether communication overlaps computation;
+    - `jobs`: processes; 0 for one on each core.
+    """
+
+    profile: tuple[str, ...] = ()
+    world_size: int | None = None
+    micro_batches: tuple[int, ...] = ()
+    zero: tuple[int, ...] = ()
+    checkpoint: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    overlap: tuple[str, ...] = ()
+    jobs: int = 0
+
+
 @dataclass(frozen=True)
 class Plan(ABC):
     """
@@ -169,6 +193,30 @@ class Space:
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False,)
+
+    @staticmethod
+    def of(
+        options: SearchOptions,
+        batches: Sequence[int],
+        trains: bool,
+        devices: int,
+        degrees: Sequence[tuple[int, int, int]] = (),
+    ) -> Space:
+        """
+        The grid of a search; without options no ZeRO, no checkpointing and no overlap.
+        `devices` are used if the options do not say how many. Raises DistIRError.
+        """
+        return Space(
+            batches,
+            trains,
+            options.world_size or devices,
+            degrees,
+            options.micro_batches,
+            options.zero or (0,),
+            options.checkpoint or ("none",),
+            options.schedules,
+            overlaps(options.overlap or ("off",)),
+        )
 
     def plans(self) -> list[GridPlan]:
         """

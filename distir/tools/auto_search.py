@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.planning.auto.auto import AutoSearch
+    from distir.planning.plan import SearchOptions
     from distir.solver.clock import Clock
 
 _OF_AUTO = ("time_limit", "explain", "shard", "whole")
@@ -68,8 +69,25 @@ def check_auto_arguments(arguments: argparse.Namespace) -> None:
                 raise DistIRError(f"--{option} is of the search with --auto; add that")
 
 
+def search_options(arguments: argparse.Namespace) -> SearchOptions:
+    """What the arguments of `distir search` let a search choose from."""
+    from dataclasses import fields
+
+    from distir.planning.plan import SearchOptions
+
+    given = {
+        field.name: getattr(arguments, field.name) for field in fields(SearchOptions)
+    }
+    given["profile"] = tuple(arguments.profile)
+    given["world_size"] = arguments.world_size or arguments.devices
+    return SearchOptions(**given)
+
+
 def search(
-    arguments: argparse.Namespace, modules: list[ModuleOp], clock: Clock
+    arguments: argparse.Namespace,
+    options: SearchOptions,
+    modules: list[ModuleOp],
+    clock: Clock,
 ) -> tuple[AutoSearch, bool]:
     """
     Searches while the clock runs, showing how far it is; and whether the user ended it.
@@ -77,7 +95,6 @@ def search(
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
-    from distir.planning.plan import overlaps
     from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
@@ -93,17 +110,10 @@ def search(
     found = auto_search(
         modules,
         load_cluster(arguments.cluster, arguments.devices),
-        profiles=arguments.profile,
+        options,
         requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
-        devices=arguments.world_size or arguments.devices,
         degrees=arguments.degrees,
-        micro_batches=arguments.micro_batches,
-        zero=arguments.zero or (),
-        checkpoint=arguments.checkpoint or (),
-        schedules=arguments.schedules,
-        overlap=overlaps(arguments.overlap or ()),
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
-        jobs=arguments.jobs,
         heard=heard,
     )
     found.run()

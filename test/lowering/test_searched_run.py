@@ -19,7 +19,7 @@ from distir.lowering.torch_package import write_package
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import emit
-from distir.planning.plan import LayoutPlan
+from distir.planning.plan import LayoutPlan, SearchOptions
 from distir.program import argument_names, entry_function
 
 PROGRAMS = {
@@ -73,12 +73,14 @@ def test_the_best_pipeline_runs(spawner: Spawner, tmp_path: Path) -> None:
     search = auto_search(
         [module],
         on,
+        SearchOptions(
+            micro_batches=(4,),
+            zero=(0,),
+            checkpoint=("none",),
+            schedules=("1f1b",),
+            jobs=1,
+        ),
         degrees=[(2, 1, 2)],
-        micro_batches=(4,),
-        zero=(0,),
-        checkpoint=("none",),
-        schedules=("1f1b",),
-        jobs=1,
     )
     search.run()
     assert search.best is not None

@@ -38,6 +38,7 @@ from distir.planning.grid import (
 )
 from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
 from distir.planning.result import simulated
 from distir.program import argument_names, entry_function
@@ -70,8 +71,8 @@ def distributed(module: ModuleOp, **options: object) -> ModuleOp:
     return module
 
 
-def search(module: ModuleOp, on: ClusterOp, **options: object) -> AutoSearch:
-    found = auto_search([module], on, jobs=1, **options)  # type: ignore[arg-type]
+def search(module: ModuleOp, on: ClusterOp) -> AutoSearch:
+    found = auto_search([module], on, SearchOptions(jobs=1))
     found.run()
     return found
 
@@ -272,9 +273,9 @@ def test_options_restrict_the_space() -> None:
     axes = {c.axes for c in plans if isinstance(c, LayoutPlan)}
     assert axes == {(("d", 4),), (("d", 2), ("t", 2))}
     with pytest.raises(DistIRError, match="for training steps"):
-        auto_search([build_mlp(2, 8, 8)], machine(2), zero=(1,))
+        auto_search([build_mlp(2, 8, 8)], machine(2), SearchOptions(zero=(1,)))
     with pytest.raises(DistIRError, match="8 devices were asked for"):
-        auto_search([build_mlp(2, 8, 8)], machine(2), devices=8)
+        auto_search([build_mlp(2, 8, 8)], machine(2), SearchOptions(world_size=8))
 
 
 def test_searched_layouts_go_into_pipelines_and_onto_more_axes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -15,7 +14,7 @@ from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
-from distir.planning.plan import GridPlan, LayoutPlan, Plan
+from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, overlaps
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
 from distir.planning.result import Impossible, Result, Simulated, simulated
@@ -34,34 +33,28 @@ def _nobody(search: AutoSearch) -> None:
 def auto_search(
     modules: Sequence[ModuleOp],
     cluster: ClusterOp,
+    options: SearchOptions | None = None,
     *,
-    profiles: Sequence[str | Path] = (),
     requests: Requests | None = None,
-    devices: int | None = None,
     degrees: Sequence[tuple[int, int, int]] = (),
-    micro_batches: Sequence[int] = (),
-    zero: Sequence[int] = (),
-    checkpoint: Sequence[str] = (),
-    schedules: Sequence[str] = (),
-    overlap: Sequence[bool] = (),
     time_limit: float | None = None,
-    jobs: int = 0,
     heard: Heard | None = None,
 ) -> AutoSearch:
     """
     A search for the best plan for one of these programs, one for each size of the batch, on
-    so many devices of a cluster (all by default). Empty options may take any value. The
-    layouts of a plan are searched for a quarter of the time at most; without a limit
+    a cluster. Empty options may take any value; `degrees` are the only (d, t, p). The layouts
+    of a plan are searched for a quarter of the time at most; without a limit
     solving for them takes 20 s. Raises DistIRError.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
+    options = options or SearchOptions()
     requests = requests or Requests()
     if time_limit is not None:
         requests = replace(requests, limit=max(1.0, time_limit / 4))
     elif requests.seconds is None:
         requests = replace(requests, seconds=SECONDS)
-    programs = Programs.of(modules, cluster, profiles, requests)
-    devices = devices or cluster.size
+    programs = Programs.of(modules, cluster, options.profile, requests)
+    devices = options.world_size or cluster.size
     if devices > cluster.size:
         raise DistIRError(
             f"auto-parallel: {devices} devices were asked for, but cluster "
@@ -70,7 +63,9 @@ def auto_search(
     trained = {trains(module) for module in modules}
     if len(trained) > 1:
         raise DistIRError("some of the programs are training steps and some are not")
-    if trained == {False} and (any(zero) or any(c != "none" for c in checkpoint)):
+    if trained == {False} and (
+        any(options.zero) or any(c != "none" for c in options.checkpoint)
+    ):
         raise DistIRError(
             "auto-parallel: ZeRO and activation checkpointing are for training steps, but "
             "the program updates no argument (dist.updates); leave them out"
@@ -86,16 +81,16 @@ def auto_search(
         degrees=degrees,
         own_axes=own,
         asked_axes=requests.axes,
-        micro_batches=micro_batches,
-        zero=zero or (0, 1, 2, 3),
-        checkpoint=checkpoint or POLICIES_BY_COST,
-        schedules=schedules,
-        overlap=overlap or (False, True),
+        micro_batches=options.micro_batches,
+        zero=options.zero or (0, 1, 2, 3),
+        checkpoint=options.checkpoint or POLICIES_BY_COST,
+        schedules=options.schedules,
+        overlap=overlaps(options.overlap) or (False, True),
     )
     bounds = {
         batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches
     }
-    return AutoSearch(programs, space, bounds, jobs, clock, heard)
+    return AutoSearch(programs, space, bounds, options.jobs, clock, heard)
 
 
 class AutoSearch:

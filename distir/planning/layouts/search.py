@@ -347,8 +347,7 @@ class _AxisGroups:
         """
         builder = self.builder
         body = builder.build(axes, self.before)
-        if self.limits.level == "O2":
-            self.segments = flow_of(builder, body).segments()
+        self.segments = flow_of(builder, body).segments()
         problem = builder.graph.problem()
         solution = self._solve(problem, clock)
         if isinstance(solution, InfeasibleError):
@@ -392,6 +391,7 @@ class _AxisGroups:
             clock=clock,
             gap=self.limits.gap,
             segments=self.segments,
+            level=self.limits.level,
         )
         self.solving += perf_counter() - start
         return solution

@@ -17,12 +17,17 @@ from distir.tools.arguments import (
     positive_integer,
     positive_integers,
 )
-from distir.tools.auto_search import add_auto_arguments, check_auto_arguments
+from distir.tools.auto_search import (
+    add_auto_arguments,
+    check_auto_arguments,
+    search_options,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.planning.grid import Journal, Plan, Programs, Result, Simulated
+    from distir.planning.plan import SearchOptions
     from distir.solver.clock import Clock
 
 
@@ -78,12 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument(
         "--zero",
         type=_stages,
+        default=(),
         metavar="STAGE,...",
         help="ZeRO stages of a training step (default 0; with --auto all)",
     )
     grid.add_argument(
         "--checkpoint",
         type=names,
+        default=(),
         metavar="POLICY,...",
         help="what a training step recomputes: none, full, whole, selective (default none; with "
         "--auto all)",
@@ -98,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument(
         "--overlap",
         type=names,
+        default=(),
         metavar="off,on",
         help="whether communication overlaps computation: off, on or both (default off; "
         "with --auto both)",
@@ -152,7 +160,6 @@ def run(arguments: argparse.Namespace) -> int:
         Space,
         batch_of,
         nothing_fits,
-        overlaps,
         ranked,
         trains,
     )
@@ -163,9 +170,10 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.transforms.checkpointing import POLICIES
 
     clock = Clock(arguments.time_limit)
-    for name in arguments.schedules:
+    options = search_options(arguments)
+    for name in options.schedules:
         one_of("pipeline schedule", name, SCHEDULES)
-    for name in arguments.checkpoint or ():
+    for name in options.checkpoint:
         one_of("checkpoint policy", name, POLICIES)
     check_auto_arguments(arguments)
     for path in (arguments.json, arguments.plot, arguments.output):
@@ -174,27 +182,19 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
     if arguments.auto:
-        return _run_auto(arguments, modules, clock)
+        return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
         cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
-        programs = Programs.of(modules, cluster, arguments.profile)
+        programs = Programs.of(modules, cluster, options.profile)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     if len({trains(module) for module in modules}) > 1:
         raise DistIRError("some of the programs are training steps and some are not")
-    plans = Space(
-        batches=sorted(by_batch),
-        trains=trains(modules[0]),
-        devices=arguments.world_size or arguments.devices or cluster.size,
-        degrees=arguments.degrees,
-        micro_batches=arguments.micro_batches,
-        zero=arguments.zero or (0,),
-        checkpoint=arguments.checkpoint or ("none",),
-        schedules=arguments.schedules,
-        overlap=overlaps(arguments.overlap or ("off",)),
+    plans = Space.of(
+        options, sorted(by_batch), trains(modules[0]), cluster.size, arguments.degrees
     ).plans()
     journal = Journal(arguments.resume, programs) if arguments.resume else None
     with journal or nullcontext():
-        results, finished = _evaluated(programs, plans, journal, arguments.jobs)
+        results, finished = _evaluated(programs, plans, journal, options.jobs)
     results.sort(key=lambda o: o.plan)
     if arguments.json is not None:
         _write_json(arguments.json, results, finished)
@@ -217,7 +217,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_auto(
-    arguments: argparse.Namespace, modules: list[ModuleOp], clock: Clock
+    arguments: argparse.Namespace,
+    options: SearchOptions,
+    modules: list[ModuleOp],
+    clock: Clock,
 ) -> int:
     """The search beyond the grid: the best plan found, even if the user interrupts."""
     from distir.errors import DistIRError
@@ -227,7 +230,7 @@ def _run_auto(
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note
 
-    found, interrupted = search(arguments, modules, clock)
+    found, interrupted = search(arguments, options, modules, clock)
     results = sorted(found.results.values(), key=lambda o: o.plan)
     if arguments.json is not None:
         _write_json(arguments.json, results, found.finished)
