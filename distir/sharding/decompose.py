@@ -20,25 +20,17 @@ from typing import NamedTuple
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import SCOPE, Layout, Shard
+from distir.registries import Registry
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import inference_of, rule_for
 
 Decomposition = Callable[[Operation], list[Operation] | None]
-_DECOMPOSITIONS: dict[str, Decomposition] = {}
 
-
-def decomposition(*names: str) -> Callable[[Decomposition], Decomposition]:
-    """
-    Registers a function as the decomposition of the ops with these names, whose rules it
-    is beside. It gives None for an op whose rule has no factors to decompose for.
-    """
-
-    def register(function: Decomposition) -> Decomposition:
-        for name in names:
-            _DECOMPOSITIONS[name] = function
-        return function
-
-    return register
+decomposition = Registry[Decomposition]("distir.sharding.rules")
+"""
+Registers the decomposition of the ops with these names, beside their rules. It gives None
+for an op whose rule has no factors to decompose for.
+"""
 
 
 def decompose(op: Operation) -> list[Operation] | None:
@@ -49,7 +41,7 @@ def decompose(op: Operation) -> list[Operation] | None:
     """
     if not rule_for(op).decomposed:
         return None
-    function = _DECOMPOSITIONS.get(op.name)
+    function = decomposition.get(op.name)
     return None if function is None else function(op)
 
 

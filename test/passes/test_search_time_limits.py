@@ -22,7 +22,7 @@ from distir.passes.auto_parallel import AutoParallelPass
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.annotations import read_notes
-from distir.planning.grid import Configuration, Evaluator, Outcome
+from distir.planning.grid import Evaluator, LayoutPlan, Plan, Result, Simulated
 from distir.planning.layouts.reshards import ReshardGraph
 from distir.solver import clock
 from distir.solver.clock import Clock, TimeIsOver
@@ -190,9 +190,9 @@ def test_evaluations_that_have_begun_are_not_waited_for(
     original = Evaluator.evaluate
 
     def evaluate(
-        self: Evaluator, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
-        if configuration.axes:
+        self: Evaluator, configuration: Plan, known: Simulated | None = None
+    ) -> Result:
+        if isinstance(configuration, LayoutPlan):
             sleep(100)
         return original(self, configuration, known)
 

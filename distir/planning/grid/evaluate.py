@@ -1,11 +1,10 @@
-"""What a configuration is worth."""
+"""What a plan is worth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -14,113 +13,29 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.passes.distribute import MESH, DistributePass
-from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
-from distir.passes.pipeline import PipelinePass
-from distir.passes.verify_distribution import (
-    DistributionVerifier,
-    VerifyDistributionPass,
-)
-from distir.planning.configuration import Configuration
+from distir.passes.distribute import DistributePass
+from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
+from distir.planning.meshes import MESH
+from distir.planning.overlap import overlap_communication
+from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.programs import Programs
 from distir.planning.requests import Requests, check_whole
+from distir.planning.result import Impossible, Result, Simulated
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.verification import DistributionVerifier, verify_distribution
+from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """
-    A configuration and its simulation, or why there is none (`error`).
-
-    `peak_memory_bytes` and `memory_bytes` are of the device that has the least left.
-    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`), unless
-    communication overlaps;
-    `layouts`: which they are, so that they need not be searched again.
-    """
-
-    configuration: Configuration
-    step_time_s: float = 0.0
-    throughput_samples_per_s: float = 0.0
-    peak_memory_bytes: int = 0
-    memory_bytes: int = 0
-    error: str = ""
-    bound_s: float = 0.0
-    layouts: ChosenLayouts | None = None
-
-    @property
-    def is_legal(self) -> bool:
-        """Whether the program can be distributed like that at all."""
-        return not self.error
-
-    @property
-    def fits(self) -> bool:
-        """Whether it also fits into the memory of all devices."""
-        return self.is_legal and self.peak_memory_bytes <= self.memory_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as JSON data, all in one object."""
-        data = asdict(replace(self, layouts=None))
-        del data["layouts"]
-        return {**data.pop("configuration"), **data, "fits": self.fits}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Outcome:
-        """The outcome that `to_json` gave. Raises KeyError and TypeError for others."""
-        outcome = Outcome(Configuration(batch=0))
-        return replace(
-            _read(outcome, data, "configuration", "layouts"),
-            configuration=_read(outcome.configuration, data),
-        )
-
-
-_Fields = TypeVar("_Fields", Configuration, Outcome)
-
-
-def _read(like: _Fields, data: dict[str, Any], *others: str) -> _Fields:
-    """The same with the fields that JSON data holds, each of the type that it has there."""
-    values: dict[str, Any] = {}
-    for field in fields(like):
-        if field.name in others:
-            continue
-        value, kind = data[field.name], type(getattr(like, field.name))
-        if type(value) is not kind and (kind, type(value)) != (float, int):
-            raise TypeError(f"{field.name} is {value!r}")
-        values[field.name] = kind(value)
-    return replace(like, **values)
-
-
-def reusable(outcome: Outcome, configuration: Configuration) -> bool:
-    """
-    Whether the searched layouts of an outcome are those of a configuration too: if they
-    differ in nothing but overlap; or in what does not change the problem, the ranks of a
-    pipeline, schedule and stages, if memory did not decide.
-    """
-    if outcome.layouts is None:
-        return False
-    c, other = outcome.configuration, configuration
-    if replace(c, overlap=other.overlap) == other:
-        return True
-    same = replace(c, p=1, schedule="", stages="", overlap=False)
-    return (
-        c.is_pipelined
-        and other.is_pipelined
-        and not outcome.layouts.limited
-        and same == replace(other, p=1, schedule="", stages="", overlap=False)
-    )
+from distir.transforms.pipelines.pipeline import divided, pipeline_ops
+from distir.transforms.resharding import lower_reshards
 
 
 def distribute_pass(
-    configuration: Configuration, shard: tuple[str, ...] = ()
+    configuration: GridPlan, shard: tuple[str, ...] = ()
 ) -> DistributePass:
-    """
-    The pass that distributes a program like that, with these splits of arguments.
-    Searched layouts are for `distribute_as`.
-    """
+    """The pass that distributes a program like that, with these splits of arguments."""
     c = configuration
     return DistributePass(
         d=c.d,
@@ -139,20 +54,20 @@ def distribute_pass(
 def distribute_as(
     context: Context,
     module: ModuleOp,
-    outcome: Outcome,
+    result: Simulated,
     requests: Requests,
 ) -> None:
     """
     Distributes a program like that, as the user's requests allow, and verifies the
     result. Layouts are not searched again. Raises DistIRError.
     """
-    configuration = outcome.configuration
-    if outcome.layouts is None:
-        distribute_pass(configuration, requests.shard).apply(context, module)
-    else:
-        searched = SearchedLayouts(context, requests)
-        searched.replay(module, configuration, outcome.layouts)
-        VerifyDistributionPass().apply(context, module)
+    plan = result.plan
+    if isinstance(plan, GridPlan):
+        distribute_pass(plan, requests.shard).apply(context, module)
+    elif isinstance(plan, LayoutPlan) and result.layouts is not None:
+        searched = SearchedLayouts(requests)
+        searched.replay(module, plan, result.layouts)
+        verify_distribution(module)
     check_whole(module, requests.whole)
 
 
@@ -180,14 +95,12 @@ class Evaluator:
         self._programs: dict[int, ModuleOp] = {}
         self._chosen: _Chosen | None = None
         """What layouts were chosen for last."""
-        self._searched = SearchedLayouts(self._context, self._requests)
+        self._searched = SearchedLayouts(self._requests)
 
-    def evaluate(
-        self, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
+    def evaluate(self, configuration: Plan, known: Simulated | None = None) -> Result:
         """
-        Simulates a configuration. One that is not possible has its reason. The layouts of
-        `known` (see `reusable`) are not searched again.
+        Simulates a plan, if it is possible. The layouts of `known`, which are those of this
+        plan too, are not searched again.
         """
         try:
             plan = self._plan(configuration, known)
@@ -195,13 +108,13 @@ class Evaluator:
             if simulation is None:
                 simulation = simulate(plan.module, profiles=self._profiles)
         except (DistIRError, VerifyException) as error:
-            return Outcome(configuration, error=" ".join(str(error).split()))
+            return Impossible(configuration, " ".join(str(error).split()))
         bound = known.bound_s if known else plan.bound
         peak, memory = min(
             zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
             key=lambda device: device[1] - device[0],
         )
-        return Outcome(
+        return Simulated(
             configuration,
             simulation.step_time_s,
             simulation.throughput_samples_per_s,
@@ -211,59 +124,61 @@ class Evaluator:
             layouts=plan.layouts,
         )
 
-    def prepare(self, configuration: Configuration) -> None:
+    def prepare(self, configuration: Plan) -> None:
         """Makes the program that the configuration distributes, if that can be made."""
         with suppress(DistIRError, VerifyException):
             self._program(configuration.batch)
 
     def distributed(
-        self, configuration: Configuration, layouts: ChosenLayouts | None = None
+        self, configuration: Plan, layouts: ChosenLayouts | None = None
     ) -> ModuleOp:
         """
         The distributed program, with the layouts that were searched for it, if they are
         known. Raises DistIRError.
         """
-        if layouts is None:
+        if layouts is None or not isinstance(configuration, LayoutPlan):
             return self._plan(configuration).module
         module = self._program(configuration.batch).clone()
         self._searched.replay(module, configuration, layouts)
         return module
 
     def _plan(
-        self, configuration: Configuration, known: Outcome | None = None
+        self, configuration: Plan, known: Simulated | None = None
     ) -> SearchedPlan:
         """The distributed program, and its layouts if they were searched."""
-        if configuration.axes:
+        if isinstance(configuration, LayoutPlan):
             module = self._program(configuration.batch).clone()
             layouts = known.layouts if known else None
             plan = self._searched.search(module, configuration, self._profiles, layouts)
         else:
+            assert isinstance(configuration, GridPlan)
             plan = SearchedPlan(self._from_grid(configuration))
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self._context, plan.module)
+            overlap_communication(plan.module)
             plan = replace(plan, simulation=None)
         check_whole(plan.module, self._requests.whole)
         return plan
 
-    def _from_grid(self, configuration: Configuration) -> ModuleOp:
+    def _from_grid(self, configuration: GridPlan) -> ModuleOp:
         distribute = distribute_pass(configuration, self._requests.shard)
         if not self._fits_choice(configuration):
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
-            PartitionPass(lower=False).apply(self._context, module)
+            partition(module)
             self._chosen = _Chosen(configuration, module)
         assert self._chosen is not None
         if not configuration.is_pipelined or configuration.stages:
             module = self._chosen.copy(configuration.k)
-            distribute.complete(self._context, module)
-            return module
-        pipeline = distribute.pipeline()
-        division = self._chosen.division(pipeline, configuration.k)
-        module = ModuleOp(pipeline.emit(division), division.module.attributes)
-        LowerReshardPass().apply(self._context, module)
+            if configuration.is_pipelined:
+                make_pipeline_as_asked(module, distribute, distribute.stages)
+        else:
+            division = self._chosen.division(distribute, configuration.k)
+            ops = pipeline_ops(division, distribute)
+            module = ModuleOp(ops, division.module.attributes)
+        lower_reshards(module)
         return module
 
-    def _fits_choice(self, configuration: Configuration) -> bool:
+    def _fits_choice(self, configuration: GridPlan) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
         return (
             self._chosen is not None
@@ -280,13 +195,13 @@ class Evaluator:
 class _Chosen:
     """A program in the layouts that were chosen for a configuration."""
 
-    def __init__(self, configuration: Configuration, module: ModuleOp):
+    def __init__(self, configuration: GridPlan, module: ModuleOp):
         self._configuration = configuration
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
 
-    def is_for(self, configuration: Configuration) -> bool:
+    def is_for(self, configuration: GridPlan) -> bool:
         """Whether a configuration is to have these layouts, if it allows them."""
         first = self._configuration
         if first.shared != configuration.shared:
@@ -320,12 +235,12 @@ class _Chosen:
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
-    def division(self, pipeline: PipelinePass, micro_batches: int) -> DividedProgram:
+    def division(self, pipeline: PipelineOptions, micro_batches: int) -> DividedProgram:
         """Its division for a pipeline with that many micro-batches."""
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
             return known.with_micro_batches(micro_batches)
-        division = pipeline.divide(self.copy(micro_batches))
+        division = divided(self.copy(micro_batches), pipeline, ())
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
         return division

@@ -26,7 +26,7 @@ from distir.planning.layouts.reshards import (
 from distir.program import updated_arguments
 
 
-class Result(NamedTuple):
+class Computed(NamedTuple):
     """Memory of a result of a node, in its layout."""
 
     port: LayoutPort
@@ -62,7 +62,7 @@ class Workspace(NamedTuple):
     node: LayoutNode
 
 
-What = Result | Partial | Fresh | Updated | Workspace
+What = Computed | Partial | Fresh | Updated | Workspace
 
 
 @dataclass(eq=False)
@@ -105,7 +105,7 @@ class Lifetimes:
         self.moments: list[int] = []
         self.now = 0
         self._ends: dict[LayoutBody, dict[Operation, bool]] = {}
-        arguments = [[self._new(Result(Port(node, 0)))] for node in entry.arguments]
+        arguments = [[self._new(Computed(Port(node, 0)))] for node in entry.arguments]
         self._updates = {
             entry.function.body.block.last_op.operands[result]: argument  # type: ignore[union-attr]
             for result, argument in updated_arguments(entry.function).items()
@@ -174,7 +174,7 @@ class Lifetimes:
                 if kept is not None:
                     self._new(Partial(port))
                     port = Port(kept, 0)
-                    buffers = [self._new(Result(port), 1)]
+                    buffers = [self._new(Computed(port), 1)]
                 elif is_entry and value in self._updates:
                     target = body.arguments[self._updates[value]]
                     buffers = [self._new(Updated(port, Use(target, (0,))))]
@@ -210,7 +210,7 @@ class Lifetimes:
         return [
             []
             if value in self._updates and value not in body.kept
-            else [self._new(Result(port))]
+            else [self._new(Computed(port))]
             for value, port in zip(op.results, own, strict=True)
         ], own
 

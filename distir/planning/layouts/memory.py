@@ -19,11 +19,11 @@ from distir.dialects.dist import Layout
 from distir.planning.graph import Edge, Floats
 from distir.planning.layouts.builder import GraphBuilder
 from distir.planning.layouts.lifetimes import (
+    Computed,
     Fresh,
     Interval,
     Lifetimes,
     Partial,
-    Result,
     Updated,
     What,
     Workspace,
@@ -144,7 +144,7 @@ def peak_of(
 
 def _name(what: What) -> str:
     match what:
-        case Result(port) | Partial(port) | Updated(port, _):
+        case Computed(port) | Partial(port) | Updated(port, _):
             return port.node.what
         case Fresh(port, _):
             return f"a copy of {port.node.what}"
@@ -166,7 +166,7 @@ def _size(
     port = what.port
     have = chosen[port.node].results[port.result]
     match what:
-        case Result():
+        case Computed():
             return bytes_of(port, have)
         case Partial():
             return bytes_of(port, have) if have.partial else 0.0
@@ -278,7 +278,7 @@ class _Builder:
 
     def _occupy(self, at: Interval) -> None:
         match at.what:
-            case Result(port):
+            case Computed(port):
                 self.built.occupy(self.graph.nodes[port.node], at, self._bytes(port))
             case Partial(port):
                 layouts = layouts_of(port)

@@ -333,8 +333,7 @@ class _AxisGroups:
         """
         builder = self.builder
         body = builder.build(axes, self.before)
-        if self.limits.level == "O2":
-            self.segments = flow_of(builder, body).segments()
+        self.segments = flow_of(builder, body).segments()
         problem = builder.graph.problem()
         solution = self._solve(problem, clock)
         choice, chosen = self._chosen(solution)
@@ -374,6 +373,7 @@ class _AxisGroups:
             clock=clock,
             gap=self.limits.gap,
             segments=self.segments,
+            level=self.limits.level,
         )
         self.solving += perf_counter() - start
         return solution

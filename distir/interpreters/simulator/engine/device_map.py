@@ -49,7 +49,8 @@ class DeviceMap:
         self._position = {d: i for i, d in enumerate(self.devices)}
         self._positions: dict[str, Positions] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
-        self._bytes: dict[int, int] = {}
+        # By the type's identity, as hashing takes long; the type stays alive with it.
+        self._bytes: dict[int, tuple[Attribute, int]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
         """The meshes of the values, each once, in order."""
@@ -82,10 +83,11 @@ class DeviceMap:
         Bytes of a value on each device that it lives on; 0 for values that are not
         tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
         """
-        key = id(value.type)
-        if key not in self._bytes:
-            self._bytes[key] = self._bytes_of_type(value.type, op)
-        return self._bytes[key]
+        type_ = value.type
+        known = self._bytes.get(id(type_))
+        if known is None:
+            known = self._bytes[id(type_)] = type_, self._bytes_of_type(type_, op)
+        return known[1]
 
     def _bytes_of_type(self, type_: Attribute, op: Operation) -> int:
         if not isinstance(type_, TensorType | UnrankedTensorType):

@@ -23,10 +23,10 @@ from distir.frontends.onnx_importer import import_onnx
 from distir.passes.distribute import DistributePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from distir.passes.verify_distribution import verify_distribution
 from distir.program import functions
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import meshes
+from distir.sharding.verification import verify_distribution
 
 EXPECTED = re.compile(r"expected")
 

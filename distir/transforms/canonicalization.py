@@ -1,6 +1,6 @@
 """
-Rewrites of what exporters emit when they are told not to optimize. Only forms that are
-equal for every input: everything else is left to the passes.
+What exporters emit when they are told not to optimize, written in fewer operators. Only
+forms that are equal for every input: everything else is left to other passes.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import numpy as np
 from xdsl.dialects.builtin import DYNAMIC_INDEX, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, OpResult, SSAValue
-from xdsl.rewriter import Rewriter
-from xdsl.traits import is_side_effect_free
+from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.dist import STOP_GRADIENT
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_values import onnx_element_type
+from distir.program import erase_dead
 
 _Identity = operator("Identity")
 _Cast = operator("Cast")
@@ -26,7 +27,10 @@ _SplitToSequence = operator("SplitToSequence")
 
 
 def canonicalize(module: ModuleOp) -> None:
-    """Applies every rewrite, then removes ops whose results nothing uses."""
+    """
+    Rewrites Identity, CastLike and sequences of parts in every function of a program, in
+    place, then removes what nothing uses.
+    """
     for function in module.body.block.ops:
         if isinstance(function, FuncOp):
             for op in list(function.body.block.ops):
@@ -36,7 +40,7 @@ def canonicalize(module: ModuleOp) -> None:
                     cast_like_to_cast(op)
                 elif isinstance(op, _SplitToSequence):
                     split_sequence_to_split(op)
-            remove_dead_ops(function)
+            erase_dead(function.body.block)
             function.update_function_type()
 
 
@@ -67,7 +71,7 @@ def cast_like_to_cast(op: OnnxOp) -> None:
     }
     attributes["to"] = IntegerAttr(onnx_element_type(like.type.element_type), i64)
     cast = _Cast.build_op([source], [op.results[0].type], attributes, op.attributes)
-    _replace(op, cast)
+    Rewriter.replace_op(op, cast)
 
 
 def split_sequence_to_split(op: OnnxOp) -> None:
@@ -79,7 +83,7 @@ def split_sequence_to_split(op: OnnxOp) -> None:
     if not isinstance(source.type, TensorType) or len(op.operands) < 2:
         return
     axis = op.attribute("axis") % max(source.type.get_num_dims(), 1)
-    sizes = _parts(constant_of(op.operands[1]), source.type.get_shape()[axis])
+    sizes = _parts(direct_constant(op.operands[1]), source.type.get_shape()[axis])
     positions = [_position(user, op.results[0], len(sizes)) for user in users]
     if not sizes or None in positions:
         return
@@ -92,16 +96,11 @@ def split_sequence_to_split(op: OnnxOp) -> None:
         [], [TensorType(i64, [len(sizes)])], {"value": np.array(sizes, np.int64)}
     )
     parts = _Split.build_op([source, split], types, {"axis": axis}, op.attributes)
-    block = op.parent_block()
-    assert block is not None
-    block.insert_ops_before([split, parts], op)
+    Rewriter.insert_op([split, parts], InsertPoint.before(op))
     for user, position in zip(users, positions, strict=True):
         assert position is not None
-        user.results[0].replace_all_uses_with(parts.results[position])
-        user.detach()
-        user.erase()
-    op.detach()
-    op.erase()
+        Rewriter.replace_op(user, [], [parts.results[position]])
+    Rewriter.erase_op(op)
 
 
 def _parts(split: np.ndarray | None, size: int) -> list[int]:
@@ -119,37 +118,7 @@ def _parts(split: np.ndarray | None, size: int) -> list[int]:
 def _position(user: object, sequence: SSAValue, count: int) -> int | None:
     if not isinstance(user, _SequenceAt) or user.operands[0] is not sequence:
         return None
-    position = constant_of(user.operands[1])
+    position = direct_constant(user.operands[1])
     if position is None or not -count <= int(position) < count:
         return None
     return int(position) % count
-
-
-def constant_of(value: SSAValue) -> np.ndarray | None:
-    """The value of an `onnx.Constant`, or None."""
-    if isinstance(value.owner, _Constant):
-        return value.owner.attribute("value")
-    return None
-
-
-def remove_dead_ops(function: FuncOp) -> None:
-    """Removes ops without effects whose results nothing uses, users first."""
-    for op in reversed(list(function.body.block.ops)):
-        if (
-            op.results
-            and not any(r.first_use for r in op.results)
-            and is_side_effect_free(op)
-        ):
-            op.detach()
-            op.erase()
-
-
-def _replace(op: OnnxOp, new: OnnxOp) -> None:
-    block = op.parent_block()
-    assert block is not None
-    block.insert_op_before(new, op)
-    for old, result in zip(op.results, new.results, strict=True):
-        result.name_hint = old.name_hint
-        old.replace_all_uses_with(result)
-    op.detach()
-    op.erase()

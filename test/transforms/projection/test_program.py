@@ -8,9 +8,9 @@ from support.programs import parse
 
 from distir.dialects.dist import Shard
 from distir.errors import DistIRError
-from distir.passes.project import devices_of, project
 from distir.sharding.layout import joint_run, shard_indices
 from distir.sharding.mesh import Mesh
+from distir.transforms.projection import devices_of, project
 
 MESH = Mesh("mesh", (("a", 2), ("b", 3)), tuple(range(6)))
 

@@ -6,7 +6,7 @@ import pytest
 from support.programs import parse
 
 from distir.errors import DistIRError
-from distir.passes.verify_distribution import verify_distribution
+from distir.sharding.verification import verify_distribution
 
 MESHES = """
 device.mesh @wide on @box <"d" = 2, "t" = 2> [0 to 4]

@@ -9,8 +9,8 @@ from support.command_line import failure, write_program
 from support.programs import parse
 
 from distir.errors import DistIRError
-from distir.passes.project import project
-from distir.passes.verify_distribution import verify_distribution
+from distir.sharding.verification import verify_distribution
+from distir.transforms.projection import project
 
 MIXED = """
 device.mesh @mesh on @c <"d" = 2> [0 to 2]
