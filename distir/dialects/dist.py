@@ -85,7 +85,7 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    Where a tensor lives (DESIGN section 3).
+    Where a tensor lives.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: per dimension the axes it is split over, major to minor; each axis splits

@@ -1,5 +1,5 @@
 """
-Sharding rules: how the dimensions of an op relate (DESIGN section 4).
+Sharding rules: how the dimensions of an op relate.
 
 A rule names *factors* and maps every dimension of every operand and result to an
 ordered list of them, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`; a reshape

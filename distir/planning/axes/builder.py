@@ -12,7 +12,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.candidates import AxisStrategy, Cut, Take, Ways
 from distir.planning.axes.moves import (
-    Held,
+    Kept,
     Leaving,
     Move,
     Moves,
@@ -51,17 +51,13 @@ class AxisGraphBuilder:
     Builds the graph of a program whose ops have their strategies (`Reach`).
 
     - `policy`: what the axis is asked for; `costs`: what strategies and changes of layout
-      cost;
-    - `updates`: results of the entry that replace an argument in the next step, by index.
+      cost.
     """
 
-    def __init__(
-        self, policy: AxisPolicy, costs: UnitCosts, updates: Mapping[int, int]
-    ):
+    def __init__(self, policy: AxisPolicy, costs: UnitCosts):
         self.policy = policy
         self.costs = costs
-        self.info = policy.info
-        self.updates = updates
+        self.program = policy.program
         self.moves = Moves(policy, costs)
         self.graph: StrategyGraph[AxisStrategy, Move] = StrategyGraph(self.moves.cost)
         self._op_costs: dict[Alternatives, Floats] = {}
@@ -85,7 +81,7 @@ class AxisGraphBuilder:
         kinds = op_kinds(
             reached.function,
             reached.calls,
-            lambda op: (self.info(op), reached.strategies[op]),
+            lambda op: (self.program.info(op), reached.strategies[op]),
         )
         nodes: dict[Hashable, AxisNode] = {}
         for op, strategies in reached.strategies.items():
@@ -175,8 +171,8 @@ class AxisGraphBuilder:
         brought it together for those that use it.
         """
         if isinstance(value, OpResult):
-            return self.info(value.op).result_bytes[value.index]
-        sizes = (self.info(use.op).operand_bytes[use.operand] for use in uses)
+            return self.program.info(value.op).result_bytes[value.index]
+        sizes = (self.program.info(use.op).operand_bytes[use.operand] for use in uses)
         return max(sizes, default=0.0)
 
     def _connect(
@@ -201,7 +197,7 @@ class AxisGraphBuilder:
                 self._held[key] = self._hold(port, size, wanted, cuts, late)
             node = self._held[key]
             if node is not None:
-                self.graph.connect(port, Held(self.graph.add(node, count)), count)
+                self.graph.connect(port, Kept(self.graph.add(node, count)), count)
                 port = Port(node, 0)
         body.ports[value] = port
         has_cuts = any(s.cut for s in port.node.strategies)
@@ -209,7 +205,7 @@ class AxisGraphBuilder:
         for place, use in enumerate(uses):
             taken = Taken(
                 use.node,
-                self.info(use.op),
+                self.program.info(use.op),
                 use.operand,
                 use.is_call,
                 place if has_cuts else -1,
@@ -218,7 +214,7 @@ class AxisGraphBuilder:
                 is_free and use.op is uses[0].op,
             )
             self.graph.connect(port, taken, count)
-        for i in returns if body.function.sym_name.data != self.policy.entry else ():
+        for i in returns if body.function is not self.program.entry else ():
             results[i] = self._return(body, port, i, len(uses))
 
     def _hold(
@@ -300,7 +296,7 @@ class AxisGraphBuilder:
         self, body: AxisBody, port: AxisPort, index: int, uses: int
     ) -> AxisPort:
         """How a value leaves its function, after so many uses."""
-        info = self.info(return_op(body.function))
+        info = self.program.info(return_op(body.function))
         returned = Returned(port.node, info, index, uses)
         rows = self.moves.returned(port, returned)
         same = rows == [{p: 0.0} for (p, *_) in ways_of(port)]
@@ -315,11 +311,11 @@ class AxisGraphBuilder:
     def _leave(self, body: AxisBody) -> None:
         """Results of the program; one that updates an argument is placed like it."""
         last = return_op(body.function)
-        info = self.info(last)
+        info = self.program.info(last)
         for i, value in enumerate(last.operands):
             port = body.ports[value]
-            if i in self.updates:
-                target = body.arguments[self.updates[i]]
+            if i in self.program.updates:
+                target = body.arguments[self.program.updates[i]]
                 self.graph.connect(port, Replaced(target, info, i), 1)
             else:
                 sink = self._value(

@@ -38,7 +38,7 @@ class Taken(NamedTuple):
     is_first: bool
 
 
-class Held(NamedTuple):
+class Kept(NamedTuple):
     """A value is held in ways of which the first one is that in which it is made."""
 
     node: Node[AxisStrategy]
@@ -69,7 +69,7 @@ class Leaving(NamedTuple):
     result: int
 
 
-Move = Taken | Held | Returned | Replaced | Leaving
+Move = Taken | Kept | Returned | Replaced | Leaving
 
 
 def ways_of(port: Port[AxisStrategy]) -> list[Ways]:
@@ -109,7 +109,7 @@ class Moves:
                 return (
                     self._passed(port, use) if use.is_call else self._taken(port, use)
                 )
-            case Held(node):
+            case Kept(node):
                 rows = [
                     [0.0 if s.results[0] == have else inf for s in node.strategies]
                     for (have, *_) in ways_of(port)

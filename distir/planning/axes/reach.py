@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
@@ -27,13 +27,12 @@ class Reach:
     which its operands may come. Functions are looked at once per kind of call (`call_kinds`).
     """
 
-    def __init__(self, functions: Mapping[str, FuncOp], policy: AxisPolicy):
-        self.functions = functions
+    def __init__(self, policy: AxisPolicy):
         self.policy = policy
-        self.info = policy.info
+        self.program = policy.program
         self._known: dict[Hashable, Alternatives] = {}
 
-    def program(self, function: FuncOp, arguments: Sequence[ArgumentKey]) -> Reached:
+    def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
         """The entry, with the strategies of every op in it and what it calls."""
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
@@ -41,6 +40,7 @@ class Reach:
             fact = ArgumentFacts(placement, source, fixed)
             fact.add([placement])
             facts.append(fact)
+        function = self.program.entry
         reached = Reached(function, facts, call_kinds(function, ends=ENDS))
         self._reach(reached)
         return reached
@@ -114,7 +114,7 @@ class Reach:
         callee = callees.get(key)
         is_new = callee is None
         if callee is None:
-            function = self.functions[op.callee.string_value()]
+            function = self.program.functions[op.callee.string_value()]
             facts = [ArgumentFacts(*of_argument) for of_argument in static]
             kinds = call_kinds(function, ends=ENDS)
             callee = callees[key] = Reached(function, facts, kinds)
@@ -135,7 +135,7 @@ class Reach:
 
     def _add_incoming(self, callee: Reached, op: CallOp, came: Sequence[Ways]) -> bool:
         """Whether arguments may come in new ways now, as values never cross partial."""
-        info, is_more = self.info(op), False
+        info, is_more = self.program.info(op), False
         for i, (facts, ways) in enumerate(zip(callee.arguments, came, strict=True)):
             splits = [
                 fitting
@@ -163,7 +163,7 @@ class Reach:
         )
 
     def _strategies(self, reached: Reached, op: Operation) -> Alternatives:
-        info, policy = self.info(op), self.policy
+        info, policy = self.program.info(op), self.policy
         name = reached.function.sym_name.data
         facts = tuple(
             OperandFacts(

@@ -93,7 +93,7 @@ class GraphBuilder:
         self.axes = 0
         self.signatures = Signatures()
         self._times: dict[LayoutNode, int] = {}
-        self._workspaces: dict[tuple[Operation, int], float] = {}
+        self._workspaces: dict[tuple[Operation, Strategy], float] = {}
         self.intervals: dict[LayoutBody, list[Interval]] = {}
         self._alternatives: dict[
             tuple[Operation, tuple[Option, ...], int],
@@ -201,7 +201,7 @@ class GraphBuilder:
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
-        key = op, id(strategy)  # alternatives stay as long as the builder
+        key = op, strategy
         if key not in self._workspaces:
             self._workspaces[key] = self._workspace(op, strategy)
         return self._workspaces[key]

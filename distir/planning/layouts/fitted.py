@@ -15,12 +15,16 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
-from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
+from distir.planning.layouts.search import (
+    LayoutResult,
+    Limits,
+    NoLayoutsFit,
+    search_sharding,
+)
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.programs import trains
 from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.solver import InfeasibleError
 from distir.solver.clock import Clock, TimeIsOver
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
@@ -141,7 +145,7 @@ class FittedSearch:
             if plans[0].fits:
                 return plans[0]
         limit, failed, bound = self.memory, False, inf
-        failure: DistIRError | None = None
+        failure: NoLayoutsFit | None = None
         for attempt in range(_ROUNDS):
             annotated = module.clone()
             limits = replace(self.limits, memory=limit)
@@ -161,9 +165,7 @@ class FittedSearch:
                         raise KeyboardInterrupt from None
                     plans.append(self._unsearched(module))
                 break
-            except DistIRError as error:
-                if not isinstance(error.__cause__, InfeasibleError):
-                    raise
+            except NoLayoutsFit as error:
                 failure = failure or error
                 if attempt or finish is None or self._is_late:
                     break

@@ -50,6 +50,11 @@ LEVELS: tuple[Level, ...] = ("O2", "O3")
 
 _NANO = 1e9
 
+
+class NoLayoutsFit(DistIRError):
+    """The memory of the devices is too small for all layouts, or for those that were found."""
+
+
 _SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
 """Of the memory that axes which are chosen later could save at most."""
 
@@ -197,7 +202,7 @@ def search_sharding(
     except TimeIsOver:
         if quick is None and not search.steps:
             raise
-    except DistIRError as error:
+    except NoLayoutsFit as error:
         failure = None if quick else error
         if failure and not (builder.share and limits.release):
             raise
@@ -217,8 +222,8 @@ def _quick(search: _AxisGroups, stages: Sequence[int]) -> _AxisGroups | None:
         search.run_stages(stages)
     except TimeIsOver:
         pass
-    except DistIRError:
-        return None  # memory did not suffice like that
+    except NoLayoutsFit:
+        return None
     return search if search.steps else None
 
 
@@ -234,7 +239,7 @@ def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
 
 
 def _released(
-    shared: _AxisGroups, stages: Sequence[int], failure: DistIRError | None
+    shared: _AxisGroups, stages: Sequence[int], failure: NoLayoutsFit | None
 ) -> _AxisGroups:
     """The search without sharing, or the one with it if that found something better."""
     builder, limits = shared.builder, shared.limits
@@ -247,7 +252,7 @@ def _released(
         if failure is not None:
             raise failure from failure.__cause__
         return shared
-    except DistIRError:
+    except NoLayoutsFit:
         if failure is not None:
             raise
         return shared
@@ -314,9 +319,7 @@ class _AxisGroups:
                     part = self.clock and self.clock.part(1 / (len(stages) - i))
                     self.run(axes, max(1.0, share * most), part)
                 return
-            except DistIRError as error:
-                if not isinstance(error.__cause__, InfeasibleError):
-                    raise
+            except NoLayoutsFit as error:
                 # What the last axes could not do says more than what the first cannot.
                 is_last = axes == len(sizes)
                 failure = error if is_last or failure is None else failure
@@ -419,7 +422,7 @@ def _too_small(
     limit: float,
     splits: float,
     fastest: Peak,
-) -> DistIRError:
+) -> NoLayoutsFit:
     """
     Names what takes the most memory, and how much would do. The limit is `splits` times
     that of a device.
@@ -443,7 +446,7 @@ def _too_small(
             text += f", and less than {least:.6g} cannot"
     if largest:
         text += f". Most is taken by {', '.join(largest)}"
-    return DistIRError(
+    return NoLayoutsFit(
         f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
         f"search"
     )
