@@ -18,6 +18,7 @@ from distir.pipelining import Phase, Schedule, build_schedule, check_schedule, r
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.emit import Emitter
+from distir.transforms.pipelines.entry import EntryFunction
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageOps
 from distir.transforms.pipelines.over_time import over_time
@@ -141,16 +142,18 @@ class PipelinePass(DistIRPass):
         meshes = [Mesh.of(op) for op in ops]
         entry = structure.function.sym_name.data
         fold = Fold(structure.functions, entry, structure.mesh, meshes)
+        function = EntryFunction(structure, fold)
         emitter = Emitter(
             structure,
             fold,
             _groups(division, schedule),
             division.homes,
             [meshes[schedule.stage_rank(s)] for s in range(schedule.stages)],
+            function,
             asynchronous=not self.blocking_sends,
         )
-        function = emitter.run(schedule)
-        return division.program(ops, [*fold.made.values(), function])
+        made = function.finish(emitter.run(schedule))
+        return division.program(ops, [*fold.made.values(), made])
 
     def _check(self, schedule: Schedule, structure: Structure) -> None:
         check_schedule(schedule)

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import FunctionType
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.pipelining import Action, Phase, Schedule, global_steps
 from distir.program import return_op
 from distir.sharding.mesh import Mesh
+from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
-from distir.transforms.pipelines.functions import (
-    StageFunction,
-    StageFunctionBuilder,
-    StageOps,
-)
+from distir.transforms.pipelines.functions import StageFunction, StageOps
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
@@ -28,7 +23,7 @@ Groups = Mapping[tuple[int, Phase], StageOps]
 
 class Emitter:
     """
-    Builds the new entry function.
+    Builds the new entry function, step by step in `entry`.
 
     - `structure`, `fold`: the program, and what becomes of it for one micro-batch;
     - `groups`: by stage and phase; `homes`: where everything else is;
@@ -43,6 +38,7 @@ class Emitter:
         groups: Groups,
         homes: Homes,
         meshes: Sequence[Mesh],
+        entry: Entry,
         *,
         asynchronous: bool,
     ):
@@ -51,14 +47,20 @@ class Emitter:
         self.groups = groups
         self.homes = homes
         self.meshes = meshes
-        self.values = MicroBatchValues(structure, fold, asynchronous=asynchronous)
+        self.entry = entry
+        self.values = MicroBatchValues(
+            structure, fold, entry, asynchronous=asynchronous
+        )
         self._functions: dict[tuple[StageOps, tuple[SSAValue, ...]], StageFunction] = {}
-        # Per function its operands that are the same for all micro-batches.
-        self._common: dict[StageFunction, list[SSAValue | None]] = {}
+        # Per function its operands that are the same for all micro-batches, and the other
+        # inputs.
+        self._common: dict[
+            StageFunction, tuple[list[SSAValue | None], list[SSAValue]]
+        ] = {}
         self._consumers = self._find_consumers()
 
-    def run(self, schedule: Schedule) -> FuncOp:
-        """The entry function that follows the schedule."""
+    def run(self, schedule: Schedule) -> list[SSAValue]:
+        """Builds what follows the schedule; gives the values that it returns."""
         self._add_arguments()
         if self.values.asynchronous:
             self._send_shared()
@@ -79,7 +81,10 @@ class Emitter:
         for op in self.structure.ops:
             if self.structure.kinds.get(op) is Kind.AFTER:
                 self.values.compute_whole(op, self._mesh(self.homes.after[op]))
-        return self._function()
+        return [
+            self.values.find(v, None, self.values.home(v) or self._mesh(0))
+            for v in return_op(self.structure.function).operands
+        ]
 
     def _mesh(self, stage: int) -> str:
         return self.meshes[stage].name
@@ -99,8 +104,8 @@ class Emitter:
         types = [
             self.fold.whole_type(a.type, m) for a, m in zip(args, homes, strict=True)
         ]
-        block = self.values.block = Block(arg_types=types)
-        for old, new, mesh in zip(args, block.args, homes, strict=True):
+        made = self.entry.arguments(types)
+        for old, new, mesh in zip(args, made, homes, strict=True):
             self.values.store(old, None, mesh, new)
 
     def _send_shared(self) -> None:
@@ -125,24 +130,16 @@ class Emitter:
         values, sums = self.values, self.values.sums
         added = tuple(v for v in group.accumulated if v in sums)
         function = self._stage_function(group, added)
-        operands = self._operands(function, number, mesh)
-        operands += [sums[v] for v in added]
+        common, own = self._operands(function, number, mesh)
+        own += [sums[v] for v in added]
         if function.numbered:
-            operands.append(values.number(number, mesh))
-        results = [*group.kept, *group.accumulated]
-        types = [self.fold.type(v.type, mesh) for v in results]
-        # As `CallOp(...)`, which takes its time with hundreds of operands.
-        call = CallOp.create(
-            operands=operands,
-            result_types=types,
-            properties={"callee": function.symbol},
-        )
-        values.block.add_op(call)
-        for old, new in zip(group.kept, call.results, strict=False):
+            own.append(values.number(number, mesh))
+        returned = [*group.kept, *group.accumulated]
+        types = [self.fold.type(v.type, mesh) for v in returned]
+        results = self.entry.call(function, common, own, types)
+        for old, new in zip(group.kept, results, strict=False):
             values.store(old, number, mesh, new)
-        for old, new in zip(
-            group.accumulated, call.results[len(group.kept) :], strict=True
-        ):
+        for old, new in zip(group.accumulated, results[len(group.kept) :], strict=True):
             new.name_hint = old.name_hint
             sums[old] = new
 
@@ -154,21 +151,24 @@ class Emitter:
 
     def _operands(
         self, function: StageFunction, number: int, mesh: str
-    ) -> list[SSAValue]:
-        """What a function's inputs are for a micro-batch."""
+    ) -> tuple[list[SSAValue | None], list[SSAValue]]:
+        """What a function's inputs are for all micro-batches, and for one (see `Entry`)."""
         find = self.values.find
-        common = self._common.get(function)
-        if common is not None:
-            return [
-                find(v, number, mesh) if same is None else same
-                for v, same in zip(function.inputs, common, strict=True)
-            ]
+        known = self._common.get(function)
+        if known is not None:
+            common, others = known
+            return common, [find(v, number, mesh) for v in others]
         found = [find(v, number, mesh) for v in function.inputs]
-        self._common[function] = [
-            new if self._is_common(v) else None
-            for v, new in zip(function.inputs, found, strict=True)
+        is_common = [self._is_common(v) for v in function.inputs]
+        common = [
+            new if same else None for new, same in zip(found, is_common, strict=True)
         ]
-        return found
+        others = [
+            v for v, same in zip(function.inputs, common, strict=True) if same is None
+        ]
+        self._common[function] = common, others
+        own = [new for new, same in zip(found, common, strict=True) if same is None]
+        return common, own
 
     def _is_common(self, value: SSAValue) -> bool:
         """Whether a value is there before all micro-batches and the same for them."""
@@ -184,30 +184,6 @@ class Emitter:
     ) -> StageFunction:
         key = (group, added)
         if key not in self._functions:
-            name = group.name if not added else f"{group.name}_accumulate"
-            name = self.fold.free_name(name)
-            builder = StageFunctionBuilder(
-                self.structure, self.fold, group, self._mesh(group.stage), added
-            )
-            function, self._functions[key] = builder.build(name)
-            self.fold.add(function)
+            mesh = self._mesh(group.stage)
+            self._functions[key] = self.entry.stage_function(group, mesh, added)
         return self._functions[key]
-
-    def _function(self) -> FuncOp:
-        old, block = self.structure.function, self.values.block
-        results = [
-            self.values.find(v, None, self.values.home(v) or self._mesh(0))
-            for v in return_op(old).operands
-        ]
-        block.add_op(ReturnOp(*results))
-        function = FuncOp(
-            old.sym_name.data,
-            FunctionType.from_lists(
-                [a.type for a in block.args], [v.type for v in results]
-            ),
-            Region(block),
-            old.sym_visibility,
-        )
-        function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
-        function.attributes.update(old.attributes)
-        return function

@@ -96,14 +96,17 @@ class StageFunctionBuilder:
         self.added = tuple(added)
         self.numbered = False
 
-    def build(self, name: str) -> tuple[FuncOp, StageFunction]:
-        """The function under that name, and how to call it."""
+    def build(self) -> StageFunction:
+        """Makes the function, one more of those that the fold makes."""
+        name = self.group.name if not self.added else f"{self.group.name}_accumulate"
+        name = self.fold.free_name(name)
         try:
             function = self._build(name)
         except NeedsNumber:
             self.numbered = True
             function = self._build(name)
-        return function, StageFunction(
+        self.fold.add(function)
+        return StageFunction(
             SymbolRefAttr(name), tuple(self.inputs), self.added, self.numbered
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import (
     ASYNCHRONOUS,
@@ -23,6 +23,7 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.program import called, describe, made_with
+from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
@@ -31,18 +32,20 @@ from distir.transforms.pipelines.structure import Structure
 
 class MicroBatchValues:
     """
-    Finds values, and adds ops to `block` that bring them where they are needed.
+    Finds values, and adds ops to `entry` that bring them where they are needed.
 
     A value is known by the value before, the number of the micro-batch (None for all of
     them together) and the mesh it is on. It is sent to another mesh once, from the one it
     was first on. With `asynchronous`, a send leaves the devices free to compute meanwhile.
     """
 
-    def __init__(self, structure: Structure, fold: Fold, *, asynchronous: bool):
+    def __init__(
+        self, structure: Structure, fold: Fold, entry: Entry, *, asynchronous: bool
+    ):
         self.structure = structure
         self.fold = fold
+        self.entry = entry
         self.asynchronous = asynchronous
-        self.block = Block()
         self.sums: dict[SSAValue, SSAValue] = {}
         """What the micro-batches so far add up to, where it is added up."""
         self._here: dict[tuple[SSAValue, int | None, str], SSAValue] = {}
@@ -103,7 +106,7 @@ class MicroBatchValues:
 
     def add(self, op: Operation) -> SSAValue:
         """Adds an op to the program and gives its first result."""
-        self.block.add_op(op)
+        self.entry.add(op)
         return op.results[0]
 
     def send(self, value: SSAValue, mesh: str) -> SSAValue:
@@ -132,7 +135,7 @@ class MicroBatchValues:
             made: Operation = called(op, name, operands, types)
         else:
             made = made_with(op, operands, types)
-        self.block.add_op(made)
+        self.entry.add(made)
         for old, new in zip(op.results, made.results, strict=True):
             self.store(old, None, mesh, new)
 
@@ -169,7 +172,7 @@ class MicroBatchValues:
             split = operator("Split").build_op(
                 [whole, self._constant(sizes, home)], [part] * count, {"axis": axis}
             )
-            self.block.add_op(split)
+            self.entry.add(split)
             parts = split.results
         for number, new in enumerate(parts):
             self.store(value, number, home, new)

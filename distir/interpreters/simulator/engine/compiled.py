@@ -5,11 +5,11 @@ to memory, worked out once however often the function is called.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects import collective
@@ -29,7 +29,11 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.engine.pacing import pace
 from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
-from distir.program import describe, functions, return_op, updated_arguments
+from distir.program import describe, return_op, updated_arguments
+
+
+_NOWHERE = slice(0, 0)
+"""Of steps whose transfers or callee say where they happen."""
 
 
 class Allocation(NamedTuple):
@@ -47,12 +51,14 @@ class CompiledOp:
     one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by
     `transfers` (while its devices compute, if it `is_asynchronous`; `holds_operand`: its
     operand's memory is needed until it is done), as a collective or a send, or it calls
-    `callee`. The host takes `issue` seconds to issue it.
+    `callee`, all of which happens on position `mesh` (None: on several). The host takes
+    `issue` seconds to issue it.
 
     Slots number the values of the function. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
     whose memory the result may take over. `dying` are the slots used here for the last time, `unused` the
-    results that nothing uses.
+    results that nothing uses. `fixed`: arguments of the program that a call is given
+    besides its operands.
     """
 
     op: Operation
@@ -68,11 +74,25 @@ class CompiledOp:
     is_collective: bool = False
     holds_operand: bool = False
     callee: CompiledFunction | None = None
+    mesh: int | None = None
     results: tuple[Allocation, ...] = ()
     view_of: int | None = None
     in_place: tuple[tuple[Allocation, int], ...] = ()
     is_constant: bool = False
     dying: tuple[int, ...] = ()
+    fixed: FixedOperands | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FixedOperands:
+    """
+    Arguments of the program that many calls of a function are given alike: their `slots`,
+    and their `places` among the function's arguments. The program holds their memory
+    throughout, so that there is nothing to do for them at a call.
+    """
+
+    slots: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -92,17 +112,90 @@ class CompiledFunction:
     mesh: int | None = None
 
 
+class FunctionBuilder:
+    """
+    Makes a compiled function of steps in their order: numbers the values, and finds out
+    which step uses a value last. The values must stay as long as this is used.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[SSAValue]):
+        # Slots by the id of a value: a function may have hundreds of thousands of operands.
+        self._slots = {id(arg): i for i, arg in enumerate(arguments)}
+        # Per slot the step that uses it last, by its place in the function; -1: nothing.
+        self._last_use = [-1] * len(arguments)
+        self._compiled = CompiledFunction(name, len(arguments))
+
+    def used(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """The slots of what the next step uses."""
+        slots, last_use = self._slots, self._last_use
+        place = len(self._compiled.steps)
+        used = tuple([slots[id(v)] for v in values])
+        for slot in used:
+            last_use[slot] = place
+        return used
+
+    def defined(self, value: SSAValue) -> int:
+        """The slot of a new value, a result of the next step."""
+        slot = self._slots[id(value)] = len(self._last_use)
+        self._last_use.append(-1)
+        return slot
+
+    def add(self, step: CompiledOp) -> None:
+        """The next step."""
+        self._compiled.steps.append(step)
+
+    def finish(
+        self,
+        results: Sequence[SSAValue],
+        updated: Sequence[tuple[SSAValue, SSAValue]] = (),
+    ) -> CompiledFunction:
+        """
+        The function that returns these values. `updated`: pairs of a result of the program
+        and the argument of the same type that it replaces in the next step.
+        """
+        compiled, last_use = self._compiled, self._last_use
+        compiled.returns = self.used(results)
+        last_calls = {
+            step.fixed: place
+            for place, step in enumerate(compiled.steps)
+            if step.fixed is not None
+        }
+        for fixed, place in last_calls.items():
+            for slot in fixed.slots:
+                last_use[slot] = max(last_use[slot], place)
+        compiled.slots = len(last_use)
+        compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
+        slots = self._slots
+        replaced = {slots[id(result)]: slots[id(arg)] for result, arg in updated}
+        for place, step in enumerate(compiled.steps):
+            if replaced:
+                step.in_place = tuple(
+                    (allocation, argument)
+                    for allocation in step.results
+                    if (argument := replaced.get(allocation.slot)) is not None
+                    and last_use[argument] <= place
+                )
+            used = step.operands
+            if step.fixed is not None and last_calls[step.fixed] == place:
+                used += step.fixed.slots
+            dying = dict.fromkeys([s for s in used if last_use[s] == place])
+            unused = [r.slot for r in step.results if last_use[r.slot] < 0]
+            step.dying = (*dying, *unused)
+        pace(compiled.steps)
+        return compiled
+
+
 class Compiler:
     """
-    Compiles the functions of a module, each once.
+    Compiles functions, each once.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
     last one to use the argument: optimizers work in place.
     """
 
-    def __init__(self, module: ModuleOp, device_map: DeviceMap):
-        self.functions = functions(module)
+    def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
+        self.functions = functions
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
@@ -130,47 +223,28 @@ class Compiler:
 
     def _compile(self, function: FuncOp) -> CompiledFunction:
         block = _body(function)
-        # Slots by the id of a value: a function may have hundreds of thousands of operands.
-        slots = {id(arg): i for i, arg in enumerate(block.args)}
-        # Per slot the op that uses it last, by its place in the function; -1: nothing.
-        last_use = [-1] * len(slots)
-        operands: list[tuple[int, ...]] = []
-        for place, op in enumerate(block.ops):
-            used = tuple([slots[id(v)] for v in op.operands])
-            operands.append(used)
-            for slot in used:
-                last_use[slot] = place
-            for result in op.results:
-                slots[id(result)] = len(slots)
-                last_use.append(-1)
-        compiled = CompiledFunction(function.sym_name.data, len(block.args), len(slots))
-        compiled.unused = tuple(i for i in range(len(block.args)) if last_use[i] < 0)
+        build = FunctionBuilder(function.sym_name.data, block.args)
         end = return_op(function)
-        compiled.returns = operands[-1]
-        updated = {
-            id(end.operands[i]): block.args[a]
-            for i, a in updated_arguments(function).items()
-        }
-        for place, op in enumerate(block.ops):
-            if isinstance(op, ReturnOp):
-                continue
-            results = tuple([self.allocation(r, slots[id(r)], op) for r in op.results])
-            step = self._step(op, operands[place], results)
-            if updated:
-                step.in_place = tuple(
-                    (allocation, slots[id(argument)])
-                    for result, allocation in zip(op.results, results, strict=True)
-                    if (argument := updated.get(id(result))) is not None
-                    and last_use[slots[id(argument)]] <= place
-                    and argument.type == result.type
-                )
-            dying = dict.fromkeys(s for s in step.operands if last_use[s] == place)
-            unused = (r.slot for r in results if last_use[r.slot] < 0)
-            step.dying = (*dying, *unused)
-            compiled.steps.append(step)
-        pace(compiled.steps)
+        for op in block.ops:
+            if op is not end:
+                self.add(op, build)
+        args, outputs = block.args, end.operands
+        compiled = build.finish(
+            outputs,
+            [
+                (outputs[i], args[a])
+                for i, a in updated_arguments(function).items()
+                if outputs[i].type == args[a].type
+            ],
+        )
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
+
+    def add(self, op: Operation, build: FunctionBuilder) -> None:
+        """Makes an op the next step of a function. Raises DistIRError."""
+        operands = build.used(op.operands)
+        results = tuple([self.allocation(r, build.defined(r), op) for r in op.results])
+        build.add(self._step(op, operands, results))
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """The position that a function happens on, if there is one for each mesh."""
@@ -205,7 +279,9 @@ class Compiler:
                     f"{describe(op)} calls {op.callee}, which is not there"
                 )
             inner = self.compile(callee)
-            return CompiledOp(op, operands, slice(0, 0), callee=inner, results=results)
+            return CompiledOp(
+                op, operands, _NOWHERE, callee=inner, mesh=inner.mesh, results=results
+            )
         _refuse_other_forms(op)
         transfers = self._transfers(op)
         if transfers is not None:
@@ -213,7 +289,7 @@ class Compiler:
             return CompiledOp(
                 op,
                 operands,
-                slice(0, 0),
+                _NOWHERE,
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,

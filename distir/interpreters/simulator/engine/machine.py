@@ -189,8 +189,8 @@ class Machine:
         for slot in step.dying:
             if slot not in results:
                 self.release(frame[slot])
-        if self._summaries is not None and callee.mesh is not None:
-            returned = self._summaries.call(self, callee, arguments)
+        if self._summaries is not None and step.mesh is not None:
+            returned = self._summaries.call(self, step, arguments, frame)
         else:
             self._path.append(step)
             returned = self.run(callee, arguments)

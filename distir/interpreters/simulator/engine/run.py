@@ -19,6 +19,7 @@ from distir.interpreters.simulator.engine.following import FollowedMachine, Foll
 from distir.interpreters.simulator.engine.machine import Machine, Observer
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.program import functions
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Run:
     @staticmethod
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """Compiles a program. Raises DistIRError."""
-        compiler = Compiler(module, device_map)
+        compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
         arguments = [
             compiler.allocation(arg, i, entry)

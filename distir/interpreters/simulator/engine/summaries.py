@@ -1,11 +1,12 @@
 """
-What a call does, as a whole (DESIGN section 7).
+What a call does, as a whole.
 
 A function that runs on one mesh alone, whose devices do the same at the same time, goes
 through the same moments whenever it is called (`timeline.py`), and changes the memory of
 its devices in a way that depends on nothing but which arguments are the same memory and
 which of them nobody else holds. So it is executed once for each such pattern; every other
-call applies the outcome, whatever the function holds.
+call applies the outcome, whatever the function holds. Nor does it depend on the mesh, as long
+as the meshes are alike: a call may be on another than its function was compiled for.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from distir.interpreters.simulator.engine.timeline import Timeline
 class Pattern(NamedTuple):
     """
     Per argument the number of its memory among those of the arguments; per such memory
-    whether nobody but the call holds it, and its bytes.
+    whether nobody but the call holds it, and its bytes. `fixed`: the places of arguments
+    besides, which the program holds.
     """
 
     numbers: tuple[int, ...]
     own: tuple[bool, ...]
     sizes: tuple[Bytes, ...]
+    fixed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,18 @@ class Summaries:
         self._known: dict[tuple[CompiledFunction, Pattern], Summary] = {}
 
     def call(
-        self, machine: Machine, compiled: CompiledFunction, arguments: Sequence[Buffer]
+        self,
+        machine: Machine,
+        step: CompiledOp,
+        arguments: Sequence[Buffer],
+        frame: Sequence[Buffer],
     ) -> list[Buffer]:
-        """`Machine.run` for a function on one mesh: takes the arguments, gives results."""
-        mesh = compiled.mesh
-        assert mesh is not None
+        """
+        `Machine.run` for what a step calls on one mesh: takes the arguments, which are those
+        that are not fixed, and gives the results. `frame` holds the caller's values.
+        """
+        mesh, compiled, fixed = step.mesh, step.callee, step.fixed
+        assert mesh is not None and compiled is not None
         buffers = list(dict.fromkeys(arguments))
         for buffer in arguments:
             buffer.holders -= 1
@@ -89,6 +99,7 @@ class Summaries:
             tuple(numbers),
             tuple([not buffer.holders for buffer in buffers]),
             tuple([buffer.size for buffer in buffers]),
+            fixed.places if fixed is not None else (),
         )
         key = (compiled, pattern)
         if key not in self._known:
@@ -103,7 +114,11 @@ class Summaries:
 
         def hold(what: Held) -> Buffer:
             if isinstance(what, int):
-                buffer = buffers[what]
+                if what < len(buffers):
+                    buffer = buffers[what]
+                else:
+                    assert fixed is not None
+                    buffer = frame[fixed.slots[what - len(buffers)]]
             elif isinstance(what, Buffer):
                 buffer = what
             elif what.number in made:
@@ -133,7 +148,13 @@ class Summaries:
         for buffer, is_own in zip(buffers, pattern.own, strict=True):
             # Somebody else's hold keeps the memory from being freed here.
             buffer.holders = 0 if is_own else 1
-        arguments = [buffers[number] for number in pattern.numbers]
+        others = iter([buffers[number] for number in pattern.numbers])
+        held_throughout = {place: Buffer(where, 0) for place in pattern.fixed}
+        buffers += held_throughout.values()
+        arguments = [
+            held_throughout[place] if place in held_throughout else next(others)
+            for place in range(compiled.arguments)
+        ]
         for buffer in arguments:
             buffer.holders += 1
         returned = machine.run(compiled, arguments)
