@@ -75,6 +75,12 @@ class Schedule:
         return all(a.phase is Phase.FORWARD for row in self.actions for a in row)
 
     @cached_property
+    def stage_phases(self) -> tuple[tuple[int, Phase], ...]:
+        """The phases that each stage goes through, in the order of stages."""
+        found = {(a.stage, a.phase) for row in self.actions for a in row}
+        return tuple(sorted(found, key=lambda each: (each[0], each[1].value)))
+
+    @cached_property
     def _placement(self) -> dict[int, int]:
         return {a.stage: r for r, row in enumerate(self.actions) for a in row}
 

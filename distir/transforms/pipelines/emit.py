@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.pipelining import Action, Phase, Schedule, global_steps
+from distir.pipelining import Action, Phase
 from distir.program import return_op
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.entry import Entry
@@ -59,13 +59,16 @@ class Emitter:
         ] = {}
         self._consumers = self._find_consumers()
 
-    def run(self, schedule: Schedule) -> list[SSAValue]:
-        """Builds what follows the schedule; gives the values that it returns."""
+    def run(self, steps: Sequence[Sequence[Action]]) -> list[SSAValue]:
+        """
+        Builds what takes the actions of a schedule in these steps; gives the values that it
+        returns.
+        """
         self._add_arguments()
         if self.values.asynchronous:
             self._send_shared()
         waiting: list[Action] = []
-        for step in global_steps(schedule):
+        for step in steps:
             # A send that blocks goes between the steps, where both of its devices are
             # free; any other one as soon as it can, to be under way for longest.
             for action in waiting:
