@@ -8,6 +8,7 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -67,16 +68,30 @@ def op_of_step(source: SSAValue, step: ReshardStep) -> Operation:
     return _COLLECTIVES[step.kind](source, step.axes, result_type)
 
 
-class ReshardLowering:
-    """Replaces each `dist.reshard` by the cheapest chain of collectives and sends."""
+def reshards(function: FuncOp) -> list[dist.ReshardOp]:
+    """Those of a function, in program order."""
+    blocks = function.body.blocks
+    return [op for b in blocks for op in b.ops if isinstance(op, dist.ReshardOp)]
 
-    def __init__(self, module: ModuleOp):
-        self.known = meshes(module)
-        # By the types before and after, which the module keeps: they come again and again.
+
+class ReshardLowering:
+    """
+    Replaces each `dist.reshard` between known meshes by the cheapest chain of collectives and
+    sends. The reshards must stay as long as this is used.
+    """
+
+    def __init__(self, known: Mapping[str, Mesh]):
+        self.known = known
+        # By the types before and after: they come again and again.
         self._steps: dict[tuple[int, int], list[ReshardStep]] = {}
 
     def lower(self, op: dist.ReshardOp) -> None:
         """Replaces one of them. Raises DistIRError."""
+        ops = self.ops(op)
+        Rewriter.replace_op(op, ops, [ops[-1].results[0] if ops else op.source])
+
+    def ops(self, op: dist.ReshardOp) -> list[Operation]:
+        """What takes its place, the last of which gives its result. Raises DistIRError."""
         ops: list[Operation] = []
         value: SSAValue = op.source
         for step in self._plan(op):
@@ -84,7 +99,7 @@ class ReshardLowering:
             value = ops[-1].results[0]
             if SCOPE in op.attributes:
                 ops[-1].attributes[SCOPE] = op.attributes[SCOPE]
-        Rewriter.replace_op(op, ops, [value])
+        return ops
 
     def _plan(self, op: dist.ReshardOp) -> list[ReshardStep]:
         type_ = op.source.type
@@ -109,13 +124,7 @@ class LowerReshardPass(DistIRPass):
     name = "lower-reshard"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        lowering = ReshardLowering(op)
-        found = [
-            inner
-            for function in functions(op).values()
-            for block in function.body.blocks
-            for inner in block.ops
-            if isinstance(inner, dist.ReshardOp)
-        ]
+        lowering = ReshardLowering(meshes(op))
+        found = [r for function in functions(op).values() for r in reshards(function)]
         for reshard in found:
             lowering.lower(reshard)

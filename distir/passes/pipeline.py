@@ -68,7 +68,8 @@ class PipelinePass(DistIRPass):
     def schedule_for(self, structure: Structure) -> Schedule:
         """The schedule of a program. Raises DistIRError."""
         schedule = self.schedule_of(structure.micro_batches, bool(structure.backward))
-        self._check(schedule, structure)
+        check_schedule(schedule)
+        self.check(schedule, structure)
         return schedule
 
     def schedule_of(self, micro_batches: int, trains: bool) -> Schedule:
@@ -121,8 +122,8 @@ class PipelinePass(DistIRPass):
         functions = [*fold.made.values(), entry.finish(results)]
         return division.program(meshes, functions)
 
-    def _check(self, schedule: Schedule, structure: Structure) -> None:
-        check_schedule(schedule)
+    def check(self, schedule: Schedule, structure: Structure) -> None:
+        """Refuses a schedule that is one, but not for this program. Raises DistIRError."""
         if schedule.ranks != self.p:
             raise DistIRError(
                 f"pipeline: the schedule has {schedule.ranks} ranks, but p is {self.p}"

@@ -14,7 +14,9 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.passes.distribute import MESH, DistributePass
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.device_map import NotUniform
+from distir.passes.distribute import MESH, DistributePass, cluster_in
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.passes.partition import PartitionPass
@@ -24,6 +26,7 @@ from distir.passes.verify_distribution import (
     VerifyDistributionPass,
 )
 from distir.planning.configuration import Configuration
+from distir.planning.grid.compiled_pipeline import Step, pipeline_step
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.programs import Programs
@@ -174,6 +177,9 @@ class Evaluator:
         `known` (see `reusable`) are not searched again.
         """
         try:
+            step = self._pipelined_step(configuration)
+            if step is not None:
+                return Outcome(configuration, *step)
             plan = self._plan(configuration, known)
             simulation = plan.simulation
             if simulation is None:
@@ -194,6 +200,21 @@ class Evaluator:
             bound_s=0.0 if configuration.overlap else bound,
             layouts=plan.layouts,
         )
+
+    def _pipelined_step(self, configuration: Configuration) -> Step | None:
+        """What a pipeline takes, if its program need not be there for that."""
+        c = configuration
+        if (
+            not c.is_pipelined
+            or c.axes
+            or c.stages
+            or c.overlap
+            or self._profiles
+            or self._requests.whole
+        ):
+            return None
+        distribute = distribute_pass(c, self._requests.shard)
+        return self._choose(c, distribute).step(distribute.pipeline(), c.k)
 
     def prepare(self, configuration: Configuration) -> None:
         """Makes the program that the configuration distributes, if that can be made."""
@@ -231,21 +252,27 @@ class Evaluator:
 
     def _from_grid(self, configuration: Configuration) -> ModuleOp:
         distribute = distribute_pass(configuration, self._requests.shard)
-        if not self._fits_choice(configuration):
+        chosen = self._choose(configuration, distribute)
+        if not configuration.is_pipelined or configuration.stages:
+            module = chosen.copy(configuration.k)
+            distribute.complete(self._context, module)
+            return module
+        pipeline = distribute.pipeline()
+        division = chosen.division(pipeline, configuration.k)
+        module = ModuleOp(pipeline.emit(division), division.module.attributes)
+        LowerReshardPass().apply(self._context, module)
+        return module
+
+    def _choose(
+        self, configuration: Configuration, distribute: DistributePass
+    ) -> _Chosen:
+        """The program in the layouts for a configuration."""
+        if self._chosen is None or not self._fits_choice(configuration):
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
             PartitionPass(lower=False).apply(self._context, module)
             self._chosen = _Chosen(configuration, module)
-        assert self._chosen is not None
-        if not configuration.is_pipelined or configuration.stages:
-            module = self._chosen.copy(configuration.k)
-            distribute.complete(self._context, module)
-            return module
-        pipeline = distribute.pipeline()
-        division = self._chosen.division(pipeline, configuration.k)
-        module = ModuleOp(pipeline.emit(division), division.module.attributes)
-        LowerReshardPass().apply(self._context, module)
-        return module
+        return self._chosen
 
     def _fits_choice(self, configuration: Configuration) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
@@ -271,6 +298,9 @@ class _Chosen:
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
+        cluster = cluster_in(module, "")
+        self._hardware = None if cluster is None else Hardware.of(cluster)
+        self._is_uniform = self._hardware is not None
 
     def is_for(self, configuration: Configuration) -> bool:
         """Whether a configuration is to have these layouts, if it allows them."""
@@ -312,3 +342,17 @@ class _Chosen:
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
         return division
+
+    def step(self, pipeline: PipelinePass, micro_batches: int) -> Step | None:
+        """
+        What a step takes in such a pipeline; None if devices of a mesh differ, so that its
+        program is needed to find out. Raises DistIRError.
+        """
+        if self._hardware is None or not self._is_uniform:
+            return None
+        division = self.division(pipeline, micro_batches)
+        try:
+            return pipeline_step(division, pipeline, self._hardware)
+        except NotUniform:
+            self._is_uniform = False
+            return None

@@ -20,6 +20,7 @@ from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
+from distir.transforms.pipelines.likeness import Likenesses
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
@@ -34,13 +35,14 @@ class DividedProgram:
 
     `module` holds the program; `stages` has the stage of each op that runs once per
     micro-batch, `homes` those of everything else. `groups` are those of the schedules so
-    far, by the phases that these have.
+    far, by the phases that these have, `likenesses` say which of them are alike.
     """
 
     module: ModuleOp
     structure: Structure
     stages: Mapping[Operation, int]
     homes: Homes
+    likenesses: Likenesses
     groups: dict[tuple[tuple[int, Phase], ...], Groups] = field(
         default_factory=dict[tuple[tuple[int, Phase], ...], Groups]
     )
@@ -54,7 +56,11 @@ class DividedProgram:
         placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
         return DividedProgram(
-            module, structure, placer.stages, Homes(structure, placer.stages)
+            module,
+            structure,
+            placer.stages,
+            Homes(structure, placer.stages),
+            Likenesses(structure),
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:

@@ -178,6 +178,10 @@ class Fold:
             self._known[key] = (function.sym_name.data, numbered)
         return self._known[key]
 
+    def origin(self, name: str) -> str:
+        """The name before folding of a function that was folded."""
+        return self._origin[name]
+
     def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
         """A copy of a function that is folded for another mesh: faster than folding."""
         block = Block()
@@ -193,7 +197,7 @@ class Fold:
                 [self.moved_type(r.type, mesh) for r in op.results],
             )
             if isinstance(made, CallOp):
-                callee = self._origin[made.callee.string_value()]
+                callee = self.origin(made.callee.string_value())
                 made.properties["callee"] = SymbolRefAttr(
                     self.function(callee, mesh)[0]
                 )

@@ -78,6 +78,25 @@ class StageFunction:
     numbered: bool
 
 
+def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
+    """
+    Of a value that a function computes for itself, though not of its group, what it needs
+    for that; None of one that it is given.
+    """
+    owner = value.owner
+    if not isinstance(owner, Operation):
+        return None
+    kind = structure.kinds[owner]
+    if kind is Kind.BEFORE:
+        is_inside = owner.name == "onnx.Constant" or value in structure.gathered
+        return owner.operands if is_inside else None
+    if kind is Kind.DIVIDE and is_repeated(owner):
+        repeat = owner.operands[0].owner
+        assert isinstance(repeat, Operation)
+        return repeat.operands[:1]
+    return None
+
+
 class StageFunctionBuilder:
     """Builds the function of a group on its stage's mesh."""
 
@@ -149,31 +168,13 @@ class StageFunctionBuilder:
         new.name_hint = hint or value.name_hint
         return new
 
-    def _is_inside(self, value: SSAValue) -> bool:
-        """Whether the function computes the value for itself, though not of its group."""
-        owner = value.owner
-        if not isinstance(owner, Operation):
-            return False
-        match self.structure.kinds[owner]:
-            case Kind.BEFORE:
-                return owner.name == "onnx.Constant" or value in self.structure.gathered
-            case Kind.DIVIDE:
-                return is_repeated(owner)
-            case _:
-                return False
-
     def _find_inputs(self, value: SSAValue, own: set[Operation]) -> None:
         owner = value.owner
         if (isinstance(owner, Operation) and owner in own) or value in self.values:
             return
-        if self._is_inside(value):
-            assert isinstance(owner, Operation)
-            operands = owner.operands
-            if self.structure.kinds[owner] is Kind.DIVIDE:
-                (source,) = owner.operands
-                assert isinstance(source.owner, Operation)
-                operands = source.owner.operands[:1]
-            for operand in operands:
+        needed = needed_inside(value, self.structure)
+        if needed is not None:
+            for operand in needed:
                 self._find_inputs(operand, own)
             return
         self.values[value] = self._argument(value)

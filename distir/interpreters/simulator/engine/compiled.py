@@ -31,8 +31,7 @@ from distir.interpreters.simulator.engine.pacing import pace
 from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
 from distir.program import describe, return_op, updated_arguments
 
-
-_NOWHERE = slice(0, 0)
+NOWHERE = slice(0, 0)
 """Of steps whose transfers or callee say where they happen."""
 
 
@@ -112,6 +111,16 @@ class CompiledFunction:
     mesh: int | None = None
 
 
+class PlacedFunction(NamedTuple):
+    """
+    A function as a program uses it: on a mesh that is like the one it was compiled for; None:
+    on those of its own.
+    """
+
+    function: CompiledFunction
+    mesh: str | None = None
+
+
 class FunctionBuilder:
     """
     Makes a compiled function of steps in their order: numbers the values, and finds out
@@ -125,11 +134,15 @@ class FunctionBuilder:
         self._last_use = [-1] * len(arguments)
         self._compiled = CompiledFunction(name, len(arguments))
 
+    def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """The slots of values."""
+        slots = self._slots
+        return tuple([slots[id(v)] for v in values])
+
     def used(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
         """The slots of what the next step uses."""
-        slots, last_use = self._slots, self._last_use
-        place = len(self._compiled.steps)
-        used = tuple([slots[id(v)] for v in values])
+        last_use, place = self._last_use, len(self._compiled.steps)
+        used = self.slots(values)
         for slot in used:
             last_use[slot] = place
         return used
@@ -139,6 +152,10 @@ class FunctionBuilder:
         slot = self._slots[id(value)] = len(self._last_use)
         self._last_use.append(-1)
         return slot
+
+    def same(self, value: SSAValue, known: SSAValue) -> None:
+        """A new value that is another one by another name."""
+        self._slots[id(value)] = self._slots[id(known)]
 
     def add(self, step: CompiledOp) -> None:
         """The next step."""
@@ -240,11 +257,13 @@ class Compiler:
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
-    def add(self, op: Operation, build: FunctionBuilder) -> None:
+    def add(self, op: Operation, build: FunctionBuilder) -> CompiledOp:
         """Makes an op the next step of a function. Raises DistIRError."""
         operands = build.used(op.operands)
         results = tuple([self.allocation(r, build.defined(r), op) for r in op.results])
-        build.add(self._step(op, operands, results))
+        step = self._step(op, operands, results)
+        build.add(step)
+        return step
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """The position that a function happens on, if there is one for each mesh."""
@@ -280,7 +299,7 @@ class Compiler:
                 )
             inner = self.compile(callee)
             return CompiledOp(
-                op, operands, _NOWHERE, callee=inner, mesh=inner.mesh, results=results
+                op, operands, NOWHERE, callee=inner, mesh=inner.mesh, results=results
             )
         _refuse_other_forms(op)
         transfers = self._transfers(op)
@@ -289,7 +308,7 @@ class Compiler:
             return CompiledOp(
                 op,
                 operands,
-                _NOWHERE,
+                NOWHERE,
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,

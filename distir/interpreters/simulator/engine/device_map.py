@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil, prod
 from typing import Any
@@ -203,6 +203,23 @@ class UniformDeviceMap(DeviceMap):
             groups.positions = np.array([[self.index[mesh]]], dtype=np.intp)
             groups.topologies = groups.topologies[:1]
         return self._groups[key]
+
+    def alike(self, first: str, second: str, axes: Iterable[tuple[str, ...]]) -> bool:
+        """
+        Whether the devices of two meshes do the same in the same time, where groups along
+        these axes communicate.
+        """
+        if first == second:
+            return True
+        meshes, kinds = self.meshes, self.hardware.distinct_kinds
+        return (
+            meshes[first].axes == meshes[second].axes
+            and kinds(meshes[first].devices) == kinds(meshes[second].devices)
+            and all(
+                self.groups(first, a).topologies == self.groups(second, a).topologies
+                for a in axes
+            )
+        )
 
     def group(self, devices: Sequence[int]) -> Groups:
         """Groups across meshes have a root that does something else."""

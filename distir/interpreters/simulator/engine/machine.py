@@ -358,12 +358,22 @@ class Machine:
         frame[allocation.slot] = buffer
         return True
 
-    def hold_constants(self, compiled_functions: Sequence[CompiledFunction]) -> None:
-        """Allocates the constants of these functions for the whole step."""
-        for compiled in compiled_functions:
-            for step in compiled.steps:
-                if step.is_constant:
-                    self.constants[step] = self.allocate(step.results[0])
+    def hold_constants(
+        self, compiled: CompiledFunction, positions: Positions | None = None
+    ) -> None:
+        """
+        Allocates the constants of a function for the whole step, on other positions if they
+        are given.
+        """
+        for step in compiled.steps:
+            if step.is_constant:
+                (result,) = step.results
+                if positions is not None:
+                    result = result._replace(positions=positions)
+                self._hold_constant(step, result)
+
+    def _hold_constant(self, step: CompiledOp, result: Allocation) -> None:
+        self.constants[step] = self.allocate(result)
 
 
 _NOTHING = Buffer(slice(0, 0), 0)

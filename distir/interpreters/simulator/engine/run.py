@@ -13,6 +13,7 @@ from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
     Compiler,
+    PlacedFunction,
 )
 from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
@@ -39,6 +40,29 @@ class DeviceGroup:
     def name(self) -> str:
         """The meshes, or the device of a sequential program."""
         return ", ".join(f"@{m}" for m in self.meshes) or f"device {self.devices[0]}"
+
+
+def execute(
+    machine: Machine,
+    compiled: CompiledFunction,
+    arguments: Sequence[Allocation],
+    functions: Sequence[PlacedFunction],
+    device_map: DeviceMap,
+) -> Machine:
+    """
+    Executes an entry function, with what is reserved on the machine already. `functions` are
+    all that the program is made of.
+    """
+    held = [machine.allocate(allocation) for allocation in arguments]
+    for buffer in held:
+        buffer.holders += 1  # arguments live throughout
+    for function, mesh in functions:
+        where = device_map.positions(mesh) if mesh is not None else None
+        machine.hold_constants(function, where)
+    machine.note_peak()
+    for result in machine.run(compiled, held):
+        machine.wait_for(result)
+    return machine
 
 
 @dataclass
@@ -87,20 +111,17 @@ class Run:
     @cached_property
     def reserved(self) -> Reserved:
         """What libraries keep on each position throughout."""
-        return Reserved.of(
-            self.device_map, self.compiler.compiled_functions, self.positions
-        )
+        return Reserved.of(self.device_map, self._functions, self.positions)
+
+    @property
+    def _functions(self) -> list[PlacedFunction]:
+        return [PlacedFunction(f) for f in self.compiler.compiled_functions]
 
     def _execute(self, machine: Machine) -> Machine:
         machine.live += self.reserved.total
-        held = [machine.allocate(allocation) for allocation in self.arguments]
-        for buffer in held:
-            buffer.holders += 1  # arguments live throughout
-        machine.hold_constants(self.compiler.compiled_functions)
-        machine.note_peak()
-        for result in machine.run(self.compiled, held):
-            machine.wait_for(result)
-        return machine
+        return execute(
+            machine, self.compiled, self.arguments, self._functions, self.device_map
+        )
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """
