@@ -8,20 +8,20 @@ stages that do the same, and a call of it is a step of the simulator right away.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from xdsl.dialects.builtin import UnitAttr
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.dist import ReshardOp
+from distir.dialects.dist import ASYNCHRONOUS, ReshardOp, SendOp
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,
-    Allocation,
     CompiledFunction,
     CompiledOp,
     Compiler,
@@ -51,14 +51,16 @@ from distir.transforms.pipelines.functions import (
 @dataclass
 class _Site:
     """
-    A stage's use of a function: what it calls where, with which operands of all
-    micro-batches (None: one of a micro-batch) that are no arguments of the program.
+    A stage's use of a function: what it calls where, by an op that stands for all calls.
+    Operands of all micro-batches are `fixed`, or arise on the way: these stand in `common`
+    among those that are of a micro-batch (None).
     """
 
+    op: CallOp
     callee: CompiledFunction
     mesh: int
-    common: list[SSAValue | None] | None = None
     fixed: FixedOperands | None = None
+    common: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True)
@@ -97,33 +99,94 @@ class CompiledPipeline:
         self._compiler = Compiler(self.fold.made, self.device_map)
         self._lowering = ReshardLowering({m.name: m for m in self.fold.stages})
         self._block = Block()
-        self._entry = FunctionBuilder("", ())
+        self._entry = FunctionBuilder("", 0)
+        self._types: list[Attribute] = []
+        self._values: dict[int, SSAValue] = {}
+        self._sends: dict[tuple[int, int], CompiledOp] = {}
 
-    def arguments(self, types: Sequence[Attribute]) -> Sequence[SSAValue]:
-        """See `Entry`."""
-        self._block = Block(arg_types=types)
-        self._entry = FunctionBuilder(self.fold.entry, self._block.args)
-        return self._block.args
+    def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
+        """See `Entry`. A value is its slot."""
+        self._types += types
+        self._entry = FunctionBuilder(self.fold.entry, len(types))
+        return range(len(types))
 
-    def add(self, op: Operation) -> None:
+    def type_of(self, value: int) -> Attribute:
         """See `Entry`."""
-        self._kept.append(op)
+        return self._types[value]
+
+    def name(self, value: int, old: SSAValue) -> None:
+        """See `Entry`: nobody sees the names."""
+
+    def op(
+        self,
+        make: Callable[[Sequence[SSAValue]], Operation],
+        operands: Sequence[int],
+    ) -> Sequence[int]:
+        """See `Entry`."""
+        op = make([self._value(slot) for slot in operands])
         if isinstance(op, ReshardOp):
-            value = op.source
-            for part in self._lowering.ops(op):
-                self._compiler.add(part, self._entry)
-                value = part.results[0]
-            self._entry.same(op.result, value)
-            return
+            self._kept.append(op)
+            parts = self._lowering.ops(op)
+            if not parts:
+                return operands
+            return [self._add(part) for part in parts][-1].defined
         if isinstance(op, CallOp):
             self._lower()
+        return self._add(op).defined
+
+    def _value(self, slot: int) -> SSAValue:
+        """What stands for a slot as an operand of an op."""
+        if slot not in self._values:
+            value = BlockArgument(self._types[slot], self._block, slot)
+            self._values[slot] = value
+            self._entry.bind([value], slot)
+        return self._values[slot]
+
+    def _add(self, op: Operation) -> CompiledOp:
+        """Makes an op the next step."""
+        self._kept.append(op)
         step = self._compiler.add(op, self._entry)
+        self._types += [r.type for r in op.results]
+        self._values.update(zip(step.defined, op.results, strict=True))
         callee = step.callee
         if callee is not None:
             assert step.mesh is not None  # all of a folded function is on one mesh
             mesh = self.fold.stages[step.mesh].name
             self._place(mesh, (self.fold.origin(callee.name), callee))
             self._place(mesh, *self._called(callee))
+        return step
+
+    def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
+        """See `Entry`."""
+        before = self._types[value]
+        key = id(before), id(type_)
+        known = self._sends.get(key)
+        if known is None:
+            op = SendOp.create(
+                operands=[self._value(value)],
+                result_types=[type_],
+                attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
+            )
+            self._sends[key] = self._add(op)
+            return self._sends[key].defined.start
+        entry, operands = self._entry, (value,)
+        entry.use(operands)
+        slot = entry.define(1)
+        (result,) = known.results
+        entry.add(
+            CompiledOp(
+                known.op,
+                operands,
+                known.positions,
+                range(slot, slot + 1),
+                transfers=known.transfers,
+                is_asynchronous=asynchronous,
+                issue=known.issue,
+                results=(result._replace(slot=slot),),
+            )
+        )
+        self._types.append(type_)
+        return slot
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
@@ -140,7 +203,8 @@ class CompiledPipeline:
         function = StageFunction(
             found.function.symbol, likeness.inputs, added, found.function.numbered
         )
-        self._sites[function] = _Site(found.compiled, self.device_map.index[mesh])
+        op = CallOp.create(properties={"callee": function.symbol})
+        self._sites[function] = _Site(op, found.compiled, self.device_map.index[mesh])
         self._placed[function] = PlacedFunction(found.compiled, mesh)
         self._place(mesh, *self._called(found.compiled))
         return function
@@ -191,61 +255,64 @@ class CompiledPipeline:
     def call(
         self,
         function: StageFunction,
-        common: Sequence[SSAValue | None],
-        own: Sequence[SSAValue],
+        common: Sequence[int | None],
+        own: Sequence[int],
+        returned: Sequence[SSAValue],
         types: Sequence[Attribute],
-    ) -> Sequence[SSAValue]:
+    ) -> Sequence[int]:
         """See `Entry`."""
         site, entry = self._sites[function], self._entry
-        if site.common is None:
-            self._find_fixed(site, common)
-            assert site.common is not None
-        left = iter(own)
-        operands = [next(left) if same is None else same for same in site.common]
-        used = entry.used([*operands, *left])
-        # Stands for its results; its operands are those of the step.
-        call = CallOp.create(result_types=types, properties={"callee": function.symbol})
-        results = [Allocation(entry.defined(r), NOWHERE, 0) for r in call.results]
+        if site.fixed is None:
+            site.fixed, site.common = self._fixed(common)
+        operands = tuple(own)
+        if site.common:
+            left = iter(own)
+            inputs = [next(left) if slot is None else slot for slot in site.common]
+            operands = (*inputs, *left)
+        entry.use(operands)
+        first = entry.define(len(types))
+        defined = range(first, first + len(types))
         entry.add(
             CompiledOp(
-                call,
-                used,
+                site.op,
+                operands,
                 NOWHERE,
+                defined,
                 callee=site.callee,
                 mesh=site.mesh,
-                results=tuple(results),
                 fixed=site.fixed,
             )
         )
-        return call.results
+        self._types += types
+        return defined
 
-    def _find_fixed(self, site: _Site, common: Sequence[SSAValue | None]) -> None:
-        """Which of the operands of all micro-batches are arguments of the program."""
-        places = [
-            place
-            for place, value in enumerate(common)
-            if value is not None and value.owner is self._block
-        ]
-        fixed = [v for place in places if (v := common[place]) is not None]
-        site.fixed = FixedOperands(self._entry.slots(fixed), tuple(places))
-        others = set(range(len(common))) - set(places)
-        site.common = [common[place] for place in sorted(others)]
+    def _fixed(
+        self, common: Sequence[int | None]
+    ) -> tuple[FixedOperands, Sequence[int | None]]:
+        """Of the operands of all micro-batches the program's arguments, and the others."""
+        count = len(self.division.structure.function.body.block.args)
+        fixed = {
+            place: slot
+            for place, slot in enumerate(common)
+            if slot is not None and slot < count
+        }
+        others = [slot for place, slot in enumerate(common) if place not in fixed]
+        if all(slot is None for slot in others):
+            others.clear()
+        return FixedOperands(tuple(fixed.values()), tuple(fixed)), others
 
-    def run(self, results: Sequence[SSAValue]) -> Machine:
+    def run(self, results: Sequence[int]) -> Machine:
         """Executes the program, which returns these values."""
-        args = self._block.args
-        updated = updated_arguments(self.division.structure.function)
-        compiled = self._entry.finish(
-            results,
-            [
-                (results[i], args[a])
-                for i, a in updated.items()
-                if results[i].type == args[a].type
-            ],
-        )
+        function = self.division.structure.function
+        updated = {
+            results[i]: a
+            for i, a in updated_arguments(function).items()
+            if self._types[results[i]] == self._types[a]
+        }
+        compiled = self._entry.finish(results, updated)
         arguments = [
-            self._compiler.allocation(arg, i, self.division.structure.function)
-            for i, arg in enumerate(args)
+            self._compiler.allocation(self._value(slot), slot, function)
+            for slot in range(compiled.arguments)
         ]
         placed = [PlacedFunction(compiled), *self._placed.values()]
         positions = len(self.device_map.index)

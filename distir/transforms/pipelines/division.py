@@ -9,13 +9,13 @@ from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from distir.dialects.device import MeshOp
 from distir.pipelining import Action, Phase, Schedule
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.emit import Emitter, Groups
-from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes
@@ -98,10 +98,10 @@ class DividedProgram:
         schedule: Schedule,
         steps: Sequence[Sequence[Action]],
         fold: Fold,
-        entry: Entry,
+        entry: Entry[V],
         *,
         asynchronous: bool,
-    ) -> list[SSAValue]:
+    ) -> list[V]:
         """
         Builds in `entry` what follows a schedule in these steps (`global_steps`); gives the
         values that it returns.

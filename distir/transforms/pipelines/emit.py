@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.pipelining import Action, Phase
 from distir.program import return_op
 from distir.sharding.mesh import Mesh
-from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.entry import Entry, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageFunction, StageOps
 from distir.transforms.pipelines.homes import Homes
@@ -21,7 +23,29 @@ from distir.transforms.pipelines.values import MicroBatchValues
 Groups = Mapping[tuple[int, Phase], StageOps]
 
 
-class Emitter:
+@dataclass
+class _Site(Generic[V]):
+    """
+    How the function of a group is called for each micro-batch.
+
+    - `common`, `own`: what its inputs are (`Entry.call`); `own` are values before;
+    - `added`: what it adds to, by numbers;
+    - `returned`: what it returns, with `types`; by numbers what it returns for each
+      micro-batch (`kept`), and then what it adds up (`accumulated`).
+    """
+
+    function: StageFunction
+    common: list[V | None]
+    own: list[SSAValue]
+    own_numbers: list[int]
+    added: list[int]
+    returned: list[SSAValue]
+    types: list[Attribute]
+    kept: list[int]
+    accumulated: list[int]
+
+
+class Emitter(Generic[V]):
     """
     Builds the new entry function, step by step in `entry`.
 
@@ -38,7 +62,7 @@ class Emitter:
         groups: Groups,
         homes: Homes,
         meshes: Sequence[Mesh],
-        entry: Entry,
+        entry: Entry[V],
         *,
         asynchronous: bool,
     ):
@@ -51,15 +75,13 @@ class Emitter:
         self.values = MicroBatchValues(
             structure, fold, entry, asynchronous=asynchronous
         )
-        self._functions: dict[tuple[StageOps, tuple[SSAValue, ...]], StageFunction] = {}
-        # Per function its operands that are the same for all micro-batches, and the other
-        # inputs.
-        self._common: dict[
-            StageFunction, tuple[list[SSAValue | None], list[SSAValue]]
-        ] = {}
+        # By stage, phase and whether there is something to add to yet.
+        self._sites: dict[tuple[int, Phase, bool], _Site[V]] = {}
+        self._begun: set[tuple[int, Phase]] = set()
+        self._sends: dict[tuple[int, Phase], list[tuple[int, str, Attribute]]] = {}
         self._consumers = self._find_consumers()
 
-    def run(self, steps: Sequence[Sequence[Action]]) -> list[SSAValue]:
+    def run(self, steps: Sequence[Sequence[Action]]) -> list[V]:
         """
         Builds what takes the actions of a schedule in these steps; gives the values that it
         returns.
@@ -128,50 +150,81 @@ class Emitter:
 
     def _action(self, action: Action) -> None:
         """Calls the function of a stage and phase for one micro-batch."""
-        group = self.groups[action.stage, action.phase]
+        key, values = (action.stage, action.phase), self.values
         mesh, number = self._mesh(action.stage), action.micro_batch
-        values, sums = self.values, self.values.sums
-        added = tuple(v for v in group.accumulated if v in sums)
-        function = self._stage_function(group, added)
-        common, own = self._operands(function, number, mesh)
-        own += [sums[v] for v in added]
-        if function.numbered:
+        here = values.here(number, mesh)
+        adds = key in self._begun and bool(self.groups[key].accumulated)
+        self._begun.add(key)
+        site = self._sites.get((*key, adds))
+        if site is None:
+            site, own = self._first_call(self.groups[key], number, mesh, adds)
+            self._sites[*key, adds] = site
+        else:
+            try:
+                own = [here[n] for n in site.own_numbers]
+            except KeyError:
+                own = [values.find(v, number, mesh) for v in site.own]
+        own += [values.sums[n] for n in site.added]
+        if site.function.numbered:
             own.append(values.number(number, mesh))
+        results = self.entry.call(
+            site.function, site.common, own, site.returned, site.types
+        )
+        count = len(site.kept)
+        here.update(zip(site.kept, results[:count], strict=True))
+        values.sums.update(zip(site.accumulated, results[count:], strict=True))
+
+    def _first_call(
+        self, group: StageOps, number: int, mesh: str, adds: bool
+    ) -> tuple[_Site[V], list[V]]:
+        """How a group's function is called, and its own inputs for a micro-batch."""
+        values = self.values
+        added = tuple(group.accumulated) if adds else ()
+        function = self.entry.stage_function(group, mesh, added)
+        found = [values.find(v, number, mesh) for v in function.inputs]
+        is_common = [self._is_common(v) for v in function.inputs]
+        inputs = list(zip(function.inputs, found, is_common, strict=True))
+        own = [v for v, _, same in inputs if not same]
         returned = [*group.kept, *group.accumulated]
-        types = [self.fold.type(v.type, mesh) for v in returned]
-        results = self.entry.call(function, common, own, types)
-        for old, new in zip(group.kept, results, strict=False):
-            values.store(old, number, mesh, new)
-        for old, new in zip(group.accumulated, results[len(group.kept) :], strict=True):
-            new.name_hint = old.name_hint
-            sums[old] = new
+        for value in group.kept:
+            values.settle(value, mesh)
+        number_of = values.number_of
+        site = _Site(
+            function,
+            [new if same else None for _, new, same in inputs],
+            own,
+            [number_of(v) for v in own],
+            [number_of(v) for v in added],
+            returned,
+            [self.fold.type(v.type, mesh) for v in returned],
+            [number_of(v) for v in group.kept],
+            [number_of(v) for v in group.accumulated],
+        )
+        return site, [new for _, new, same in inputs if not same]
 
     def _pass_on(self, action: Action) -> None:
-        """Sends what an action gives to every stage that needs it."""
-        for value in self.groups[action.stage, action.phase].passed:
-            for mesh in self._consumers[value]:
-                self.values.find(value, action.micro_batch, mesh)
-
-    def _operands(
-        self, function: StageFunction, number: int, mesh: str
-    ) -> tuple[list[SSAValue | None], list[SSAValue]]:
-        """What a function's inputs are for all micro-batches, and for one (see `Entry`)."""
-        find = self.values.find
-        known = self._common.get(function)
-        if known is not None:
-            common, others = known
-            return common, [find(v, number, mesh) for v in others]
-        found = [find(v, number, mesh) for v in function.inputs]
-        is_common = [self._is_common(v) for v in function.inputs]
-        common = [
-            new if same else None for new, same in zip(found, is_common, strict=True)
-        ]
-        others = [
-            v for v, same in zip(function.inputs, common, strict=True) if same is None
-        ]
-        self._common[function] = common, others
-        own = [new for new, same in zip(found, common, strict=True) if same is None]
-        return common, own
+        """Sends what an action gives to every other mesh that needs it."""
+        key, batch = (action.stage, action.phase), action.micro_batch
+        mesh = self._mesh(action.stage)
+        values, here = self.values, self.values.here(batch, mesh)
+        if key not in self._sends:
+            fold = self.fold
+            self._sends[key] = [
+                (
+                    values.number_of(value),
+                    target,
+                    fold.moved_type(fold.type(value.type, mesh), target),
+                )
+                for value in self.groups[key].passed
+                for target in self._consumers[value]
+                if target != mesh
+            ]
+        for number, target, type_ in self._sends[key]:
+            there = values.here(batch, target)
+            if number not in there:
+                there[number] = self.entry.send(
+                    here[number], type_, asynchronous=values.asynchronous
+                )
 
     def _is_common(self, value: SSAValue) -> bool:
         """Whether a value is there before all micro-batches and the same for them."""
@@ -181,12 +234,3 @@ class Emitter:
             or self.structure.kinds[owner] is Kind.BEFORE
         )
         return before and over_time(value).kind == "whole"
-
-    def _stage_function(
-        self, group: StageOps, added: tuple[SSAValue, ...]
-    ) -> StageFunction:
-        key = (group, added)
-        if key not in self._functions:
-            mesh = self._mesh(group.stage)
-            self._functions[key] = self.entry.stage_function(group, mesh, added)
-        return self._functions[key]

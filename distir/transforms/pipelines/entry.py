@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from xdsl.dialects.builtin import FunctionType
+from xdsl.dialects.builtin import FunctionType, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from distir.dialects.dist import ASYNCHRONOUS, SendOp
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
     StageFunction,
@@ -17,19 +18,36 @@ from distir.transforms.pipelines.functions import (
 )
 from distir.transforms.pipelines.structure import Structure
 
+V = TypeVar("V")
+"""What stands for a value of the program that is built."""
 
-class Entry(Protocol):
+
+class Entry(Protocol[V]):
     """
     What an `Emitter` gives the steps of the entry function to, in their order: `EntryFunction`
     makes a function of them, the search of a grid simulates them without one.
     """
 
-    def arguments(self, types: Sequence[Attribute]) -> Sequence[SSAValue]:
+    def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
         """The arguments of the function; comes first."""
         ...
 
-    def add(self, op: Operation) -> None:
-        """A new op, on values that are there."""
+    def type_of(self, value: V) -> Attribute:
+        """The type of a value."""
+        ...
+
+    def name(self, value: V, old: SSAValue) -> None:
+        """Calls a value as it was called in the program before."""
+        ...
+
+    def op(
+        self, make: Callable[[Sequence[SSAValue]], Operation], operands: Sequence[V]
+    ) -> Sequence[V]:
+        """Adds the op that `make` makes on operands; gives its results."""
+        ...
+
+    def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
+        """Sends a value to another mesh, where it has this type."""
         ...
 
     def stage_function(
@@ -41,14 +59,16 @@ class Entry(Protocol):
     def call(
         self,
         function: StageFunction,
-        common: Sequence[SSAValue | None],
-        own: Sequence[SSAValue],
+        common: Sequence[V | None],
+        own: Sequence[V],
+        returned: Sequence[SSAValue],
         types: Sequence[Attribute],
-    ) -> Sequence[SSAValue]:
+    ) -> Sequence[V]:
         """
-        Calls a function; gives its results, which have these types. `common` has for each
-        input of the function the operand that is the same for all micro-batches, or None for
-        one of `own`, which then come in their order; more of these stand behind.
+        Calls a function; gives its results, which have these types and are `returned` in the
+        program before. `common` has for each input of the function the operand that is the
+        same for all micro-batches, or None for one of `own`, which then come in their order;
+        more of these stand behind.
         """
         ...
 
@@ -66,9 +86,37 @@ class EntryFunction:
         self._block = Block(arg_types=types)
         return self._block.args
 
-    def add(self, op: Operation) -> None:
+    def type_of(self, value: SSAValue) -> Attribute:
         """See `Entry`."""
+        return value.type
+
+    def name(self, value: SSAValue, old: SSAValue) -> None:
+        """See `Entry`."""
+        if value.name_hint is None:
+            value.name_hint = old.name_hint
+
+    def op(
+        self,
+        make: Callable[[Sequence[SSAValue]], Operation],
+        operands: Sequence[SSAValue],
+    ) -> Sequence[SSAValue]:
+        """See `Entry`."""
+        op = make(operands)
         self._block.add_op(op)
+        return op.results
+
+    def send(
+        self, value: SSAValue, type_: Attribute, *, asynchronous: bool
+    ) -> SSAValue:
+        """See `Entry`."""
+        send = SendOp.create(
+            operands=[value],
+            result_types=[type_],
+            attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
+        )
+        send.result.name_hint = value.name_hint
+        self._block.add_op(send)
+        return send.result
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
@@ -82,6 +130,7 @@ class EntryFunction:
         function: StageFunction,
         common: Sequence[SSAValue | None],
         own: Sequence[SSAValue],
+        returned: Sequence[SSAValue],
         types: Sequence[Attribute],
     ) -> Sequence[SSAValue]:
         """See `Entry`."""
@@ -94,6 +143,8 @@ class EntryFunction:
             properties={"callee": function.symbol},
         )
         self._block.add_op(call)
+        for new, old in zip(call.results, returned, strict=True):
+            new.name_hint = old.name_hint
         return call.results
 
     def finish(self, results: Sequence[SSAValue]) -> FuncOp:

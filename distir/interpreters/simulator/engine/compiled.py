@@ -53,16 +53,18 @@ class CompiledOp:
     `callee`, all of which happens on position `mesh` (None: on several). The host takes
     `issue` seconds to issue it.
 
-    Slots number the values of the function. `view_of` is the slot whose memory the
+    Slots number the values of the function, `defined` are those of the results, and `results`
+    the memory of these, unless a callee gives it. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
-    whose memory the result may take over. `dying` are the slots used here for the last time, `unused` the
-    results that nothing uses. `fixed`: arguments of the program that a call is given
-    besides its operands.
+    whose memory the result may take over. `dying` are the slots used here for the last
+    time, `unused` the results that nothing uses. `fixed`: arguments of the program that a
+    call is given besides its operands.
     """
 
     op: Operation
     operands: tuple[int, ...]
     positions: Positions
+    defined: range
     seconds: Seconds = 0.0
     flops: float = 0.0
     seconds_at_peak: Seconds = 0.0
@@ -79,6 +81,7 @@ class CompiledOp:
     in_place: tuple[tuple[Allocation, int], ...] = ()
     is_constant: bool = False
     dying: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
     fixed: FixedOperands | None = None
 
 
@@ -123,55 +126,54 @@ class PlacedFunction(NamedTuple):
 
 class FunctionBuilder:
     """
-    Makes a compiled function of steps in their order: numbers the values, and finds out
-    which step uses a value last. The values must stay as long as this is used.
+    Makes a compiled function of steps in their order: numbers its values, and finds out
+    which step uses a value last. SSA values must stay as long as this is used.
     """
 
-    def __init__(self, name: str, arguments: Sequence[SSAValue]):
-        # Slots by the id of a value: a function may have hundreds of thousands of operands.
-        self._slots = {id(arg): i for i, arg in enumerate(arguments)}
+    def __init__(self, name: str, arguments: int):
+        self._compiled = CompiledFunction(name, arguments, arguments)
         # Per slot the step that uses it last, by its place in the function; -1: nothing.
-        self._last_use = [-1] * len(arguments)
-        self._compiled = CompiledFunction(name, len(arguments))
+        self._last_use = [-1] * arguments
+        # By the id of a value: a function may have hundreds of thousands of operands.
+        self._slots: dict[int, int] = {}
+
+    def bind(self, values: Sequence[SSAValue], first: int) -> None:
+        """Says that SSA values are in consecutive slots."""
+        for slot, value in enumerate(values, first):
+            self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """The slots of values."""
+        """The slots of SSA values."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
-    def used(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """The slots of what the next step uses."""
-        last_use, place = self._last_use, len(self._compiled.steps)
-        used = self.slots(values)
-        for slot in used:
+    def use(self, slots: Sequence[int]) -> None:
+        """Says that the next step uses these."""
+        place, last_use = len(self._compiled.steps), self._last_use
+        for slot in slots:
             last_use[slot] = place
-        return used
 
-    def defined(self, value: SSAValue) -> int:
-        """The slot of a new value, a result of the next step."""
-        slot = self._slots[id(value)] = len(self._last_use)
-        self._last_use.append(-1)
-        return slot
-
-    def same(self, value: SSAValue, known: SSAValue) -> None:
-        """A new value that is another one by another name."""
-        self._slots[id(value)] = self._slots[id(known)]
+    def define(self, count: int) -> int:
+        """The first of so many new slots, for the results of the next step."""
+        first = self._compiled.slots
+        self._compiled.slots += count
+        self._last_use += [-1] * count
+        return first
 
     def add(self, step: CompiledOp) -> None:
         """The next step."""
         self._compiled.steps.append(step)
 
     def finish(
-        self,
-        results: Sequence[SSAValue],
-        updated: Sequence[tuple[SSAValue, SSAValue]] = (),
+        self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        The function that returns these values. `updated`: pairs of a result of the program
-        and the argument of the same type that it replaces in the next step.
+        The function that returns these slots. `updated`: per result of the program that
+        replaces an argument of the same type in the next step the slot of that.
         """
         compiled, last_use = self._compiled, self._last_use
-        compiled.returns = self.used(results)
+        self.use(results)
+        compiled.returns = tuple(results)
         last_calls = {
             step.fixed: place
             for place, step in enumerate(compiled.steps)
@@ -180,24 +182,21 @@ class FunctionBuilder:
         for fixed, place in last_calls.items():
             for slot in fixed.slots:
                 last_use[slot] = max(last_use[slot], place)
-        compiled.slots = len(last_use)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
-        slots = self._slots
-        replaced = {slots[id(result)]: slots[id(arg)] for result, arg in updated}
         for place, step in enumerate(compiled.steps):
-            if replaced:
+            if updated:
                 step.in_place = tuple(
                     (allocation, argument)
                     for allocation in step.results
-                    if (argument := replaced.get(allocation.slot)) is not None
+                    if (argument := updated.get(allocation.slot)) is not None
                     and last_use[argument] <= place
                 )
             used = step.operands
             if step.fixed is not None and last_calls[step.fixed] == place:
                 used += step.fixed.slots
             dying = dict.fromkeys([s for s in used if last_use[s] == place])
-            unused = [r.slot for r in step.results if last_use[r.slot] < 0]
-            step.dying = (*dying, *unused)
+            step.dying = tuple(dying)
+            step.unused = tuple([s for s in step.defined if last_use[s] < 0])
         pace(compiled.steps)
         return compiled
 
@@ -240,28 +239,29 @@ class Compiler:
 
     def _compile(self, function: FuncOp) -> CompiledFunction:
         block = _body(function)
-        build = FunctionBuilder(function.sym_name.data, block.args)
+        build = FunctionBuilder(function.sym_name.data, len(block.args))
+        build.bind(block.args, 0)
         end = return_op(function)
         for op in block.ops:
             if op is not end:
                 self.add(op, build)
-        args, outputs = block.args, end.operands
-        compiled = build.finish(
-            outputs,
-            [
-                (outputs[i], args[a])
-                for i, a in updated_arguments(function).items()
-                if outputs[i].type == args[a].type
-            ],
-        )
+        returns, args = build.slots(end.operands), block.args
+        updated = {
+            returns[i]: a
+            for i, a in updated_arguments(function).items()
+            if end.operands[i].type == args[a].type
+        }
+        compiled = build.finish(returns, updated)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
     def add(self, op: Operation, build: FunctionBuilder) -> CompiledOp:
         """Makes an op the next step of a function. Raises DistIRError."""
-        operands = build.used(op.operands)
-        results = tuple([self.allocation(r, build.defined(r), op) for r in op.results])
-        step = self._step(op, operands, results)
+        operands = build.slots(op.operands)
+        build.use(operands)
+        first = build.define(len(op.results))
+        build.bind(op.results, first)
+        step = self._step(op, operands, first)
         build.add(step)
         return step
 
@@ -288,9 +288,8 @@ class Compiler:
             self._places[key] = device_map.positions(mesh), size
         return Allocation(slot, *self._places[key])
 
-    def _step(
-        self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
-    ) -> CompiledOp:
+    def _step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+        defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
             callee = self.functions.get(op.callee.string_value())
             if callee is None:
@@ -299,8 +298,14 @@ class Compiler:
                 )
             inner = self.compile(callee)
             return CompiledOp(
-                op, operands, NOWHERE, callee=inner, mesh=inner.mesh, results=results
+                op, operands, NOWHERE, defined, callee=inner, mesh=inner.mesh
             )
+        results = tuple(
+            [
+                self.allocation(r, slot, op)
+                for r, slot in zip(op.results, defined, strict=True)
+            ]
+        )
         _refuse_other_forms(op)
         transfers = self._transfers(op)
         if transfers is not None:
@@ -309,6 +314,7 @@ class Compiler:
                 op,
                 operands,
                 NOWHERE,
+                defined,
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
@@ -318,7 +324,7 @@ class Compiler:
                 issue=max((t.issue for t in transfers), default=0.0),
                 results=results,
             )
-        return self._compute(op, operands, results)
+        return self._compute(op, operands, defined, results)
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
@@ -340,7 +346,11 @@ class Compiler:
         return self._known_transfers[key]
 
     def _compute(
-        self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
+        self,
+        op: Operation,
+        operands: tuple[int, ...],
+        defined: range,
+        results: tuple[Allocation, ...],
     ) -> CompiledOp:
         name = self._computations.mesh_name(op)
         found = self._computations.of(op, name)
@@ -348,6 +358,7 @@ class Compiler:
             op,
             operands,
             self.device_map.positions(name),
+            defined,
             found.seconds,
             found.flops,
             found.seconds_at_peak,

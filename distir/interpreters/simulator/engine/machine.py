@@ -171,6 +171,8 @@ class Machine:
                 self._store(step, frame)
             for slot in step.dying:
                 self.release(frame[slot])
+            for slot in step.unused:
+                self.release(frame[slot])
         results = [frame[slot] for slot in compiled.returns]
         for buffer in results:
             buffer.holders += 1
@@ -185,21 +187,17 @@ class Machine:
         for buffer in arguments:
             buffer.holders += 1
         # What the caller needs no more is the callee's to free.
-        results = {allocation.slot for allocation in step.results}
         for slot in step.dying:
-            if slot not in results:
-                self.release(frame[slot])
+            self.release(frame[slot])
         if self._summaries is not None and step.mesh is not None:
             returned = self._summaries.call(self, step, arguments, frame)
         else:
             self._path.append(step)
             returned = self.run(callee, arguments)
             self._path.pop()
-        for allocation, buffer in zip(step.results, returned, strict=True):
-            frame[allocation.slot] = buffer
-        for slot in step.dying:
-            if slot in results:
-                self.release(frame[slot])
+        frame[step.defined.start : step.defined.stop] = returned
+        for slot in step.unused:
+            self.release(frame[slot])
 
     def wait_for(self, buffer: Buffer) -> None:
         """The devices of a value that is on its way wait for it."""
