@@ -8,12 +8,12 @@ stages that do the same, and a call of it is a step of the simulator right away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import UnitAttr
+from xdsl.dialects.builtin import SymbolRefAttr, UnitAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
@@ -38,7 +38,8 @@ from distir.interpreters.simulator.simulate import batch_size
 from distir.passes.lower_reshard import ReshardLowering, reshards
 from distir.passes.pipeline import PipelinePass
 from distir.pipelining import Action, Schedule, check_schedule, global_steps
-from distir.program import updated_arguments
+from distir.program import is_removable, updated_arguments
+from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
@@ -46,6 +47,152 @@ from distir.transforms.pipelines.functions import (
     StageFunctionBuilder,
     StageOps,
 )
+
+
+@dataclass(frozen=True)
+class _Prototype:
+    """
+    Steps that can be taken once more: on which operands they were taken, their first value
+    and how many there are (`types`), which steps may go if nothing uses them, and the results.
+    """
+
+    steps: Sequence[CompiledOp]
+    removable: Sequence[bool]
+    operands: Sequence[int]
+    first: int
+    types: Sequence[Attribute]
+    results: Sequence[int]
+
+
+class Compilation:
+    """
+    What the functions of a pipeline share that are compiled while they are built, on meshes
+    all of whose devices do the same.
+    """
+
+    def __init__(self, fold: Fold, device_map: UniformDeviceMap):
+        self.fold = fold
+        self.device_map = device_map
+        self.compiler = Compiler(fold.made, device_map)
+        self.prototypes: dict[object, _Prototype] = {}
+        self._lowering = ReshardLowering({m.name: m for m in fold.stages})
+        # Values and types are known by their ids, so that what holds them has to stay.
+        self._kept: list[Operation] = []
+        self._lowered: set[str] = set()
+
+    def lowered(self, op: Operation) -> list[Operation]:
+        """What the simulator takes for an op of the pipeline."""
+        self._kept.append(op)
+        if isinstance(op, ReshardOp):
+            parts = self._lowering.ops(op)
+            self._kept += parts
+            return parts
+        if isinstance(op, CallOp):
+            self._lower_functions()
+        return [op]
+
+    def _lower_functions(self) -> None:
+        """Lowers the reshards of the functions that are new."""
+        for name, function in self.fold.made.items():
+            if name not in self._lowered:
+                self._lowered.add(name)
+                for op in reshards(function):
+                    self._kept.append(op)
+                    self._lowering.lower(op)
+
+    def called(
+        self, compiled: CompiledFunction
+    ) -> Iterator[tuple[str, CompiledFunction]]:
+        """What a function calls, directly or not, with the names before folding."""
+        for callee in dict.fromkeys([s.callee for s in compiled.steps if s.callee]):
+            yield self.fold.origin(callee.name), callee
+            yield from self.called(callee)
+
+
+class CompiledBody:
+    """A `Body` whose ops become steps; a value is its slot."""
+
+    def __init__(self, name: str, compilation: Compilation):
+        self.compilation = compilation
+        self.types: list[Attribute] = []
+        self.steps = FunctionBuilder(name, 0)
+        self._name = name
+        self._removable: list[bool] = []
+        self._values: dict[int, SSAValue] = {}
+        self._block = Block()
+
+    def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
+        """See `Body`."""
+        self.types = [*types]
+        self.steps = FunctionBuilder(self._name, len(types))
+        return range(len(types))
+
+    def type_of(self, value: int) -> Attribute:
+        """See `Body`."""
+        return self.types[value]
+
+    def name(self, value: int, hint: str | None) -> None:
+        """See `Body`: nobody sees the names."""
+
+    def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
+        """See `Body`."""
+        key = (like, *[id(self.types[slot]) for slot in operands])
+        if len(set(operands)) < len(operands):
+            key = (*key, tuple([operands.index(slot) for slot in operands]))
+        known = self.compilation.prototypes.get(key)
+        if known is None:
+            known = self._taken(make, operands)
+            self.compilation.prototypes[key] = known
+            return known.results
+        return self._taken_again(known, operands)
+
+    def _taken(self, make: Make, operands: Sequence[int]) -> _Prototype:
+        """Takes new steps."""
+        steps: list[CompiledOp] = []
+        removable: list[bool] = []
+        count, slots = len(self.types), self.steps
+        results = operands
+        for op in make([self.value(slot) for slot in operands]):
+            parts = self.compilation.lowered(op)
+            may_go = is_removable(op)
+            for part in parts:
+                steps.append(self.compilation.compiler.add(part, slots))
+                removable.append(may_go)
+                self.types += [r.type for r in part.results]
+            if isinstance(op, ReshardOp):
+                last = parts[-1].results[0] if parts else op.source
+                (slot,) = slots.slots([last])
+                slots.bind(op.results, slot)
+            results = slots.slots(op.results)
+        self._removable += removable
+        types = self.types[count:]
+        return _Prototype(steps, removable, operands, count, types, results)
+
+    def _taken_again(self, known: _Prototype, operands: Sequence[int]) -> Sequence[int]:
+        """Takes known steps on other operands."""
+        by = len(self.types) - known.first
+        slots = dict(zip(known.operands, operands, strict=True))
+        for step in known.steps:
+            self.steps.define(len(step.defined))
+            self.steps.add(step.moved(slots, by))
+        self.types += known.types
+        self._removable += known.removable
+        return [slots.get(slot, slot + by) for slot in known.results]
+
+    def value(self, slot: int) -> SSAValue:
+        """What stands for a slot as an operand of an op."""
+        if slot not in self._values:
+            value = BlockArgument(self.types[slot], self._block, slot)
+            self._values[slot] = value
+            self.steps.bind([value], slot)
+        return self._values[slot]
+
+    def finish(self, results: Sequence[int], mesh: int) -> CompiledFunction:
+        """The function on a mesh that returns these."""
+        self.steps.drop_dead(results, self._removable)
+        compiled = self.steps.finish(results, {})
+        compiled.mesh = mesh
+        return compiled
 
 
 @dataclass
@@ -65,192 +212,78 @@ class _Site:
 
 @dataclass(frozen=True)
 class _Shared:
-    """A function of stages that do the same, and the axes that it communicates along."""
+    """
+    A function of stages that do the same: what it communicates along, and whether it takes
+    the number of the micro-batch.
+    """
 
-    function: StageFunction
     compiled: CompiledFunction
     axes: frozenset[tuple[str, ...]]
+    numbered: bool
 
 
-@dataclass
-class CompiledPipeline:
-    """
-    The `Entry` of a divided program whose meshes are those of `fold`, all of whose devices do
-    the same (`device_map`).
-    """
+class CompiledEntry(CompiledBody):
+    """The `Entry` of a divided program."""
 
-    division: DividedProgram
-    fold: Fold
-    device_map: UniformDeviceMap
-    _sites: dict[StageFunction, _Site] = field(
-        default_factory=dict[StageFunction, _Site]
-    )
-    _shared: dict[object, _Shared] = field(default_factory=dict[object, _Shared])
-    # By what tells them apart: each function of a stage is its own, one that it calls is
-    # the same for all on its mesh.
-    _placed: dict[object, PlacedFunction] = field(
-        default_factory=dict[object, PlacedFunction]
-    )
-    # Values are known by their ids, so that what defines them has to stay.
-    _kept: list[Operation] = field(default_factory=list[Operation])
-    _lowered: set[str] = field(default_factory=set[str])
-
-    def __post_init__(self) -> None:
-        self._compiler = Compiler(self.fold.made, self.device_map)
-        self._lowering = ReshardLowering({m.name: m for m in self.fold.stages})
-        self._block = Block()
-        self._entry = FunctionBuilder("", 0)
-        self._types: list[Attribute] = []
-        self._values: dict[int, SSAValue] = {}
-        self._sends: dict[tuple[int, int], CompiledOp] = {}
-
-    def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
-        """See `Entry`. A value is its slot."""
-        self._types += types
-        self._entry = FunctionBuilder(self.fold.entry, len(types))
-        return range(len(types))
-
-    def type_of(self, value: int) -> Attribute:
-        """See `Entry`."""
-        return self._types[value]
-
-    def name(self, value: int, old: SSAValue) -> None:
-        """See `Entry`: nobody sees the names."""
-
-    def op(
-        self,
-        make: Callable[[Sequence[SSAValue]], Operation],
-        operands: Sequence[int],
-    ) -> Sequence[int]:
-        """See `Entry`."""
-        op = make([self._value(slot) for slot in operands])
-        if isinstance(op, ReshardOp):
-            self._kept.append(op)
-            parts = self._lowering.ops(op)
-            if not parts:
-                return operands
-            return [self._add(part) for part in parts][-1].defined
-        if isinstance(op, CallOp):
-            self._lower()
-        return self._add(op).defined
-
-    def _value(self, slot: int) -> SSAValue:
-        """What stands for a slot as an operand of an op."""
-        if slot not in self._values:
-            value = BlockArgument(self._types[slot], self._block, slot)
-            self._values[slot] = value
-            self._entry.bind([value], slot)
-        return self._values[slot]
-
-    def _add(self, op: Operation) -> CompiledOp:
-        """Makes an op the next step."""
-        self._kept.append(op)
-        step = self._compiler.add(op, self._entry)
-        self._types += [r.type for r in op.results]
-        self._values.update(zip(step.defined, op.results, strict=True))
-        callee = step.callee
-        if callee is not None:
-            assert step.mesh is not None  # all of a folded function is on one mesh
-            mesh = self.fold.stages[step.mesh].name
-            self._place(mesh, (self.fold.origin(callee.name), callee))
-            self._place(mesh, *self._called(callee))
-        return step
+    def __init__(self, division: DividedProgram, compilation: Compilation):
+        super().__init__(compilation.fold.entry, compilation)
+        self._division = division
+        self._sites: dict[StageFunction, _Site] = {}
+        self._shared: dict[object, _Shared] = {}
 
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
         """See `Entry`."""
-        before = self._types[value]
-        key = id(before), id(type_)
-        known = self._sends.get(key)
-        if known is None:
-            op = SendOp.create(
-                operands=[self._value(value)],
-                result_types=[type_],
-                attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
+
+        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            attributes = {ASYNCHRONOUS: UnitAttr()} if asynchronous else {}
+            send = SendOp.create(
+                operands=given, result_types=[type_], attributes=attributes
             )
-            self._sends[key] = self._add(op)
-            return self._sends[key].defined.start
-        entry, operands = self._entry, (value,)
-        entry.use(operands)
-        slot = entry.define(1)
-        (result,) = known.results
-        entry.add(
-            CompiledOp(
-                known.op,
-                operands,
-                known.positions,
-                range(slot, slot + 1),
-                transfers=known.transfers,
-                is_asynchronous=asynchronous,
-                issue=known.issue,
-                results=(result._replace(slot=slot),),
-            )
-        )
-        self._types.append(type_)
-        return slot
+            return [send]
+
+        return self.op(id(type_), make, [value])[0]
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """See `Entry`. The function may be that of another stage, on another mesh."""
-        likeness = self.division.likenesses.of(group)
+        common, likeness = self.compilation, self._division.likenesses.of(group)
         does = (likeness.key, tuple([group.accumulated.index(v) for v in added]))
-        for where in (self.fold.stages[0].name, mesh):
+        for where in (common.fold.stages[0].name, mesh):
             if (does, where) not in self._shared:
                 self._shared[does, where] = self._build(group, where, added)
             found = self._shared[does, where]
-            if self.device_map.alike(where, mesh, found.axes):
+            if common.device_map.alike(where, mesh, found.axes):
                 break
-        function = StageFunction(
-            found.function.symbol, likeness.inputs, added, found.function.numbered
-        )
-        op = CallOp.create(properties={"callee": function.symbol})
-        self._sites[function] = _Site(op, found.compiled, self.device_map.index[mesh])
-        self._placed[function] = PlacedFunction(found.compiled, mesh)
-        self._place(mesh, *self._called(found.compiled))
+        symbol = SymbolRefAttr(group.name)
+        function = StageFunction(symbol, likeness.inputs, added, found.numbered)
+        op = CallOp.create(properties={"callee": symbol})
+        place = common.device_map.index[mesh]
+        self._sites[function] = _Site(op, found.compiled, place)
         return function
-
-    def _place(self, mesh: str, *called: tuple[str, CompiledFunction]) -> None:
-        """Notes what is called on a mesh, by its name before folding."""
-        for name, function in called:
-            self._placed.setdefault((name, mesh), PlacedFunction(function, mesh))
 
     def _build(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> _Shared:
-        builder = StageFunctionBuilder(
-            self.division.structure, self.fold, group, mesh, added
+        common = self.compilation
+        builder = StageFunctionBuilder[int](
+            self._division.structure, common.fold, group, mesh, added
         )
-        function = builder.build()
-        self._lower()
-        compiled = self._compiler.compile(
-            self.fold.made[function.symbol.string_value()]
-        )
-        inner = [compiled, *(callee for _, callee in self._called(compiled))]
+        bodies: list[CompiledBody] = []
+
+        def new() -> CompiledBody:
+            bodies.append(CompiledBody(group.name, common))
+            return bodies[-1]
+
+        results = builder.build(new)
+        compiled = bodies[-1].finish(results, common.device_map.index[mesh])
         axes = {
             step.op.axis_names
-            for each in inner
+            for each in (compiled, *(callee for _, callee in common.called(compiled)))
             for step in each.steps
             if isinstance(step.op, CollectiveOp)
         }
-        return _Shared(function, compiled, frozenset(axes))
-
-    def _lower(self) -> None:
-        """Lowers the reshards of the functions that are new."""
-        for name, function in self.fold.made.items():
-            if name not in self._lowered:
-                self._lowered.add(name)
-                for op in reshards(function):
-                    self._kept.append(op)
-                    self._lowering.lower(op)
-
-    def _called(
-        self, compiled: CompiledFunction
-    ) -> Iterator[tuple[str, CompiledFunction]]:
-        """What a function calls, directly or not, with the names before folding."""
-        for step in compiled.steps:
-            if step.callee is not None:
-                yield self.fold.origin(step.callee.name), step.callee
-                yield from self._called(step.callee)
+        return _Shared(compiled, frozenset(axes), builder.numbered)
 
     def call(
         self,
@@ -261,7 +294,7 @@ class CompiledPipeline:
         types: Sequence[Attribute],
     ) -> Sequence[int]:
         """See `Entry`."""
-        site, entry = self._sites[function], self._entry
+        site, steps = self._sites[function], self.steps
         if site.fixed is None:
             site.fixed, site.common = self._fixed(common)
         operands = tuple(own)
@@ -269,10 +302,9 @@ class CompiledPipeline:
             left = iter(own)
             inputs = [next(left) if slot is None else slot for slot in site.common]
             operands = (*inputs, *left)
-        entry.use(operands)
-        first = entry.define(len(types))
+        first = steps.define(len(types))
         defined = range(first, first + len(types))
-        entry.add(
+        steps.add(
             CompiledOp(
                 site.op,
                 operands,
@@ -283,14 +315,14 @@ class CompiledPipeline:
                 fixed=site.fixed,
             )
         )
-        self._types += types
+        self.types += types
         return defined
 
     def _fixed(
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
         """Of the operands of all micro-batches the program's arguments, and the others."""
-        count = len(self.division.structure.function.body.block.args)
+        count = len(self._division.structure.function.body.block.args)
         fixed = {
             place: slot
             for place, slot in enumerate(common)
@@ -303,22 +335,47 @@ class CompiledPipeline:
 
     def run(self, results: Sequence[int]) -> Machine:
         """Executes the program, which returns these values."""
-        function = self.division.structure.function
+        function, device_map = (
+            self._division.structure.function,
+            self.compilation.device_map,
+        )
         updated = {
             results[i]: a
             for i, a in updated_arguments(function).items()
-            if self._types[results[i]] == self._types[a]
+            if self.types[results[i]] == self.types[a]
         }
-        compiled = self._entry.finish(results, updated)
+        compiled = self.steps.finish(results, updated)
+        compiler = self.compilation.compiler
         arguments = [
-            self._compiler.allocation(self._value(slot), slot, function)
+            compiler.allocation(self.value(slot), slot, function)
             for slot in range(compiled.arguments)
         ]
-        placed = [PlacedFunction(compiled), *self._placed.values()]
-        positions = len(self.device_map.index)
+        placed = self._placed(compiled)
+        positions = len(device_map.index)
         machine = Machine(positions, summaries=Summaries(positions))
-        machine.live += Reserved.of(self.device_map, placed, positions).total
-        return execute(machine, compiled, arguments, placed, self.device_map)
+        machine.live += Reserved.of(device_map, placed, positions).total
+        return execute(machine, compiled, arguments, placed, device_map)
+
+    def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
+        """
+        The functions of the program that this stands for: each stage has its own, and what
+        these call is the same for all on a mesh.
+        """
+        names = [mesh.name for mesh in self.compilation.fold.stages]
+        placed: dict[object, PlacedFunction] = {}
+        calls = [(s.op, s.callee, s.mesh) for s in compiled.steps if s.callee]
+        stages = {site.op for site in self._sites.values()}
+        for op, callee, place in dict.fromkeys(calls):
+            assert place is not None  # all of a folded function is on one mesh
+            mesh = names[place]
+            called = [*self.compilation.called(callee)]
+            if op in stages:
+                placed[op] = PlacedFunction(callee, mesh)
+            else:
+                called.append((self.compilation.fold.origin(callee.name), callee))
+            for name, inner in called:
+                placed.setdefault((name, mesh), PlacedFunction(inner, mesh))
+        return [PlacedFunction(compiled), *placed.values()]
 
 
 class Step(NamedTuple):
@@ -349,7 +406,7 @@ def pipeline_step(
     fold = division.fold(division.meshes(schedule.ranks))
     meshes = {mesh.name: mesh for mesh in fold.stages}
     device_map = UniformDeviceMap(meshes, list(meshes), hardware)
-    entry = CompiledPipeline(division, fold, device_map)
+    entry = CompiledEntry(division, Compilation(fold, device_map))
     sends = not pipeline.blocking_sends
     machine = entry.run(division.emit(schedule, steps, fold, entry, asynchronous=sends))
     seconds, batch = machine.end, batch_size(structure.function)

@@ -14,8 +14,9 @@ from xdsl.ir import Operation
 from distir.dialects.device import MeshOp
 from distir.pipelining import Action, Phase, Schedule
 from distir.sharding.mesh import Mesh
+from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.emit import Emitter, Groups
-from distir.transforms.pipelines.entry import Entry, V
+from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
-from xdsl.dialects.builtin import FunctionType, UnitAttr
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.transforms.pipelines.body import BlockBody, Body, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
     StageFunction,
@@ -18,33 +19,12 @@ from distir.transforms.pipelines.functions import (
 )
 from distir.transforms.pipelines.structure import Structure
 
-V = TypeVar("V")
-"""What stands for a value of the program that is built."""
 
-
-class Entry(Protocol[V]):
+class Entry(Body[V], Protocol[V]):
     """
-    What an `Emitter` gives the steps of the entry function to, in their order: `EntryFunction`
-    makes a function of them, the search of a grid simulates them without one.
+    What an `Emitter` gives the steps of the entry function to: `EntryFunction` makes a
+    function of them.
     """
-
-    def arguments(self, types: Sequence[Attribute]) -> Sequence[V]:
-        """The arguments of the function; comes first."""
-        ...
-
-    def type_of(self, value: V) -> Attribute:
-        """The type of a value."""
-        ...
-
-    def name(self, value: V, old: SSAValue) -> None:
-        """Calls a value as it was called in the program before."""
-        ...
-
-    def op(
-        self, make: Callable[[Sequence[SSAValue]], Operation], operands: Sequence[V]
-    ) -> Sequence[V]:
-        """Adds the op that `make` makes on operands; gives its results."""
-        ...
 
     def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
         """Sends a value to another mesh, where it has this type."""
@@ -73,37 +53,13 @@ class Entry(Protocol[V]):
         ...
 
 
-class EntryFunction:
+class EntryFunction(BlockBody):
     """The entry function as IR."""
 
     def __init__(self, structure: Structure, fold: Fold):
+        super().__init__()
         self._structure = structure
         self._fold = fold
-        self._block = Block()
-
-    def arguments(self, types: Sequence[Attribute]) -> Sequence[SSAValue]:
-        """See `Entry`."""
-        self._block = Block(arg_types=types)
-        return self._block.args
-
-    def type_of(self, value: SSAValue) -> Attribute:
-        """See `Entry`."""
-        return value.type
-
-    def name(self, value: SSAValue, old: SSAValue) -> None:
-        """See `Entry`."""
-        if value.name_hint is None:
-            value.name_hint = old.name_hint
-
-    def op(
-        self,
-        make: Callable[[Sequence[SSAValue]], Operation],
-        operands: Sequence[SSAValue],
-    ) -> Sequence[SSAValue]:
-        """See `Entry`."""
-        op = make(operands)
-        self._block.add_op(op)
-        return op.results
 
     def send(
         self, value: SSAValue, type_: Attribute, *, asynchronous: bool
@@ -115,15 +71,26 @@ class EntryFunction:
             attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
         )
         send.result.name_hint = value.name_hint
-        self._block.add_op(send)
+        self.block.add_op(send)
         return send.result
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
     ) -> StageFunction:
         """See `Entry`."""
+        name = group.name if not added else f"{group.name}_accumulate"
+        name = self._fold.free_name(name)
         builder = StageFunctionBuilder(self._structure, self._fold, group, mesh, added)
-        return builder.build()
+        bodies: list[BlockBody] = []
+
+        def new() -> BlockBody:
+            bodies.append(BlockBody())
+            return bodies[-1]
+
+        results = builder.build(new)
+        made = bodies[-1].function(name, results, StringAttr("private"))
+        self._fold.add(made)
+        return builder.function(name)
 
     def call(
         self,
@@ -142,23 +109,15 @@ class EntryFunction:
             result_types=types,
             properties={"callee": function.symbol},
         )
-        self._block.add_op(call)
+        self.block.add_op(call)
         for new, old in zip(call.results, returned, strict=True):
             new.name_hint = old.name_hint
         return call.results
 
     def finish(self, results: Sequence[SSAValue]) -> FuncOp:
         """The function, which returns these values."""
-        old, block = self._structure.function, self._block
-        block.add_op(ReturnOp(*results))
-        function = FuncOp(
-            old.sym_name.data,
-            FunctionType.from_lists(
-                [a.type for a in block.args], [v.type for v in results]
-            ),
-            Region(block),
-            old.sym_visibility,
-        )
+        old = self._structure.function
+        function = self.function(old.sym_name.data, results, old.sym_visibility)
         function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
         function.attributes.update(old.attributes)
         return function

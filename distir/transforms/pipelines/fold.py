@@ -43,6 +43,9 @@ from distir.transforms.pipelines.over_time import (
 )
 from distir.transforms.pipelines.part import part_ops
 
+NUMBER = "micro_batch"
+"""The name of the argument that is the number of a micro-batch."""
+
 
 @dataclass
 class Fold:
@@ -284,7 +287,7 @@ class Fold:
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
         """Adds the number of the micro-batch to the arguments of a block."""
         arg = block.insert_arg(number_type(mesh), len(block.args))
-        arg.name_hint = "micro_batch"
+        arg.name_hint = NUMBER
         return arg
 
 

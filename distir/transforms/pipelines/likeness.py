@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from distir.sharding.choice import Signatures
 from distir.transforms.pipelines.functions import StageOps, needed_inside
 from distir.transforms.pipelines.structure import Structure
 
@@ -28,7 +27,6 @@ class Likenesses:
 
     def __init__(self, structure: Structure):
         self._structure = structure
-        self._signatures = Signatures()
         self._known: dict[StageOps, Likeness] = {}
 
     def of(self, group: StageOps) -> Likeness:
@@ -38,7 +36,7 @@ class Likenesses:
         return self._known[group]
 
     def _find(self, group: StageOps) -> Likeness:
-        own, kind = set(group.ops), self._signatures
+        own, kind = set(group.ops), self._structure.signature
         numbers: dict[SSAValue, int] = {}
         inputs: list[SSAValue] = []
         ops: list[tuple[int, ...]] = []
@@ -56,7 +54,7 @@ class Likenesses:
                     assert isinstance(value, OpResult)
                     owners = (v.owner for v in (value, *value.op.operands))
                     what = [o for o in owners if isinstance(o, Operation)]
-                    add(value.op, needed, *[kind.of(o, None) for o in what])
+                    add(value.op, needed, *[kind(o) for o in what])
             return numbers[value]
 
         def add(op: Operation, needed: Sequence[SSAValue], *what: int) -> None:
@@ -65,7 +63,7 @@ class Likenesses:
                 numbers[result] = len(numbers)
 
         for op in group.ops:
-            add(op, op.operands, kind.of(op, None))
+            add(op, op.operands, kind(op))
         outputs = (group.kept, group.accumulated)
         key = (*ops, *[tuple([numbers[v] for v in values]) for values in outputs])
         return Likeness(key, tuple(inputs))

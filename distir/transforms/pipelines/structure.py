@@ -28,7 +28,7 @@ from distir.program import (
     return_op,
     updated_arguments,
 )
-from distir.sharding.choice import placement_in
+from distir.sharding.choice import Signatures, placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
@@ -83,6 +83,11 @@ class Structure:
         needed = self._needed_forward()
         self.forward = [op for op in each if op in needed]
         self.backward = [op for op in each if op not in needed]
+        self._signatures = Signatures()
+
+    def signature(self, op: Operation) -> int:
+        """The same number for ops of the program that are alike."""
+        return self._signatures.of(op, None)
 
     @property
     def micro_batches(self) -> int:

@@ -16,7 +16,8 @@ from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.program import called, describe, made_with
-from distir.transforms.pipelines.entry import Entry, V
+from distir.transforms.pipelines.body import V
+from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
@@ -62,7 +63,7 @@ class MicroBatchValues(Generic[V]):
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
         """Remembers what a value is now."""
-        self.entry.name(new, value)
+        self.entry.name(new, value.name_hint)
         self.here(batch, mesh)[self.number_of(value)] = new
         self.settle(value, mesh)
 
@@ -129,13 +130,14 @@ class MicroBatchValues(Generic[V]):
             self.store(op.result, None, mesh, operands[0])
             return
 
-        def make(given: Sequence[SSAValue]) -> Operation:
+        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
             if isinstance(op, CallOp):
                 name, _ = self.fold.function(op.callee.string_value(), mesh)
-                return called(op, name, given, types)
-            return made_with(op, given, types)
+                return [called(op, name, given, types)]
+            return [made_with(op, given, types)]
 
-        results = self.entry.op(make, operands)
+        like = (Kind.AFTER, self.structure.signature(op), mesh)
+        results = self.entry.op(like, make, operands)
         for old, new in zip(op.results, results, strict=True):
             self.store(old, None, mesh, new)
 
@@ -173,10 +175,12 @@ class MicroBatchValues(Generic[V]):
             assert isinstance(part, TensorType)
             sizes = np.full(count, part.get_shape()[axis], dtype=np.int64)
 
-            def split(given: Sequence[SSAValue]) -> Operation:
-                return operator("Split").build_op(given, [part] * count, {"axis": axis})
+            def split(given: Sequence[SSAValue]) -> Sequence[Operation]:
+                types = [part] * count
+                return [operator("Split").build_op(given, types, {"axis": axis})]
 
-            parts = self.entry.op(split, [whole, self._constant(sizes, home)])
+            operands = [whole, self._constant(sizes, home)]
+            parts = self.entry.op(("split", axis, part), split, operands)
         for number, new in enumerate(parts):
             self.store(value, number, home, new)
         return self.find(value, batch, mesh)
@@ -190,10 +194,10 @@ class MicroBatchValues(Generic[V]):
         whole = self.fold.whole_type(value.type, mesh)
         axis = self._axis(value)
 
-        def concat(given: Sequence[SSAValue]) -> Operation:
-            return operator("Concat").build_op(given, [whole], {"axis": axis})
+        def concat(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            return [operator("Concat").build_op(given, [whole], {"axis": axis})]
 
-        return self.entry.op(concat, parts)[0]
+        return self.entry.op(("concat", axis, whole), concat, parts)[0]
 
     def _axis(self, value: SSAValue) -> int:
         """The dimension that falls into micro-batches."""
@@ -213,12 +217,12 @@ class MicroBatchValues(Generic[V]):
             element_type_of_dtype(array.dtype), array.shape, LayoutAttr(Layout(mesh))
         )
 
-        def constant(given: Sequence[SSAValue]) -> Operation:
-            return operator("Constant").build_op(
-                given, [type_], {"value": constant_attr(array)}
-            )
+        def constant(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            attributes = {"value": constant_attr(array)}
+            return [operator("Constant").build_op(given, [type_], attributes)]
 
-        return self.entry.op(constant, [])[0]
+        like = ("constant", tuple(array.ravel().tolist()), mesh)
+        return self.entry.op(like, constant, [])[0]
 
     def number(self, number: int, mesh: str) -> V:
         """The number of a micro-batch, for functions that take it."""

@@ -84,6 +84,20 @@ class CompiledOp:
     unused: tuple[int, ...] = ()
     fixed: FixedOperands | None = None
 
+    def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
+        """
+        The same on other operands, as `slots` says, and on values of slots that lie so much
+        further.
+        """
+        found = object.__new__(CompiledOp)
+        found.__dict__.update(self.__dict__)
+        found.operands = tuple([slots.get(s, s + by) for s in self.operands])
+        found.defined = range(self.defined.start + by, self.defined.stop + by)
+        found.results = tuple([Allocation(s + by, at, n) for s, at, n in self.results])
+        if self.view_of is not None:
+            found.view_of = slots.get(self.view_of, self.view_of + by)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class FixedOperands:
@@ -132,8 +146,6 @@ class FunctionBuilder:
 
     def __init__(self, name: str, arguments: int):
         self._compiled = CompiledFunction(name, arguments, arguments)
-        # Per slot the step that uses it last, by its place in the function; -1: nothing.
-        self._last_use = [-1] * arguments
         # By the id of a value: a function may have hundreds of thousands of operands.
         self._slots: dict[int, int] = {}
 
@@ -147,22 +159,28 @@ class FunctionBuilder:
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
-    def use(self, slots: Sequence[int]) -> None:
-        """Says that the next step uses these."""
-        place, last_use = len(self._compiled.steps), self._last_use
-        for slot in slots:
-            last_use[slot] = place
-
     def define(self, count: int) -> int:
         """The first of so many new slots, for the results of the next step."""
         first = self._compiled.slots
         self._compiled.slots += count
-        self._last_use += [-1] * count
         return first
 
     def add(self, step: CompiledOp) -> None:
         """The next step."""
         self._compiled.steps.append(step)
+
+    def drop_dead(self, results: Sequence[int], removable: Sequence[bool]) -> None:
+        """
+        Takes out the steps whose results nothing uses, the function's `results` being these;
+        only those that are `removable`.
+        """
+        live, steps = set(results), self._compiled.steps
+        kept: list[CompiledOp] = []
+        for step, may_go in zip(reversed(steps), reversed(removable), strict=True):
+            if not may_go or not live.isdisjoint(step.defined):
+                live.update(step.operands)
+                kept.append(step)
+        self._compiled.steps = kept[::-1]
 
     def finish(
         self, results: Sequence[int], updated: Mapping[int, int]
@@ -171,17 +189,21 @@ class FunctionBuilder:
         The function that returns these slots. `updated`: per result of the program that
         replaces an argument of the same type in the next step the slot of that.
         """
-        compiled, last_use = self._compiled, self._last_use
-        self.use(results)
+        compiled = self._compiled
         compiled.returns = tuple(results)
-        last_calls = {
-            step.fixed: place
-            for place, step in enumerate(compiled.steps)
-            if step.fixed is not None
-        }
+        # Per slot the step that uses it last, by its place in the function; -1: nothing.
+        last_use = [-1] * compiled.slots
+        last_calls: dict[FixedOperands, int] = {}
+        for place, step in enumerate(compiled.steps):
+            for slot in step.operands:
+                last_use[slot] = place
+            if step.fixed is not None:
+                last_calls[step.fixed] = place
         for fixed, place in last_calls.items():
             for slot in fixed.slots:
                 last_use[slot] = max(last_use[slot], place)
+        for slot in compiled.returns:
+            last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
         for place, step in enumerate(compiled.steps):
             if updated:
@@ -194,8 +216,8 @@ class FunctionBuilder:
             used = step.operands
             if step.fixed is not None and last_calls[step.fixed] == place:
                 used += step.fixed.slots
-            dying = dict.fromkeys([s for s in used if last_use[s] == place])
-            step.dying = tuple(dying)
+            dying = [s for s in used if last_use[s] == place]
+            step.dying = tuple(dict.fromkeys(dying)) if len(dying) > 1 else tuple(dying)
             step.unused = tuple([s for s in step.defined if last_use[s] < 0])
         pace(compiled.steps)
         return compiled
@@ -258,7 +280,6 @@ class Compiler:
     def add(self, op: Operation, build: FunctionBuilder) -> CompiledOp:
         """Makes an op the next step of a function. Raises DistIRError."""
         operands = build.slots(op.operands)
-        build.use(operands)
         first = build.define(len(op.results))
         build.bind(op.results, first)
         step = self._step(op, operands, first)
