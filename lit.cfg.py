@@ -10,8 +10,13 @@ config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir", ".py.test"]  # noqa: F821
 config.test_source_root = os.path.dirname(__file__)  # noqa: F821
 config.test_exec_root = os.path.join(os.path.dirname(__file__), ".lit")  # noqa: F821
-# The tools of the environment that lit itself runs in come first.
+# Then the tools of the environment that lit itself runs in, which need not be active.
 bin_dir = os.path.dirname(sys.executable)
-config.environment["PATH"] = bin_dir + os.pathsep + os.environ["PATH"]  # noqa: F821
+sys.path.insert(0, os.path.join(config.test_source_root, "test"))  # noqa: F821
+from support.tool_server import launchers  # noqa: E402
+
+tools = launchers()
+path = [str(tools), bin_dir, os.environ["PATH"]]
+config.environment["PATH"] = os.pathsep.join(path)  # noqa: F821
 if "PYTHONPATH" in os.environ:
     config.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]  # noqa: F821

@@ -20,13 +20,19 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
-from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
+from distir.dialects.dist import NAME, OF, ROLE, SCOPE, UPDATES
 from distir.errors import DistIRError
 
 ENTRY = "main"
 
 MAX_CALL_DEPTH = 100
 """How deep calls may nest; passes and interpreters follow them by recursion."""
+
+LOSS = "loss"
+"""The role of the result that a training step minimises; its backward is behind it."""
+
+GRADIENT = "gradient"
+"""The role of a result that is the gradient of a parameter."""
 
 KEPT = "dist.kept"
 """Marks an op that is to run although nothing uses what it computes."""
@@ -260,6 +266,11 @@ def argument_roles(function: FuncOp) -> list[str]:
     return [role or "input" for role in _argument_texts(function, ROLE)]
 
 
+def result_roles(function: FuncOp) -> list[str]:
+    """The role of each result, `LOSS` or `GRADIENT`; `output` where none is given."""
+    return [text_attribute(r, ROLE) or "output" for r in result_attributes(function)]
+
+
 def argument_names(function: FuncOp) -> list[str]:
     """The source name of each argument; its SSA name or position where none is given."""
     given = _argument_texts(function, NAME)
@@ -290,21 +301,61 @@ def updated_arguments(function: FuncOp) -> dict[int, int]:
     The results that replace an argument in the next step: result index to argument
     index. Raises DistIRError for the name of an argument that is not there.
     """
-    if function.res_attrs is None:
+    results = () if function.res_attrs is None else function.res_attrs.data
+    return _named_arguments(function, results, UPDATES, "result {} updates")
+
+
+def parameters_of_states(function: FuncOp) -> dict[int, int]:
+    """
+    The arguments that belong to another one, as an optimizer's states do to a parameter:
+    index to index. Raises DistIRError for the name of an argument that is not there.
+    """
+    arguments = () if function.arg_attrs is None else function.arg_attrs.data
+    return _named_arguments(function, arguments, OF, "argument {} is a state of")
+
+
+def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
+    """
+    The results that are gradients of an argument: result index to argument index. Raises
+    DistIRError for the name of an argument that is not there.
+    """
+    results = () if function.res_attrs is None else function.res_attrs.data
+    return _named_arguments(function, results, OF, "result {} is the gradient of")
+
+
+def check_links(function: FuncOp) -> None:
+    """Raises DistIRError for an attribute that names an argument which is not there."""
+    updated_arguments(function)
+    parameters_of_states(function)
+    parameters_of_gradients(function)
+
+
+def _named_arguments(
+    function: FuncOp, owners: Sequence[DictionaryAttr], link: str, what: str
+) -> dict[int, int]:
+    """Which argument each of the owners names, if any, with the attribute `link`."""
+    wanted = {
+        i: name
+        for i, owner in enumerate(owners)
+        if (name := text_attribute(owner.data, link)) is not None
+    }
+    if not wanted:
         return {}
-    names = {name: i for i, name in enumerate(argument_names(function))}
-    found: dict[int, int] = {}
-    for i, attributes in enumerate(result_attributes(function)):
-        name = text_attribute(attributes, UPDATES)
-        if name is None:
-            continue
-        if name not in names:
+    places = {n: i for i, n in enumerate(_argument_texts(function, NAME)) if n}
+    for i, name in wanted.items():
+        if name not in places:
             raise DistIRError(
-                f"@{function.sym_name.data}: result {i} updates an argument {name!r}, "
-                f"which is not there"
+                f"@{function.sym_name.data}: {what.format(i)} an argument {name!r}, which "
+                f'is not there; give that argument dist.name = "{name}"'
             )
-        found[i] = names[name]
-    return found
+    return {i: places[name] for i, name in wanted.items()}
+
+
+def forward_results(function: FuncOp) -> list[int]:
+    """The results of the forward pass: all but updates and gradients."""
+    updates = updated_arguments(function)
+    roles = result_roles(function)
+    return [i for i in range(len(roles)) if i not in updates and roles[i] != GRADIENT]
 
 
 _HINT = re.compile(r"[A-Za-z_$.-][\w$.-]*", re.ASCII)

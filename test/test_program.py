@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from support.programs import parse
 from xdsl.context import Context
 from xdsl.dialects import test
 from xdsl.dialects.builtin import Builtin, i64
 from xdsl.parser import Parser
 
-from distir.program import name_hint
+from distir.errors import DistIRError
+from distir.program import (
+    check_links,
+    entry_function,
+    forward_results,
+    name_hint,
+    parameters_of_gradients,
+    parameters_of_states,
+    updated_arguments,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,3 +45,37 @@ def test_hints_are_names_that_can_be_read_back(name: str, hint: str | None):
     context.load_dialect(test.Test)
     read = Parser(context, str(op)).parse_op()
     assert read.results[0].name_hint == op.results[0].name_hint
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('dist.of = "w"}, %x', 'dist.of = "v"}, %x', "argument 1 is a state of .*'v'"),
+        ('dist.updates = "w"', 'dist.updates = "v"', "result 1 updates .*'v'"),
+        ('dist.of = "w"})', 'dist.of = "v"})', "result 2 is the gradient of .*'v'"),
+        (
+            'dist.name = "w", ',
+            "",
+            "result 1 updates an argument 'w', which is not there",
+        ),
+    ],
+)
+def test_links_to_nothing(before: str, after: str, message: str) -> None:
+    """Only `dist.name` is what a link names, not the name of the value."""
+    w = "tensor<4x4xf32>"
+    text = f"""
+        func.func @main(%w: {w} {{dist.name = "w", dist.role = "parameter"}},
+          %m: {w} {{dist.name = "m", dist.role = "state", dist.of = "w"}}, %x: {w})
+          -> ({w} {{dist.role = "loss"}}, {w} {{dist.updates = "w"}},
+              {w} {{dist.role = "gradient", dist.of = "w"}}) {{
+          func.return %x, %m, %x : {w}, {w}, {w}
+        }}"""
+    function = entry_function(parse(text))
+    check_links(function)
+    assert parameters_of_states(function) == {1: 0}
+    assert updated_arguments(function) == {1: 0}
+    assert parameters_of_gradients(function) == {2: 0}
+    assert forward_results(function) == [0]
+    assert text.count(before) == 1
+    with pytest.raises(DistIRError, match=message):
+        check_links(entry_function(parse(text.replace(before, after))))

@@ -8,9 +8,12 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
   and, in a sequential program, `dist.layout` (a requested layout); on a parameter,
   `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
-  `distir.doubts`, or text);
-- on results: `dist.name`, and `dist.updates`, the name of the argument that the result
-  replaces in the next step;
+  `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
+  belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
+  it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`);
+- on results: `dist.name`, `dist.updates`, the name of the argument that the result
+  replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
+  the name of the parameter;
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
@@ -47,6 +50,9 @@ from xdsl.utils.exceptions import VerifyException
 ROLE = "dist.role"
 NAME = "dist.name"
 UPDATES = "dist.updates"
+OF = "dist.of"
+COUNTER = "dist.counter"
+INITIAL = "dist.initial"
 LAYOUT = "dist.layout"
 FROZEN = "dist.frozen"
 DOUBT = "dist.doubt"

@@ -20,9 +20,11 @@ from onnx import (
     TensorProto,
     TypeProto,
     checker,
+    defs,
     helper,
     numpy_helper,
     shape_inference,
+    version_converter,
 )
 from onnx.defs import OpSchema
 from xdsl.dialects.builtin import (
@@ -59,13 +61,16 @@ if TYPE_CHECKING:
 KNOWN_SIZE = 1024
 """Constants with at most that many elements take part in shape inference."""
 
-INFERENCE_ERRORS = (
+ONNX_ERRORS = (
     shape_inference.InferenceError,
     checker.ValidationError,
+    defs.SchemaError,
+    version_converter.ConvertError,
     ValueError,
+    TypeError,
     RuntimeError,
 )
-"""What ONNX raises for an op that cannot take its operands."""
+"""What the onnx package raises for ops and models that make no sense to it."""
 
 _TERM = rb"[A-Za-z\s]*(\.\.\.)?[A-Za-z\s]*"
 _EQUATION = re.compile(_TERM + rb"(," + _TERM + rb")*(->" + _TERM + rb")?")
@@ -80,7 +85,7 @@ def infer_node(
 ) -> dict[str, TypeProto]:
     """
     The types of a node's results by name, as far as ONNX infers them from those of its
-    operands and from their values where these are known. Raises `INFERENCE_ERRORS`.
+    operands and from their values where these are known. Raises `ONNX_ERRORS`.
     """
     for attribute in node.attribute:
         # With either of these ONNX ends the process, or never comes back.
@@ -131,7 +136,7 @@ def inferred_types(
             type_from_proto(found[o]) if o in found else None
             for o in outputs[: len(op.results)]
         ]
-    except INFERENCE_ERRORS as error:
+    except ONNX_ERRORS as error:
         raise VerifyException(
             f"cannot take operands of types ({_shown(operand_types)}): "
             f"{_PREFIX.sub('', str(error))}"

@@ -16,6 +16,7 @@ from distir.frontends.decoder import Decoder, build_decoder, dense_layer
 from distir.frontends.experts import expert_layer
 from distir.frontends.function_builder import (
     FunctionBuilder,
+    Parameter,
     check_sizes,
     element_type,
     layer_arguments,
@@ -36,13 +37,14 @@ def build_mlp(layers: int, d_model: int, batch: int, dtype: str = "f32") -> Modu
     """
     check_sizes(layers=layers, d_model=d_model, batch=batch)
     element = element_type(dtype)
-    parameters = [("weight", (d_model, d_model)), ("bias", (d_model,))]
+    parameters = [
+        Parameter("weight", (d_model, d_model)),
+        Parameter("bias", (d_model,)),
+    ]
 
     layer = FunctionBuilder(element)
     x = layer.argument("input", (batch, d_model), role=None)
-    weight, bias = (
-        layer.argument(f"layers.*.{name}", shape) for name, shape in parameters
-    )
+    weight, bias = (layer.argument(f"layers.*.{p.name}", p.shape) for p in parameters)
     layer.scope = "layers.*"
     h = layer.op("Gemm", [x, weight, bias], (batch, d_model))
     layer_function = layer.finish(LAYER, [layer.op("Relu", [h], (batch, d_model))])

@@ -11,17 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, i1, i64
+from xdsl.dialects.builtin import ModuleOp, UnitAttr, i1, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue, TypeAttribute
 
+from distir.dialects.dist import COUNTER
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.frontends.function_builder import (
     FunctionBuilder,
+    Parameter,
     Shape,
     check_sizes,
     layer_arguments,
+    norm_parameters,
 )
 from distir.program import ENTRY
 
@@ -78,7 +81,7 @@ class Layer:
     """The function of a layer and the parameters that each call gives it, in order."""
 
     function: FuncOp
-    parameters: Sequence[tuple[str, Shape]]
+    parameters: Sequence[Parameter]
 
 
 class LayerBuilder:
@@ -87,7 +90,7 @@ class LayerBuilder:
     dropout, parameters...) -> hidden, and what it has `kept` if there is a cache.
     """
 
-    def __init__(self, decoder: Decoder, parameters: Sequence[tuple[str, Shape]]):
+    def __init__(self, decoder: Decoder, parameters: Sequence[Parameter]):
         self.decoder = decoder
         self.parameters = parameters
         self.kept: list[SSAValue] = []
@@ -99,7 +102,7 @@ class LayerBuilder:
         if b.ratio:
             self.counter = b.argument("counter", (), role=None, element=i64)
         self.p = {
-            name: b.argument(f"{SCOPE}.*.{name}", shape) for name, shape in parameters
+            p.name: b.argument(f"{SCOPE}.*.{p.name}", p.shape) for p in parameters
         }
 
     def at(self, name: str) -> FunctionBuilder:
@@ -151,30 +154,27 @@ class LayerBuilder:
         return Layer(self.b.finish(name, [result, *self.kept]), self.parameters)
 
 
-def attention_parameters(d_model: int) -> list[tuple[str, Shape]]:
-    """Of a layer's attention and the norm before it."""
-    vector = (d_model,)
+def attention_parameters(d_model: int) -> list[Parameter]:
+    """Of a layer's attention and the norms before and behind it."""
     return [
-        ("ln_1.weight", vector),
-        ("ln_1.bias", vector),
-        ("attn.c_attn.weight", (d_model, 3 * d_model)),
-        ("attn.c_attn.bias", (3 * d_model,)),
-        ("attn.c_proj.weight", (d_model, d_model)),
-        ("attn.c_proj.bias", vector),
-        ("ln_2.weight", vector),
-        ("ln_2.bias", vector),
+        *norm_parameters("ln_1", d_model),
+        Parameter("attn.c_attn.weight", (d_model, 3 * d_model)),
+        Parameter("attn.c_attn.bias", (3 * d_model,)),
+        Parameter("attn.c_proj.weight", (d_model, d_model)),
+        Parameter("attn.c_proj.bias", (d_model,)),
+        *norm_parameters("ln_2", d_model),
     ]
 
 
-def dense_parameters(decoder: Decoder) -> list[tuple[str, Shape]]:
+def dense_parameters(decoder: Decoder) -> list[Parameter]:
     """Of a layer's attention and MLP."""
-    d, vector = decoder, (decoder.d_model,)
+    d = decoder
     return [
         *attention_parameters(d.d_model),
-        ("mlp.c_fc.weight", (d.d_model, d.ffn)),
-        ("mlp.c_fc.bias", (d.ffn,)),
-        ("mlp.c_proj.weight", (d.ffn, d.d_model)),
-        ("mlp.c_proj.bias", vector),
+        Parameter("mlp.c_fc.weight", (d.d_model, d.ffn)),
+        Parameter("mlp.c_fc.bias", (d.ffn,)),
+        Parameter("mlp.c_proj.weight", (d.ffn, d.d_model)),
+        Parameter("mlp.c_proj.bias", (d.d_model,)),
     ]
 
 
@@ -199,13 +199,12 @@ def build_decoder(
     wte = main.argument("transformer.wte.weight", (vocab, d_model))
     wpe = main.argument("transformer.wpe.weight", (seq, d_model))
     arguments = layer_arguments(main, SCOPE, [layer.parameters for layer in layers])
-    norm = [
-        main.argument(f"transformer.ln_f.{n}", (d_model,)) for n in ("weight", "bias")
-    ]
+    norm = main.parameters("transformer", norm_parameters("ln_f", d_model))
     head = wte if tied else main.argument("lm_head.weight", (vocab, d_model))
     step = None
     if main.ratio:
         step = main.argument(STEP, (), role="state", element=i64)
+        main.attributes[-1][COUNTER] = UnitAttr()
 
     main.scope = "transformer"
     mask = [] if decoder.fused else [_causal_mask(main, seq)]

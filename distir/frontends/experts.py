@@ -15,6 +15,7 @@ from distir.frontends.decoder import (
     LayerBuilder,
     attention_parameters,
 )
+from distir.frontends.function_builder import Parameter
 
 CHOICES = 2
 """Experts that a token goes to."""
@@ -43,9 +44,9 @@ def expert_layer(
         decoder,
         [
             *attention_parameters(d.d_model),
-            ("moe.gate.weight", (d.d_model, experts)),
-            ("moe.experts.c_fc.weight", (experts, d.d_model, d.ffn)),
-            ("moe.experts.c_proj.weight", (experts, d.ffn, d.d_model)),
+            Parameter("moe.gate.weight", (d.d_model, experts)),
+            Parameter("moe.experts.c_fc.weight", (experts, d.d_model, d.ffn)),
+            Parameter("moe.experts.c_proj.weight", (experts, d.ffn, d.d_model)),
         ],
     )
     places = math.ceil(capacity_factor * CHOICES * d.seq / experts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from xdsl.dialects.builtin import (
@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
 
-from distir.dialects.dist import NAME, ROLE, SCOPE
+from distir.dialects.dist import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
@@ -34,6 +34,20 @@ DTYPES: dict[str, TypeAttribute] = {
 """The element types a model can be built with, by name."""
 
 Shape = Sequence[int]
+
+
+class Parameter(NamedTuple):
+    """A parameter of a layer; `initial` as `dist.initial`."""
+
+    name: str
+    shape: Shape
+    initial: str | None = None
+
+
+def norm_parameters(name: str, width: int) -> list[Parameter]:
+    """The scale and the bias of a layer norm."""
+    scale = Parameter(f"{name}.weight", (width,), "ones")
+    return [scale, Parameter(f"{name}.bias", (width,))]
 
 
 class FunctionBuilder:
@@ -76,6 +90,15 @@ class FunctionBuilder:
             attributes = {ROLE: StringAttr(role), NAME: StringAttr(name)}
         self.attributes.append(attributes)
         return value
+
+    def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
+        """Arguments for the parameters of the layer with that scope."""
+        found: list[SSAValue] = []
+        for name, shape, initial in wanted:
+            found.append(self.argument(f"{scope}.{name}", shape))
+            if initial is not None:
+                self.attributes[-1][INITIAL] = StringAttr(initial)
+        return found
 
     def ops(
         self,
@@ -186,11 +209,11 @@ class FunctionBuilder:
 def layer_arguments(
     main: FunctionBuilder,
     scope: str,
-    layers: Sequence[Sequence[tuple[str, Shape]]],
+    layers: Sequence[Sequence[Parameter]],
 ) -> list[list[SSAValue]]:
     """Arguments of `@main` for the parameters of each layer, layer by layer."""
     return [
-        [main.argument(f"{scope}.{index}.{name}", shape) for name, shape in parameters]
+        main.parameters(f"{scope}.{index}", parameters)
         for index, parameters in enumerate(layers)
     ]
 

@@ -23,6 +23,7 @@ from distir.frontends.function_builder import (
     check_sizes,
     element_type,
     layer_arguments,
+    norm_parameters,
 )
 from distir.program import ENTRY
 
@@ -59,9 +60,7 @@ def build_gpt_decoding(
     wte = main.argument("transformer.wte.weight", (vocab, d_model))
     wpe = main.argument("transformer.wpe.weight", (cached + 1, d_model))
     arguments = layer_arguments(main, SCOPE, [layer.parameters] * layers)
-    norm = [
-        main.argument(f"transformer.ln_f.{n}", (d_model,)) for n in ("weight", "bias")
-    ]
+    norm = main.parameters("transformer", norm_parameters("ln_f", d_model))
     head = wte if tied else main.argument("lm_head.weight", (vocab, d_model))
 
     main.scope = "transformer.wte"

@@ -23,6 +23,7 @@ from onnx import (
     shape_inference,
 )
 
+from distir.dialects.onnx_inference import ONNX_ERRORS
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name, opset_versions
 from distir.frontends.onnx_scopes import node_scope, set_scope
@@ -188,7 +189,7 @@ def expand_bodies(model: ModelProto) -> ModelProto:
 def _value_types(model: ModelProto) -> dict[str, TypeProto]:
     try:
         inferred = shape_inference.infer_shapes(model, data_prop=True).graph
-    except (shape_inference.InferenceError, RuntimeError, ValueError):
+    except ONNX_ERRORS:
         inferred = model.graph  # The importer says what is wrong, node by node.
     values = [*inferred.input, *inferred.value_info, *inferred.output]
     types = {v.name: v.type for v in values}

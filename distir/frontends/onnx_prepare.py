@@ -17,10 +17,12 @@ from onnx import (
     ValueInfoProto,
     defs,
     helper,
+    version_converter,
 )
 from onnx.defs import OpSchema
 
 from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_inference import ONNX_ERRORS
 from distir.dialects.onnx_versions import DOMAIN_VERSIONS, OPSET
 from distir.errors import DistIRError
 from distir.frontends.onnx_bodies import expand_bodies
@@ -44,7 +46,7 @@ def prepare(model: ModelProto) -> ModelProto:
     check_operators(model)
     try:
         onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError) as error:
+    except ONNX_ERRORS as error:
         raise DistIRError(
             f"the ONNX model is not valid: {_first_line(error)}; export it again"
         ) from error
@@ -62,7 +64,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
 
     try:
         return inliner.inline_local_functions(model, convert_version=True)
-    except (RuntimeError, ValueError) as error:
+    except ONNX_ERRORS as error:
         raise DistIRError(
             f"the functions of the ONNX model cannot be inlined: {_first_line(error)}; "
             "export it without local functions"
@@ -177,11 +179,9 @@ def convert(model: ModelProto) -> ModelProto:
             )
     if not stale:
         return model
-    from onnx import version_converter
-
     try:
         converted = version_converter.convert_version(model, OPSET)
-    except (RuntimeError, ValueError, version_converter.ConvertError) as error:
+    except ONNX_ERRORS as error:
         names = ", ".join(sorted({n.op_type for n in stale}))
         raise DistIRError(
             f"the model uses opset {versions.get('', 1)}, and ONNX's version converter "

@@ -12,7 +12,7 @@ from onnx import (
     defs,
 )
 
-from distir.dialects.onnx_inference import INFERENCE_ERRORS, infer_node
+from distir.dialects.onnx_inference import ONNX_ERRORS, infer_node
 from distir.dialects.onnx_versions import DOMAIN_VERSIONS
 from distir.errors import DistIRError
 from distir.frontends.onnx_names import domain_of, node_name
@@ -51,7 +51,7 @@ class TypeInference:
         data = {n: self.known[n] for n in named.input if n in self.known}
         try:
             found = infer_node(schema, named, inputs, data)
-        except INFERENCE_ERRORS as error:
+        except ONNX_ERRORS as error:
             raise DistIRError(
                 f"{node_name(node)} cannot take these operands: {error}; "
                 "export the model again"

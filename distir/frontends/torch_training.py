@@ -14,17 +14,20 @@ import io
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, UnitAttr
+from xdsl.ir import Attribute
 
-from distir.dialects.dist import NAME, ROLE, UPDATES
+from distir.dialects.dist import COUNTER, NAME, OF, ROLE, UPDATES
+from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.frontends.torch_importer import leaf_names, reason, warn_of_backwards
 from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
+    LOSS,
     argument_attributes,
     entry_function,
     name_hint,
@@ -38,14 +41,13 @@ if TYPE_CHECKING:
 
     Loss = str | Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-_STEP = "optimizer.step"
-
 
 @dataclass(frozen=True)
 class _Argument:
     name: str
     role: str
     value: torch.Tensor
+    attributes: Mapping[str, Attribute] = field(default_factory=dict[str, Attribute])
 
 
 def import_training_step(
@@ -171,10 +173,15 @@ class _Step:
         for name, value in trained.items():
             for state in optimizer.states:
                 zeros = torch.zeros_like(value)
-                self.arguments.append(_Argument(f"{name}.{state}", "state", zeros))
+                own = _Argument(
+                    f"{name}.{state}", "state", zeros, {OF: StringAttr(name)}
+                )
+                self.arguments.append(own)
         if optimizer.name != "sgd":
             counter = torch.zeros((), dtype=torch.int64)
-            self.arguments.append(_Argument(_STEP, "state", counter))
+            self.arguments.append(
+                _Argument(STEP, "state", counter, {COUNTER: UnitAttr()})
+            )
         self.results: list[str] = []
 
     def _prediction(self, outputs: Any) -> torch.Tensor:
@@ -214,9 +221,9 @@ class _Step:
         )
         loss = _loss(self.loss, self._prediction(outputs), named["labels"])
         gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        step = named[_STEP] + 1 if _STEP in named else None
+        step = named[STEP] + 1 if STEP in named else None
         new: dict[str, torch.Tensor] = {}
-        states: dict[str, torch.Tensor] = {} if step is None else {_STEP: step}
+        states: dict[str, torch.Tensor] = {} if step is None else {STEP: step}
         for name, gradient in zip(trained, gradients, strict=True):
             # Whatever the types say: where the loss does not depend on the parameter.
             if gradient is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -272,12 +279,13 @@ class _Step:
         ):
             each[NAME] = StringAttr(argument.name)
             each[ROLE] = StringAttr(argument.role)
+            each.update(argument.attributes)
             value.name_hint = name_hint(argument.name)
             if argument.role in ("parameter", "constant"):
                 weights[argument.name] = argument.value.numpy(force=True).copy()
         set_argument_attributes(function, attributes)
         function.res_attrs = ArrayAttr(
-            [DictionaryAttr({NAME: StringAttr("loss")})]
+            [DictionaryAttr({ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})]
             + [
                 DictionaryAttr({NAME: StringAttr(n), UPDATES: StringAttr(n)})
                 for n in self.results

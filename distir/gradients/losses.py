@@ -64,7 +64,9 @@ def add_loss(
     sizes = shape(prediction)
     if kind == "mse":
         wide = accumulation_type(prediction)
-        target = step.argument(TensorType(wide, sizes), "label", "labels", position)
+        target = step.argument(
+            TensorType(wide, sizes), "label", "labels", position=position
+        )
         error = build.onnx("Sub", build.cast(prediction, target), target)
         # Not as a ReduceMean, whose gradient is one number for each element: that of the
         # sum of squares is a multiple of the error, part by part.
@@ -76,7 +78,9 @@ def add_loss(
             f"{described(output, prediction)} has type {prediction.type}; choose another "
             f"output or loss"
         )
-    labels = step.argument(TensorType(i64, sizes[:-1]), "label", "labels", position)
+    labels = step.argument(
+        TensorType(i64, sizes[:-1]), "label", "labels", position=position
+    )
     if ignore_index is None:
         op = CrossEntropyOp(prediction, labels, prod(sizes[:-1]))
         return build.add(op).results[0]

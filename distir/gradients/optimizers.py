@@ -12,16 +12,16 @@ from xdsl.dialects.builtin import (
     StringAttr,
     TensorType,
     f32,
-    i64,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, BlockArgument, SSAValue
 
-from distir.dialects.dist import NAME, UPDATES
+from distir.dialects.dist import INITIAL, NAME, OF, ROLE, UPDATES
 from distir.dialects.onnx_values import onnx_element_type
-from distir.dialects.train_ops.optimizers import STEP, AdamOp, AdamWOp, SgdOp
+from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
 from distir.gradients.rule import GradientBuilder, shape
 from distir.gradients.training_step import TrainingStep
+from distir.program import GRADIENT
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
@@ -59,23 +59,21 @@ def add_updates(
     """Adds the update of each parameter; gives the step's further results."""
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.name == "none":
-        return [
-            (gradient, {NAME: StringAttr(f"{names[parameter]}.gradient")})
-            for parameter, gradient in gradients
-        ]
+        return [_gradient(value, names[parameter]) for parameter, value in gradients]
     if options.clip > 0:
         build = GradientBuilder(step.insert, None)
         values = clipped([gradient for _, gradient in gradients], options.clip, build)
         gradients = [(p, g) for (p, _), g in zip(gradients, values, strict=True)]
     # A program with dropout counts steps already.
-    counter = next((arg for arg, name in names.items() if name == STEP), None)
+    counter = step.counter()
     results: list[Result] = []
     if counter is None and options.name != "sgd":
-        counter = step.argument(TensorType(i64, []), "state", STEP)
-    if counter is not None:
+        counter = step.add_counter()
+    if isinstance(counter, BlockArgument):
         build = GradientBuilder(step.insert, None)
         one = build.constant(np.array(1, np.int64))
-        results.append(_update(build.onnx("Add", counter, one), STEP))
+        name = step.names[counter.index]
+        results.append(_update(build.onnx("Add", counter, one), name))
     parameters: list[Result] = []
     for parameter, gradient in gradients:
         new, states = _one_update(
@@ -84,6 +82,11 @@ def add_updates(
         parameters.append(new)
         results += states
     return parameters + results
+
+
+def _gradient(value: SSAValue, parameter: str) -> Result:
+    role, name = StringAttr(GRADIENT), StringAttr(f"{parameter}.gradient")
+    return value, {ROLE: role, NAME: name, OF: StringAttr(parameter)}
 
 
 def _update(value: SSAValue, name: str) -> Result:
@@ -107,14 +110,19 @@ def _one_update(
     sizes, element = shape(parameter), parameter.type.element_type
     narrow = options.master_weights and isinstance(element, Float16Type | BFloat16Type)
     wide = TensorType(f32 if narrow else element, sizes)
+
+    def state(kind: str, **attributes: Attribute) -> SSAValue:
+        own = {OF: StringAttr(name), **attributes}
+        return step.argument(wide, "state", f"{name}.{kind}", own)
+
     source = parameter
     if narrow:
-        source = step.argument(wide, "state", f"{name}.master")
+        source = state("master", **{INITIAL: StringAttr("copy")})
     states: list[Result] = []
     if options.name == "sgd":
         buffer = None
         if options.momentum > 0:
-            buffer = step.argument(wide, "state", f"{name}.momentum")
+            buffer = state("momentum")
         op = SgdOp(
             source,
             gradient,
@@ -132,8 +140,8 @@ def _one_update(
         op = {"adam": AdamOp, "adamw": AdamWOp}[options.name](
             source,
             gradient,
-            step.argument(wide, "state", f"{name}.exp_avg"),
-            step.argument(wide, "state", f"{name}.exp_avg_sq"),
+            state("exp_avg"),
+            state("exp_avg_sq"),
             counter,
             beta1=options.beta1,
             beta2=options.beta2,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
     FunctionType,
     ModuleOp,
     StringAttr,
+    TensorType,
+    UnitAttr,
+    i64,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import NAME, ROLE
+from distir.dialects.dist import COUNTER, NAME, ROLE
+from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.program import (
     argument_attributes,
@@ -35,15 +41,23 @@ class TrainingStep:
         self.block = self.function.body.block
         self.attributes = argument_attributes(self.function)
         self.names = argument_names(self.function)
+        for attributes, name in zip(self.attributes, self.names, strict=True):
+            attributes.setdefault(NAME, StringAttr(name))  # what states are of
         self._taken = set(self.names)
 
     def argument(
-        self, type_: Attribute, role: str, name: str, position: int | None = None
+        self,
+        type_: Attribute,
+        role: str,
+        name: str,
+        attributes: Mapping[str, Attribute] = {},
+        *,
+        position: int | None = None,
     ) -> SSAValue:
         """
-        Adds an argument, last by default. The function's own description of its arguments
-        follows in `finish` (one that is not the last changes it at once), as describing
-        them for each of many costs time.
+        Adds an argument, last by default, with further attributes. The function's own
+        description of its arguments follows in `finish` (one that is not the last changes
+        it at once), as describing them for each of many costs time.
         """
         if name in self._taken:
             raise DistIRError(
@@ -54,13 +68,25 @@ class TrainingStep:
         arg = self.block.insert_arg(type_, position)
         arg.name_hint = name_hint(name.replace(".", "_"))
         self.attributes.insert(
-            position, {ROLE: StringAttr(role), NAME: StringAttr(name)}
+            position,
+            {ROLE: StringAttr(role), NAME: StringAttr(name), **attributes},
         )
         self.names.insert(position, name)
         self._taken.add(name)
         if not is_last:
             self.describe_arguments()
         return arg
+
+    def counter(self) -> SSAValue | None:
+        """The argument that counts the steps done before, if there is one."""
+        for arg, attributes in zip(self.block.args, self.attributes, strict=True):
+            if COUNTER in attributes:
+                return arg
+        return None
+
+    def add_counter(self) -> SSAValue:
+        """An argument that counts the steps done before; it is for others to update."""
+        return self.argument(TensorType(i64, []), "state", STEP, {COUNTER: UnitAttr()})
 
     def describe_arguments(self) -> None:
         """Brings the function's own description of its arguments up to date."""

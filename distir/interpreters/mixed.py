@@ -30,8 +30,7 @@ from distir.dialects.dist import layout_of
 from distir.dialects.onnx import OPERATORS, OnnxOp
 from distir.dialects.onnx_inference import KNOWN_SIZE
 from distir.dialects.onnx_values import element_type_of_dtype, tensor_type
-from distir.errors import DistIRError
-from distir.interpreters.onnx_evaluator import evaluate
+from distir.interpreters.onnx_evaluator import evaluated
 from distir.interpreters.types import is_static, result_types
 
 Implementation = Callable[[OnnxOp, PythonValues, int], PythonValues | None]
@@ -95,11 +94,10 @@ def from_values(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | No
             return None
     operands = iter(args)
     inputs = [None if v is None else next(operands) for v in op.input_values]
-    try:
-        results = tuple(evaluate(op, inputs))
-    except DistIRError:
+    results = evaluated(op, inputs)
+    if isinstance(results, Exception) or any(r.size > limit for r in results):
         return None
-    return results if all(r.size <= limit for r in results) else None
+    return tuple(results)
 
 
 def from_types(op: OnnxOp, args: PythonValues, limit: int) -> PythonValues | None:

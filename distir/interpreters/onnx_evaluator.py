@@ -32,6 +32,18 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
     trailing ones may be left out). Tensors are NumPy arrays, sequences lists, an empty
     optional None; strings are arrays of Python strings. Raises DistIRError.
     """
+    found = evaluated(op, inputs)
+    if isinstance(found, Exception):
+        reason = str(found.__cause__ or found) or type(found).__name__
+        raise DistIRError(
+            f"{describe(op)} cannot be computed on "
+            f"({', '.join(_shown(value) for value in inputs)}): {reason}"
+        ) from found
+    return found
+
+
+def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
+    """As `evaluate`, with what went wrong in place of results that cannot be computed."""
     kernel = KERNELS.get(op.name)
     try:
         with np.errstate(all="ignore"):
@@ -43,11 +55,7 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
             for value, result in zip(results, op.results, strict=False)
         ]
     except Exception as error:
-        reason = str(error.__cause__ or error) or type(error).__name__
-        raise DistIRError(
-            f"{describe(op)} cannot be computed on "
-            f"({', '.join(_shown(value) for value in inputs)}): {reason}"
-        ) from error
+        return error
 
 
 def _shown(value: Any) -> str:

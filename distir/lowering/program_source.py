@@ -10,7 +10,14 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.collective import is_per_rank
-from distir.dialects.dist import LAYOUT, UPDATES, LayoutAttr, layout_of
+from distir.dialects.dist import (
+    INITIAL,
+    LAYOUT,
+    OF,
+    UPDATES,
+    LayoutAttr,
+    layout_of,
+)
 from distir.dialects.onnx_values import onnx_element_type
 from distir.errors import DistIRError
 from distir.lowering.class_source import ClassSource, class_source
@@ -205,8 +212,9 @@ def _tensor_table(
                 fields.append(f"partial={layout.partial!r}")
         if roles is not None:
             fields.append(f"role={roles[index]!r}")
-        if updates := text_attribute(extra, UPDATES):
-            fields.append(f"updates={updates!r}")
+        for field, name in (("updates", UPDATES), ("of", OF), ("initial", INITIAL)):
+            if text := text_attribute(extra, name):
+                fields.append(f"{field}={text!r}")
         rows.append(f"    Tensor({', '.join(fields)}),\n")
     if not rows:
         return f"{title} = ()\n\n"

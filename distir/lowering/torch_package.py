@@ -14,6 +14,7 @@ from distir.lowering.program_source import program_source
 from distir.program import (
     argument_names,
     argument_roles,
+    check_links,
     entry_function,
     result_names,
     updated_arguments,
@@ -56,6 +57,7 @@ def write_package(
     """
     source = program_source(module)
     entry = entry_function(module)
+    check_links(entry)
     trains = bool(_check_updates(entry))
     manifest = {
         "processes": source.processes,

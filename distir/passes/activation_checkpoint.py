@@ -18,6 +18,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.dialects.dist import SCOPE
 from distir.errors import DistIRError
 from distir.gradients.reverse import FORWARD, SAVED
 from distir.passes.options import DistIRPass
@@ -232,7 +233,7 @@ class _Variants:
                 copy.attributes[KEPT] = UnitAttr()
             assert first is not None
             body.insert_op_before(copy, first)
-            copies[_identity(copy)] = copy
+            copies.setdefault(_identity(copy), copy)
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
@@ -264,7 +265,7 @@ def _identity(op: Operation) -> object:
         op.name,
         tuple(op.operands),
         frozenset(op.properties.items()),
-        frozenset(op.attributes.items()),
+        frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
     )
 
 

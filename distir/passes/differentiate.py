@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import DOUBT, FROZEN, NAME
+from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_values import numpy_dtype
 from distir.doubts import reason
 from distir.errors import DistIRError, listed
@@ -26,6 +26,7 @@ from distir.passes.batch_statistics import BatchStatisticsPass
 from distir.passes.options import DistIRPass
 from distir.passes.train_dropout import TrainDropoutPass
 from distir.program import (
+    LOSS,
     argument_roles,
     erase_dead,
     erase_unreachable,
@@ -50,7 +51,7 @@ class DifferentiatePass(DistIRPass):
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
-      named `<parameter>.gradient`.
+      in that role, named `<parameter>.gradient`.
     - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
       `stored` by the forward, a byte for each element. The masks are the same.
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
@@ -147,7 +148,7 @@ class DifferentiatePass(DistIRPass):
         found = [(p, gradients[p]) for p in parameters if p in gradients]
         check_no_doubt(step, [p for p, _ in found])
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
-            (loss, {NAME: StringAttr("loss")})
+            (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
         ]
         options = OptimizerOptions(
             self.optimizer,

@@ -35,7 +35,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import NAME, SCOPE
+from distir.dialects.dist import NAME, OF, SCOPE
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.program import (
@@ -106,7 +106,7 @@ def _general_attributes(
     common = {
         key: attribute
         for key, attribute in first.items()
-        if all(d.get(key) == attribute for d in dictionaries)
+        if key != OF and all(d.get(key) == attribute for d in dictionaries)
     }
     names = [d.get(NAME) for d in dictionaries]
     texts = [name.data for name in names if isinstance(name, StringAttr)]

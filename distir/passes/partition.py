@@ -44,9 +44,12 @@ from distir.program import (
     functions,
     set_argument_attributes,
 )
-from distir.sharding.choice import WHOLE, placement_in
-from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.sharding.placement import (
+    WHOLE,
+    placement_in,
+)
+from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import reshard_bytes
 from distir.transforms.pipelines.over_time import without_time
 
@@ -188,16 +191,13 @@ class _Partitioner:
         mesh = self.known[before.mesh]
         time, later = placement_in(before, TIME_AXIS), placement_in(after, TIME_AXIS)
         together = time not in (WHOLE, later)
-        try:
-            moved = reshard_bytes(
-                without_time(before),
-                without_time(after),
-                type_.get_shape(),
-                mesh,
-                bytes_per_element(type_.element_type),
-            )
-        except DistIRError:
-            return float("inf")
+        moved = reshard_bytes(
+            without_time(before),
+            without_time(after),
+            type_.get_shape(),
+            mesh,
+            bytes_per_element(type_.element_type),
+        )
         return moved + (local_bytes(source, after, mesh) if together else 0.0)
 
 

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.passes.sharding_plan import ShardingPlan
+from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.sharding.mesh import meshes
 
 
@@ -18,7 +18,7 @@ class PropagateShardingPass(DistIRPass):
     """
     Spreads the layouts that arguments (`dist.layout`) and `dist.constrain` request
     along the sharding rules, across calls, one mesh axis after the other. Where
-    requests meet, the cheapest combination wins (`distir.sharding.choice`); a request
+    requests meet, the cheapest combination wins (`distir.planning.axes`); a request
     that cannot be met is an error. Every op ends up with the layouts it needs its
     operands in (`dist.operand_layouts`) and gives its results (`dist.result_layouts`);
     `partition` puts them into the types.

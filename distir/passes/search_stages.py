@@ -8,8 +8,8 @@ from time import monotonic
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp
 
-from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
 from distir.passes.pipeline import PipelinePass
 from distir.planning.annotations import add_notes
@@ -94,11 +94,9 @@ def _usual_divisions(
     """What `pipeline` does by itself; raises its errors for what cannot be divided."""
     equal = forward_stages(structure, count, ())
     yield "equal work", [equal[op] for op in structure.forward]
-    try:
+    if sum(isinstance(op, CallOp) for op in structure.forward) >= count:
         uniform = forward_stages(structure, count, (UNIFORM,))
-    except DistIRError:
-        return  # fewer layers that are functions than stages
-    yield "equal numbers of layers", [uniform[op] for op in structure.forward]
+        yield "equal numbers of layers", [uniform[op] for op in structure.forward]
 
 
 def _chosen(

@@ -23,18 +23,16 @@ from distir.passes.activation_checkpoint import saved_values
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import axis_mesh
 from distir.program import (
+    LOSS,
     describe,
     entry_function,
     functions,
-    result_names,
+    result_roles,
     return_op,
 )
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import rule_for, shape_of
 from distir.sharding.rules.builder import constant_operand
-
-LOSS = "loss"
-"""The result of a training step behind which its backward is."""
 
 RESIDUALS = ("parts", "whole")
 NORMALIZATIONS: dict[str, tuple[int, ...]] = {
@@ -183,10 +181,10 @@ def keep_parts(module: ModuleOp, mesh: Mesh, axis: str) -> None:
 
 def _keep_parts_behind_loss(entry: FuncOp, mesh: Mesh, axis: str) -> None:
     """The same for what the entry itself computes: the last norm, in front of the logits."""
-    names = result_names(entry)
-    if LOSS not in names:
+    roles = result_roles(entry)
+    if LOSS not in roles:
         return
-    loss = return_op(entry).operands[names.index(LOSS)].owner
+    loss = return_op(entry).operands[roles.index(LOSS)].owner
     if not isinstance(loss, Operation):
         return
     for value in _computed_in_parts(entry, axis):

@@ -12,31 +12,35 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.options import DistIRPass
-from distir.passes.sharding_plan import ShardingPlan, reachable
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
+from distir.planning.axes.choices import (
+    FunctionChoice,
+    OpChoice,
+)
+from distir.planning.axes.sharding_plan import ShardingPlan, reachable
 from distir.program import (
     argument_attributes,
-    argument_names,
-    argument_roles,
     describe,
     drop_unused_results,
     entry_function,
     erase_dead,
     erase_unreachable,
+    forward_results,
+    parameters_of_states,
     return_op,
     set_argument_attributes,
     updated_arguments,
 )
-from distir.sharding.choice import (
-    FunctionChoice,
-    OpChoice,
-    Signatures,
+from distir.sharding.layout import canonical, fits
+from distir.sharding.mesh import Mesh
+from distir.sharding.placement import (
     add_placement,
     placement_in,
 )
-from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, rank_of, shape_of
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
@@ -72,13 +76,13 @@ def forward_part(module: ModuleOp) -> ModuleOp:
     how the backward and the update are split. Other programs stay as they are.
     """
     function = entry_function(module)
-    if not updated_arguments(function):
-        return module
     returned = return_op(function)
-    loss = returned.operands[0]
-    Rewriter.replace_op(returned, ReturnOp(loss))
+    outputs = [returned.operands[i] for i in forward_results(function)]
+    if not updated_arguments(function) or not outputs:
+        return module
+    Rewriter.replace_op(returned, ReturnOp(*outputs))
     function.properties["function_type"] = FunctionType.from_lists(
-        function.function_type.inputs.data, [loss.type]
+        function.function_type.inputs.data, [value.type for value in outputs]
     )
     function.properties.pop("res_attrs", None)
     erase_dead(function.body.block)
@@ -91,28 +95,16 @@ def _split_states_like_parameters(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
     """Optimizer states are laid out like the parameter that they belong to."""
-    names, roles = argument_names(function), argument_roles(function)
     inputs = function.function_type.inputs.data
-    parameters = {
-        name: i
-        for i, name in enumerate(names)
-        if roles[i] == "parameter" and LAYOUT in attributes[i]
-    }
-    for j, state in enumerate(names):
-        if roles[j] != "state":
+    for j, i in parameters_of_states(function).items():
+        if LAYOUT not in attributes[i] or shape_of(inputs[j]) != shape_of(inputs[i]):
             continue
-        # A parameter's name may hold dots itself.
-        parts = state.split(".")
-        for count in range(1, len(parts)):
-            i = parameters.get(".".join(parts[:count]))
-            if i is None or shape_of(inputs[j]) != shape_of(inputs[i]):
-                continue
-            before = requested_layout(attributes[j]) or Layout(mesh.name)
-            like = requested_layout(attributes[i]) or before
-            placement = placement_in(like, axis)
-            after = add_placement(before, axis, placement, rank_of(inputs[j]))
-            if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
-                attributes[j][LAYOUT] = LayoutAttr(after)
+        before = requested_layout(attributes[j]) or Layout(mesh.name)
+        like = requested_layout(attributes[i]) or before
+        placement = placement_in(like, axis)
+        after = add_placement(before, axis, placement, rank_of(inputs[j]))
+        if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
+            attributes[j][LAYOUT] = LayoutAttr(after)
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,7 @@ class TensorParallelPass(DistIRPass):
     Chooses which parameters to split over `axis`, and how, and annotates them.
 
     Nothing here knows names or architectures: candidates come from the sharding rules,
-    the choice from `AxisChooser`. On a transformer it finds Megatron's scheme: columns
+    the choice from `AxisPlanner`. On a transformer it finds Megatron's scheme: columns
     of the first and rows of the second matrix of each block, a fused QKV by heads
     through run lengths, and one all-reduce per block. What cannot be split evenly stays
     whole; a note in the module attribute `dist.notes` says so.

@@ -17,7 +17,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.dropout import DropoutOp
-from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder
 from distir.gradients.training_step import TrainingStep
@@ -25,7 +24,6 @@ from distir.interpreters.types import constant_operand
 from distir.passes.options import DistIRPass
 from distir.program import (
     argument_attributes,
-    argument_names,
     describe,
     entry_function,
     reachable_functions,
@@ -140,12 +138,11 @@ class Counters:
         type_ = TensorType(i64, [])
         block = function.body.block
         if function is self.entry:
-            names = argument_names(function)
-            if STEP in names:
-                return block.args[names.index(STEP)]
             step = TrainingStep(self.module)
-            argument = step.argument(type_, "state", STEP)
-            step.describe_arguments()
+            argument = step.counter()
+            if argument is None:
+                argument = step.add_counter()
+                step.describe_arguments()
             return argument
         attributes = [*argument_attributes(function), {}]
         value = block.insert_arg(type_, len(block.args))

@@ -17,12 +17,18 @@ from distir.dialects.dist import Layout, layout_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.program import argument_names, describe, entry_function, functions
-from distir.sharding.choice import Signatures
-from distir.sharding.layout import check_layout
+from distir.program import (
+    argument_names,
+    check_links,
+    describe,
+    entry_function,
+    functions,
+)
+from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
-from distir.sharding.rule import infer
+from distir.sharding.rule import inference_of
+from distir.sharding.signatures import Signatures
 
 
 def _shown(type_: Attribute) -> str:
@@ -55,23 +61,26 @@ class DistributionVerifier:
         the first use of a value before it is defined.
         """
         check_dominance(self.module)
+        check_links(self.entry)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)
 
-    def verify_on(self, known: Mapping[str, Mesh]) -> None:
+    def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
         """
-        Checks a program that was found right once more, with other sizes of the axes of
-        its meshes: all that depends on these. Raises DistIRError.
+        Whether a program that was found right is so with other sizes of the axes of its
+        meshes: checks all that depends on these.
         """
         self.meshes = known
         for type_ in self._right.values():
-            self.type(type_, "the program")
-        for op in self._checked.values():
-            try:
-                self._infer(op)
-            except (DistIRError, VerifyException) as error:
-                raise DistIRError(f"{describe(op)}: {error}") from error
+            layout = layout_of(type_)
+            assert layout is not None and isinstance(type_, TensorType)
+            if (
+                layout_problem(type_.get_shape(), layout, known[layout.mesh])
+                is not None
+            ):
+                return False
+        return all(self._problem(op) is None for op in self._checked.values())
 
     def function(self, function: FuncOp) -> None:
         name = function.sym_name.data
@@ -214,32 +223,37 @@ class DistributionVerifier:
     def compute(self, op: Operation) -> None:
         signature = self._signatures.of(op, None)
         if signature not in self._checked:
-            self._infer(op)
+            problem = self._problem(op)
+            if problem is not None:
+                raise DistIRError(problem)
             self._checked[signature] = op
 
-    def _infer(self, op: Operation) -> None:
-        """The results have the layouts that the op's rule gives for its operands'."""
+    def _problem(self, op: Operation) -> str | None:
+        """Why results do not have the layouts that the op's rule gives for its operands'."""
         mesh = mesh_of_op(op, self.meshes)
         if mesh is None:
-            return
+            return None
         if len(mesh.devices) > 1 and draws_random_numbers(op):
-            raise DistIRError(
+            return (
                 "draws random numbers, and every device would draw others; expected a "
                 "program without random ops (export the model in evaluation mode, or make a "
                 "training step of it, whose dropout is the same on all devices)"
             )
         whole = Layout(mesh.name)
         operands = [layout_of(v) or whole for v in op.operands]
-        inference = infer(self._signatures.rule(op), operands, mesh)
+        inference = inference_of(self._signatures.rule(op), operands, mesh)
+        if isinstance(inference, str):
+            return inference
         for i, (value, expected) in enumerate(
             zip(op.results, inference.results, strict=True)
         ):
             actual = layout_of(value)
             if actual is not None and actual != expected:
-                raise DistIRError(
+                return (
                     f"result {i} has layout {actual}, expected layout {expected} from "
                     f"the layouts of its operands"
                 )
+        return None
 
 
 def verify_distribution(module: ModuleOp) -> None:

@@ -24,6 +24,7 @@ from distir.program import (
     argument_names,
     argument_roles,
     entry_function,
+    parameters_of_states,
     return_op,
     set_argument_attributes,
     updated_arguments,
@@ -40,11 +41,6 @@ def _storage(shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str) -> L
         if fits(shape, split, mesh):
             return split
     return layout
-
-
-def _parameter(name: str, role: str) -> str:
-    """The name of the parameter that an argument is or that it is a state of."""
-    return name if role == "parameter" else name.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -93,13 +89,11 @@ class ZeroPass(DistIRPass):
         attributes = argument_attributes(function)
         known = [names[i] for i in updates.values() if roles[i] == "parameter"]
         self._check_only(known)
+        parameter = parameters_of_states(function)
         chosen = [
             i
             for i in updates.values()
-            if any(
-                fnmatchcase(_parameter(names[i], roles[i]), pattern)
-                for pattern in self.only
-            )
+            if any(fnmatchcase(names[parameter.get(i, i)], p) for p in self.only)
         ]
         whole: list[str] = []
         split = 0

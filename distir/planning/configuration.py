@@ -127,7 +127,7 @@ class Space:
                 f"search: {self.devices} devices are more than a cluster may have; ask for "
                 f"at most {MOST_DEVICES}"
             )
-        found = list(dict.fromkeys(self._all()))
+        found = self.known()
         if not found:
             raise DistIRError(
                 f"search: the grid is empty: none of its configurations gives each device "
@@ -135,6 +135,10 @@ class Space:
                 f"fewer devices or fewer micro-batches"
             )
         return found
+
+    def known(self) -> list[Configuration]:
+        """As `configurations`, of which there may be none."""
+        return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[Configuration]:
         degrees = self.degrees or list(_factorisations(self.devices))

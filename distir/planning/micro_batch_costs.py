@@ -15,8 +15,10 @@ from distir.dialects.onnx import operator
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import Schedule, in_flight_per_rank
 from distir.planning.simulated_costs import SimulatedPrices
-from distir.sharding.choice import placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import (
+    placement_in,
+)
 from distir.sharding.rule import rule_for
 from distir.transforms.pipelines.over_time import (
     micro_batch_type,

@@ -29,7 +29,7 @@ from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.work import Work
 from distir.passes.lower_reshard import op_of_step
-from distir.sharding.layout import local_shape
+from distir.sharding.layout import layout_problem, local_shape
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import Planner, ReshardStep
 from distir.sharding.rule import Rule, factor_shards, rule_for
@@ -178,13 +178,13 @@ class SimulatedPrices:
         runs = any(s.run is not None for s in shards)
         key = (before, after, shape if runs else len(shape))
         if key not in self._plans:
-            try:
-                planner = self._planner
-                if planner is None or (planner.after, planner.shape) != (after, shape):
-                    planner = self._planner = Planner(after, shape, self.mesh)
-                self._plans[key] = planner.plan(before)
-            except DistIRError:
-                self._plans[key] = None
+            planner = self._planner
+            if planner is None or (planner.after, planner.shape) != (after, shape):
+                if layout_problem(shape, after, self.mesh) is not None:
+                    self._plans[key] = None
+                    return None
+                planner = self._planner = Planner(after, shape, self.mesh)
+            self._plans[key] = planner.find(before)
         return self._plans[key]
 
     def _communication(self, op: Operation) -> float:

@@ -22,47 +22,52 @@ from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh
 
 
-def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) -> None:
+def layout_problem(shape: Sequence[int], layout: Layout, mesh: Mesh) -> str | None:
     """
-    Raises DistIRError unless a tensor of that shape can have that layout: known axes,
+    Why a tensor of that shape cannot have that layout; None if it can: axes of the mesh,
     each used once, one entry per dimension, even splits, canonical run lengths.
     """
     if layout.dims and len(layout.dims) != len(shape):
-        raise DistIRError(
-            f"{what}: layout {layout} is for {len(layout.dims)} dimensions, but the "
-            f"tensor has {len(shape)}"
+        return (
+            f"layout {layout} is for {len(layout.dims)} dimensions, but the tensor has "
+            f"{len(shape)}"
         )
     axes = [*layout.split_axes, *layout.partial_axes]
     for axis in axes:
-        mesh.size(axis)
+        if axis not in mesh.sizes:
+            return mesh.lacks(axis)
         if axes.count(axis) > 1:
-            raise DistIRError(f"{what}: layout {layout} uses axis {axis!r} twice")
+            return f"layout {layout} uses axis {axis!r} twice"
     for index, shards in enumerate(layout.dims):
         left = shape[index]
         for shard in shards:
-            size = mesh.size(shard.axis)
+            size = mesh.sizes[shard.axis]
             if left % size or (shard.run is not None and left % (shard.run * size)):
                 run = "" if shard.run is None else f" in runs of {shard.run}"
-                raise DistIRError(
-                    f"{what}: dimension {index} of size {shape[index]} cannot be split "
-                    f"evenly over axis {shard.axis!r} of size {size}{run}; uneven splits "
-                    f"are not supported"
+                return (
+                    f"dimension {index} of size {shape[index]} cannot be split evenly "
+                    f"over axis {shard.axis!r} of size {size}{run}; uneven splits are "
+                    f"not supported"
                 )
             if shard.run is not None and shard.run * size == left:
-                raise DistIRError(
-                    f"{what}: write {{{shard.axis}}} instead of "
-                    f"{{{shard.axis}:{shard.run}}}, which is the contiguous split"
+                return (
+                    f"write {{{shard.axis}}} instead of {{{shard.axis}:{shard.run}}}, "
+                    f"which is the contiguous split"
                 )
             left //= size
+    return None
+
+
+def check_layout(shape: Sequence[int], layout: Layout, mesh: Mesh, what: str) -> None:
+    """Raises DistIRError for a layout that `what`, a tensor, cannot have."""
+    problem = layout_problem(shape, layout, mesh)
+    if problem is not None:
+        raise DistIRError(f"{what}: {problem}")
 
 
 def fits(shape: Sequence[int], layout: Layout, mesh: Mesh) -> bool:
     """Whether a tensor of that shape can have that layout, run lengths aside."""
-    try:
-        check_layout(shape, canonical(shape, layout, mesh), mesh, "")
-    except DistIRError:
-        return False
-    return True
+    return layout_problem(shape, canonical(shape, layout, mesh), mesh) is None
 
 
 def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:

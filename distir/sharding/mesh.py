@@ -41,9 +41,13 @@ class Mesh:
     def size(self, axis: str) -> int:
         """The size of an axis. Raises DistIRError for an unknown one."""
         if axis not in self.sizes:
-            known = ", ".join(self.sizes) or "none"
-            raise DistIRError(f"mesh @{self.name} has no axis {axis!r} (axes: {known})")
+            raise DistIRError(self.lacks(axis))
         return self.sizes[axis]
+
+    def lacks(self, axis: str) -> str:
+        """A message on an axis that the mesh does not have."""
+        known = ", ".join(self.sizes) or "none"
+        return f"mesh @{self.name} has no axis {axis!r} (axes: {known})"
 
     def has_root(self, root: Mesh, axes: Sequence[str]) -> bool:
         """

@@ -13,12 +13,12 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from math import prod
+from math import inf, prod
 from typing import Literal
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import DistIRError
-from distir.sharding.layout import check_layout, joint_run, local_shape
+from distir.sharding.layout import check_layout, joint_run, layout_problem, local_shape
 from distir.sharding.mesh import Mesh
 
 StepKind = Literal[
@@ -86,6 +86,16 @@ class Planner:
 
     def plan(self, before: Layout) -> list[ReshardStep]:
         """The cheapest steps from a layout. Raises DistIRError when there is no way."""
+        steps = self.find(before)
+        if steps is None:
+            raise DistIRError(
+                f"there is no way from layout {before} to {self.after}: a value cannot "
+                f"become partial by communication"
+            )
+        return steps
+
+    def find(self, before: Layout) -> list[ReshardStep] | None:
+        """The cheapest steps from a layout; None when there is no way."""
         order = count()
         queue: list[tuple[float, int, Layout, tuple[ReshardStep, ...]]] = [
             (0.0, next(order), before, ())
@@ -106,10 +116,7 @@ class Planner:
                         queue,
                         (cost + moved + 1e-3, next(order), step.layout, (*steps, step)),
                     )
-        raise DistIRError(
-            f"there is no way from layout {before} to {self.after}: a value cannot become "
-            f"partial by communication"
-        )
+        return None
 
     def _from(self, layout: Layout) -> list[tuple[float, ReshardStep]]:
         """The steps that can be taken, each with the bytes that it moves."""
@@ -224,10 +231,15 @@ def _gathers_at_once(
 def reshard_bytes(
     before: Layout, after: Layout, shape: Sequence[int], mesh: Mesh, itemsize: float
 ) -> float:
-    """Bytes per device that the cheapest reshard moves."""
+    """Bytes per device that the cheapest reshard moves; infinite if there is no way."""
     total = 0.0
     layout = before
-    for step in plan_reshard(before, after, shape, mesh):
+    if layout_problem(shape, after, mesh) is not None:
+        return inf
+    steps = Planner(after, shape, mesh).find(before)
+    if steps is None:
+        return inf
+    for step in steps:
         size = prod(local_shape(shape, layout, mesh))
         new_size = prod(local_shape(shape, step.layout, mesh))
         parts = prod(mesh.size(axis) for axis in step.axes)

@@ -225,21 +225,29 @@ class Inference:
 
 
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
+    """As `inference_of`. Raises ShardingError when the rule does not allow the layouts."""
+    found = inference_of(rule, operands, mesh)
+    if isinstance(found, str):
+        raise ShardingError(found)
+    return found
+
+
+def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference | str:
     """
     The assignment and result layouts that operands with these layouts give without
-    any traffic. Raises ShardingError, naming the operand and the layout that was
-    expected, when the rule does not allow them.
+    any traffic. When the rule does not allow them, the reason, which names the operand
+    and the layout that was expected.
     """
     assignment: dict[int, tuple[Shard, ...]] = {}
     for index, (layout, dims) in enumerate(zip(operands, rule.operands, strict=True)):
         if layout.mesh != mesh.name:
-            raise ShardingError(
+            return (
                 f"operand {index} lives on mesh @{layout.mesh}, expected @{mesh.name}"
             )
         for d, dim in enumerate(dims):
             split = factor_shards(layout.dim(d), dim, rule, mesh)
             if split is None:
-                raise ShardingError(
+                return (
                     f"operand {index}: the op cannot split dimension {d} as "
                     f"{layout} does"
                     + _expectation(index, rule, assignment, mesh, layout)
@@ -247,14 +255,22 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
             for factor in dim:
                 shards = split.get(factor, ())
                 if assignment.setdefault(factor, shards) != shards:
-                    raise ShardingError(
+                    return (
                         f"operand {index} has layout {layout}, which does not fit the "
                         f"operands before it"
                         + _expectation(index, rule, assignment, mesh, layout)
                     )
     partial: dict[str, str] = {}
     for axis in sorted({a for layout in operands for a in layout.partial_axes}):
-        partial[axis] = _passed_partial(rule, operands, axis)
+        monoid = _passed_monoid(rule, operands, axis)
+        if monoid is None:
+            index = next(i for i, o in enumerate(operands) if axis in o.partial_axes)
+            return (
+                f"operand {index} has layout {operands[index]}, but the op cannot work on "
+                f"values that are partial over {axis!r} there; expected layout "
+                f"{operands[index].without_partial([axis])}"
+            )
+        partial[axis] = monoid
     seen: dict[str, int] = {}
     for f, shards in assignment.items():
         kind = rule.factors[f].kind
@@ -266,7 +282,7 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
                     else "needs that dimension whole"
                 )
                 index, d = _where(rule, f)
-                raise ShardingError(
+                return (
                     f"operand {index}: dimension {d} is split over {shard.axis!r}, but "
                     f"the op {why}; expected layout "
                     f"{layout_for(rule.operands[index], rule, {**assignment, f: ()}, mesh)}"
@@ -281,7 +297,7 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
                     if shard.axis in seen
                     else "is one that another operand is partial over"
                 )
-                raise ShardingError(
+                return (
                     f"operand {index}: axis {shard.axis!r} of dimension {d} {why}; "
                     f"expected layout {expected}"
                 )
@@ -289,7 +305,7 @@ def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
             if kind == "reduction":
                 partial[shard.axis] = rule.factors[f].monoid
     if len(set(partial.values())) > 1:
-        raise ShardingError(
+        return (
             f"the results would be partial with several reductions at once, over "
             f"{', '.join(f'{a!r} ({m})' for a, m in sorted(partial.items()))}, and their "
             f"order matters; expected operands that are reduced first"
@@ -333,8 +349,8 @@ def _expectation(
     return f"; expected layout {expected}"
 
 
-def _passed_partial(rule: Rule, operands: Sequence[Layout], axis: str) -> str:
-    """The monoid with which the results are partial over `axis`, or an error."""
+def _passed_monoid(rule: Rule, operands: Sequence[Layout], axis: str) -> str | None:
+    """The monoid with which the results are partial over `axis`; None if they cannot."""
     over = {
         i: dict(layout.partial)[axis]
         for i, layout in enumerate(operands)
@@ -346,9 +362,4 @@ def _passed_partial(rule: Rule, operands: Sequence[Layout], axis: str) -> str:
             (monoid,) = monoids
             if monoid in linear.monoids:
                 return monoid
-    index = min(over)
-    expected = operands[index].without_partial([axis])
-    raise ShardingError(
-        f"operand {index} has layout {operands[index]}, but the op cannot work on values "
-        f"that are partial over {axis!r} there; expected layout {expected}"
-    )
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
 from distir.solver.program import LinearProgram, ProgramSolution, Rows
+
+
+def is_installed() -> bool:
+    """Whether there is HiGHS."""
+    return find_spec("highspy") is not None
 
 
 class Highs:

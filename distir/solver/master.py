@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from distir.errors import DistIRError
 from distir.solver.clock import Clock
-from distir.solver.highs import Highs
+from distir.solver.highs import Highs, is_installed
 from distir.solver.problem import Costs
 from distir.solver.program import LinearProgram, Rows
 
@@ -45,8 +44,10 @@ def best_multipliers(
 def best_weights(over: Costs) -> Costs | None:
     """
     Maximise over weights >= 0 that add up to 1 the least of `over[k] @ weights`; None when
-    the numbers are too far apart for HiGHS.
+    the numbers are too far apart for HiGHS, or without it: the first weights have to do.
     """
+    if not is_installed():
+        return None
     planes, points = over.shape
     scale = max(float(np.abs(over).max()), 1e-300)
     rows, columns = np.nonzero(np.ones((planes + 1, points + 2)))
@@ -61,8 +62,5 @@ def best_weights(over: Costs) -> Costs | None:
         np.full(points + 2, np.inf),
         Rows.of(lower, upper, rows, columns, values.ravel()),
     )
-    try:
-        answer = Highs(program).run(Clock())
-    except DistIRError:  # Without HiGHS the first weights have to do.
-        return None
+    answer = Highs(program).run(Clock())
     return None if answer.columns is None else answer.columns[:points]

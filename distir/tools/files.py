@@ -101,13 +101,18 @@ def read_arrays(path: Path | None) -> Arrays:
     """The arrays of an .npz file, by name; none without a file. Raises DistIRError."""
     if path is None:
         return {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, Mapping):
-                raise DistIRError(f"{path} holds a single array; expected an .npz file")
-            return {str(name): archive[name] for name in archive}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DistIRError(f"{path} is not a readable .npz file: {error}") from error
+    with path.open("rb") as stream:
+        try:
+            archive = np.load(stream, allow_pickle=False)
+            if isinstance(archive, Mapping):
+                return {str(name): archive[name] for name in archive}
+        # NumPy, zipfile and the decompressors behind them raise whatever they meet in a
+        # damaged file: NotImplementedError, RuntimeError, zlib.error, TokenError, ...
+        except Exception as error:
+            raise DistIRError(
+                f"{path} is not a readable .npz file: {error or 'it ends too early'}"
+            ) from error
+    raise DistIRError(f"{path} holds a single array; expected an .npz file")
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
-from distir.dialects.dist import FROZEN, UPDATES
+from distir.dialects.dist import FROZEN
 from distir.errors import listed
 from distir.frontends.imported_model import ImportedModel
 from distir.program import (
     argument_attributes,
-    argument_names,
     argument_roles,
     entry_function,
-    result_attributes,
-    result_names,
-    text_attribute,
+    parameters_of_gradients,
+    updated_arguments,
 )
 from distir.sharding.rule import shape_of
 from distir.tools.reporting import note
@@ -25,13 +23,12 @@ def report_training(imported: ImportedModel) -> None:
     Prints one line on what is trained, and a note where the model's file does not say it.
     """
     function = entry_function(imported.module)
-    results = {text_attribute(r, UPDATES) for r in result_attributes(function)}
-    results |= {n.removesuffix(".gradient") for n in result_names(function)}
+    reached = {*updated_arguments(function).values()}
+    reached |= {*parameters_of_gradients(function).values()}
     counts = {"trained": 0, "frozen": 0, "unreached": 0, "constant": 0}
     elements = 0
-    for arg, name, role, attributes in zip(
+    for arg, role, attributes in zip(
         function.body.block.args,
-        argument_names(function),
         argument_roles(function),
         argument_attributes(function),
         strict=True,
@@ -40,7 +37,7 @@ def report_training(imported: ImportedModel) -> None:
             counts["constant"] += 1
         elif role == "parameter" and FROZEN in attributes:
             counts["frozen"] += 1
-        elif role == "parameter" and name not in results:
+        elif role == "parameter" and arg.index not in reached:
             counts["unreached"] += 1
         elif role == "parameter":
             counts["trained"] += 1

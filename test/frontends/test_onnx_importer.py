@@ -451,7 +451,9 @@ class TestOpsets:
 
 
 class TestFunctions:
-    def test_inlined(self):
+    @staticmethod
+    def model(times: int = 1) -> ModelProto:
+        """A model with so many local functions of one name."""
         body = helper.make_function(
             "local",
             "Double",
@@ -460,14 +462,20 @@ class TestFunctions:
             [helper.make_node("Add", ["a", "a"], ["b"])],
             [helper.make_opsetid("", 28)],
         )
-        model = make_model(
+        return make_model(
             [helper.make_node("Double", ["x"], ["d"], domain="local"), relu("d")],
             [value("x", [2])],
             [value("y", [2])],
             opset=[helper.make_opsetid("", 28), helper.make_opsetid("local", 1)],
-            functions=[body],
+            functions=[body] * times,
         )
-        imported = import_onnx(model)
+
+    def test_two_of_one_name(self):
+        with pytest.raises(DistIRError, match=r"cannot be inlined: .*local::Double"):
+            import_onnx(self.model(times=2))
+
+    def test_inlined(self):
+        imported = import_onnx(self.model())
         round_trip(imported.module)
         assert [op.name for op in ops_of(imported.module)] == ["onnx.Add", "onnx.Relu"]
 

@@ -20,13 +20,23 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.layouts import (
+    builder as builder_module,
+)
 from distir.planning.layouts.annotate import annotate
+from distir.planning.layouts.builder import (
+    GraphBuilder,
+)
+from distir.planning.layouts.graph import (
+    Body,
+)
 from distir.planning.layouts.search import search_sharding
+from distir.planning.layouts.strategies import (
+    Option,
+)
 from distir.planning.simulated_costs import SimulatedPrices
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh
-from distir.sharding.search import Body, GraphBuilder, Option
-from distir.sharding.search import builder as builder_module
 from distir.solver import Problem, solve
 from distir.solver.problem import Costs
 

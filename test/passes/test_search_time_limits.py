@@ -23,7 +23,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.annotations import read_notes
 from distir.planning.grid import Configuration, Evaluator, Outcome
-from distir.sharding.search.graph import Graph
+from distir.planning.layouts.graph import Graph
 from distir.solver import clock
 from distir.solver.clock import Clock, TimeIsOver
 

@@ -79,7 +79,7 @@ def test_every_call_of_a_function_draws_other_numbers():
 def test_steps_that_are_counted_already():
     text = f"""
     func.func @main(%x: {X} {{dist.name = "x", dist.role = "input"}},
-        %s: tensor<i64> {{dist.name = "optimizer.step", dist.role = "state"}}) -> {X} {{
+        %s: tensor<i64> {{dist.name = "optimizer.step", dist.role = "state", dist.counter}}) -> {X} {{
       {CONSTANTS}
       %a = train.dropout %x, %s {{ratio = 0.5 : f64, seed = 0 : i64, stream = 0 : i64}} : ({X}, tensor<i64>) -> {X}
       %y = onnx.Dropout(%a, %half, %on) : {DROP}

@@ -1,25 +1,26 @@
-"""
-The graph of strategies for one axis, which is to replace the dynamic program: on models of
-transformers both make the same distributed program.
-"""
+"""The plan for one mesh axis: a graph of strategies, which is small for layers that repeat."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
-from distir.passes import sharding_plan
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import DistributePass, add_mesh
-from distir.planning.axes import AxisPlanner
+from distir.passes.distribute import add_mesh
+from distir.planning.axes.axis import AxisPlanner
+from distir.planning.axes.choices import (
+    ArgumentKey,
+)
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions, updated_arguments
-from distir.sharding.choice import ArgumentKey, FunctionChoice, Placement, Signatures
+from distir.sharding.placement import (
+    Placement,
+)
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def gpt(layers: int, trains: bool) -> ModuleOp:
@@ -28,38 +29,6 @@ def gpt(layers: int, trains: bool) -> ModuleOp:
     if trains:
         DifferentiatePass().apply(Context(), module)
     return module
-
-
-class PlannedAxis(AxisPlanner):
-    """Asked as `AxisChooser` is."""
-
-    def solve(self, name: str, arguments: Any) -> Any:
-        choice: FunctionChoice = super().solve(name, arguments)
-        return [choice]
-
-
-@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize(
-    "options", [{"d": 2}, {"t": 4}, {"d": 2, "t": 2}], ids=["data", "tensor", "both"]
-)
-def test_transformers_are_distributed_as_by_the_dynamic_program(
-    options: dict[str, int], trains: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_distributed_alike(options, trains, monkeypatch)
-
-
-def test_pure_zero_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert_distributed_alike({"d": 4, "zero": 3}, True, monkeypatch)
-
-
-def assert_distributed_alike(
-    options: dict[str, int], trains: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected, module = gpt(4, trains), gpt(4, trains)
-    DistributePass(**options).apply(Context(), expected)
-    monkeypatch.setattr(sharding_plan, "AxisChooser", PlannedAxis)
-    DistributePass(**options).apply(Context(), module)
-    assert str(module) == str(expected)
 
 
 def nodes_of_step(layers: int) -> int:

@@ -204,6 +204,22 @@ def test_unreadable_inputs(model: Path, content: bytes):
     assert "inputs.npz" in failure("check", model, model, "--inputs", inputs)
 
 
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [(6, 255), (8, 1), (10, 99), (10, 8), (10, 14)],
+    ids=["version", "encrypted", "unknown method", "deflate", "lzma"],
+)
+def test_inputs_whose_archive_is_damaged(model: Path, offset: int, value: int):
+    inputs = model.with_name("inputs.npz")
+    np.savez(inputs, x=np.zeros((8, 16), np.float32))
+    content = bytearray(inputs.read_bytes())
+    # In the directory, which readers believe more than the entry's own header.
+    content[content.index(b"PK\x01\x02") + offset] = value
+    inputs.write_bytes(content)
+    message = failure("check", model, model, "--inputs", inputs)
+    assert "inputs.npz is not a readable .npz file" in message
+
+
 def test_pickled_inputs_are_refused(model: Path):
     inputs = model.with_name("inputs.npz")
     np.savez(inputs, x=np.array([{}], dtype=object))

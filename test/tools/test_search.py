@@ -114,6 +114,29 @@ def test_resuming(tmp_path: Path, model: Path, evaluated: list[Configuration]) -
     assert "journal.jsonl cannot be resumed" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step_time_s", "soon"),
+        ("k", 1.5),
+        ("error", None),
+        ("overlap", 1),
+        ("batch", [8]),
+    ],
+)
+def test_a_journal_whose_fields_are_of_another_kind(
+    tmp_path: Path, model: Path, name: str, value: object
+) -> None:
+    journal = tmp_path / "journal.jsonl"
+    command = ("search", model, *GRID, "--resume", journal)
+    succeed(*command)
+    first, *lines = journal.read_text().splitlines()
+    lines[0] = json.dumps({**json.loads(lines[0]), name: value})
+    journal.write_text("\n".join([first, *lines, ""]))
+    message = failure(*command)
+    assert "it is not the journal of a search" in message
+
+
 def test_an_interrupt_leaves_the_best_so_far(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ from distir.program import argument_names, entry_function, result_names
 PROGRAM = """
 func.func @main(
     %x: tensor<8x12x6xf32> {{dist.role = "input", dist.name = "x"}},
-    %step: tensor<i64> {{dist.role = "state", dist.name = "optimizer.step"}}
+    %step: tensor<i64> {{dist.role = "state", dist.name = "optimizer.step", dist.counter}}
 ) -> tensor<8x12x6xf32> {{
   %y = train.dropout %x, %step {{ratio = {ratio} : f64, seed = {seed} : i64, stream = {stream} : i64}} : (tensor<8x12x6xf32>, tensor<i64>) -> tensor<8x12x6xf32>
   func.return %y : tensor<8x12x6xf32>

@@ -5,22 +5,19 @@ from __future__ import annotations
 from xdsl.dialects.builtin import Float32Type, FloatAttr, StringAttr, TensorType, f32
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import check_like
 
 
 @irdl_op_definition
-class GeluGradOp(IRDLOperation):
+class GeluGradOp(TrainOp):
     """
     The gradient of y = x * P(x), elementwise; `dy`, `x` and `dx` of one type. With
     `approximate = "none"`, P is the normal distribution function and
@@ -38,10 +35,6 @@ class GeluGradOp(IRDLOperation):
     x = operand_def(TensorType)
     approximate = prop_def(StringAttr)
     dx = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, dy: SSAValue, x: SSAValue, approximate: str):
         super().__init__(
@@ -61,7 +54,7 @@ class GeluGradOp(IRDLOperation):
 
 
 @irdl_op_definition
-class SwishGradOp(IRDLOperation):
+class SwishGradOp(TrainOp):
     """
     The gradient of y = x * s, s = sigmoid(alpha * x), elementwise; SiLU for alpha = 1:
 
@@ -76,10 +69,6 @@ class SwishGradOp(IRDLOperation):
     x = operand_def(TensorType)
     alpha = prop_def(FloatAttr[Float32Type])
     dx = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, dy: SSAValue, x: SSAValue, alpha: float):
         super().__init__(

@@ -16,18 +16,15 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
     opt_prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import check_element, check_like, shape_of
 
 
@@ -50,7 +47,7 @@ class AttentionSizes:
 
 
 @irdl_op_definition
-class AttentionGradOp(IRDLOperation):
+class AttentionGradOp(TrainOp):
     """
     The gradient of y = P v, P = softmax(scale * q k' + mask), over
 
@@ -85,10 +82,6 @@ class AttentionGradOp(IRDLOperation):
     dq = result_def(TensorType)
     dk = result_def(TensorType)
     dv = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self,

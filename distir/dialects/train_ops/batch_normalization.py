@@ -19,16 +19,14 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import check_like, check_shape, shape_of
 
 
@@ -48,7 +46,7 @@ def _check_count(op: IRDLOperation, count: IntegerAttr) -> None:
 
 
 @irdl_op_definition
-class BatchNormVarianceOp(IRDLOperation):
+class BatchNormVarianceOp(TrainOp):
     """
     The variance of each channel about a given mean, of `count` elements each, in the
     type of `mean`: variance = sum((x - mean)^2) / count.
@@ -60,10 +58,6 @@ class BatchNormVarianceOp(IRDLOperation):
     mean = operand_def(TensorType)
     count = prop_def(IntegerAttr.constr(i64))
     variance = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, x: SSAValue, mean: SSAValue, count: int):
         super().__init__(
@@ -79,7 +73,7 @@ class BatchNormVarianceOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BatchNormSumsOp(IRDLOperation):
+class BatchNormSumsOp(TrainOp):
     """
     The gradients of scale and bias, sums over batch and space, in the type of `mean`:
 
@@ -95,10 +89,6 @@ class BatchNormSumsOp(IRDLOperation):
     epsilon = prop_def(FloatAttr[Float32Type])
     dscale = result_def(TensorType)
     dbias = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self,
@@ -123,7 +113,7 @@ class BatchNormSumsOp(IRDLOperation):
 
 
 @irdl_op_definition
-class BatchNormInputGradOp(IRDLOperation):
+class BatchNormInputGradOp(TrainOp):
     """
     The gradient of the input where mean and variance are those of `x` itself, from the
     whole sums over `count` elements per channel:
@@ -143,10 +133,6 @@ class BatchNormInputGradOp(IRDLOperation):
     epsilon = prop_def(FloatAttr[Float32Type])
     count = prop_def(IntegerAttr.constr(i64))
     dx = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self,

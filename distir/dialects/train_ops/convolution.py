@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, UnitAttr, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     check_element,
     check_float,
@@ -39,15 +36,12 @@ def integers(values: Sequence[int]) -> DenseArrayBase:
     return DenseArrayBase.from_list(i64, list(values))
 
 
-class WindowsOp(IRDLOperation):
+class WindowsOp(TrainOp):
     """Base of the gradients of ops that move a window over the dimensions of space."""
 
     strides = prop_def(INTEGERS)
     dilations = prop_def(INTEGERS)
     pads = prop_def(INTEGERS)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -156,8 +150,6 @@ class ConvGradInputOp(ConvGradOp):
     weight = operand_def(TensorType)
     dx = result_def(TensorType)
 
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
-
     def __init__(
         self,
         dy: SSAValue,
@@ -196,8 +188,6 @@ class ConvGradWeightOp(ConvGradOp):
     x = operand_def(TensorType)
     dy = operand_def(TensorType)
     dweight = result_def(TensorType)
-
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self,
@@ -252,8 +242,6 @@ class MaxPoolGradOp(PoolGradOp):
     x = operand_def(TensorType)
     dx = result_def(TensorType)
 
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
-
     def __init__(
         self,
         dy: SSAValue,
@@ -297,8 +285,6 @@ class AveragePoolGradOp(PoolGradOp):
     dy = operand_def(TensorType)
     count_include_pad = opt_prop_def(UnitAttr)
     dx = result_def(TensorType)
-
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self,

@@ -19,19 +19,17 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
     opt_result_def,
     prop_def,
     result_def,
-    traits_def,
     var_operand_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
@@ -53,7 +51,7 @@ class Split:
 
 
 @irdl_op_definition
-class DropoutOp(IRDLOperation):
+class DropoutOp(TrainOp):
     """
     `y = x / (1 - ratio)` where an element is kept, else 0. An element is kept if its
     random number is not less than `ratio * 2^32`, rounded. With threefry(key, counter)
@@ -94,8 +92,6 @@ class DropoutOp(IRDLOperation):
     y = result_def(TensorType)
     mask = opt_result_def(TensorType)
 
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
     assembly_format = (
         "$x `,` $counter (`at` `(` $coordinates^ `)`)? attr-dict `:` "
         "functional-type(operands, results)"
@@ -203,7 +199,7 @@ class DropoutOp(IRDLOperation):
 
 
 @irdl_op_definition
-class DropoutGradOp(IRDLOperation):
+class DropoutGradOp(TrainOp):
     """
     The gradient of dropout by the mask that it gave: `dx = dy / (1 - ratio)` where the
     mask is true, else 0.
@@ -215,10 +211,6 @@ class DropoutGradOp(IRDLOperation):
     mask = operand_def(TensorType)
     ratio = prop_def(FloatAttr[Float64Type])
     dx = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, dy: SSAValue, mask: SSAValue, ratio: float):
         super().__init__(

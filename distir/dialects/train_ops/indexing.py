@@ -5,17 +5,14 @@ from __future__ import annotations
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     check_element,
     check_float,
@@ -28,7 +25,7 @@ from distir.dialects.train_ops.checks import (
 
 
 @irdl_op_definition
-class GatherGradOp(IRDLOperation):
+class GatherGradOp(TrainOp):
     """
     The gradient of `onnx.Gather` along `axis` with respect to its data: zeros of the
     shape of `ddata`, to which each slice of `dy` is added at the place its index says.
@@ -47,8 +44,6 @@ class GatherGradOp(IRDLOperation):
     axis = prop_def(IntegerAttr.constr(i64))
     ddata = result_def(TensorType)
 
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
     assembly_format = (
         "$dy `,` $indices (`like` $data^)? attr-dict `:` "
         "functional-type(operands, results)"

@@ -14,11 +14,10 @@ from xdsl.irdl import (
     operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
@@ -45,16 +44,13 @@ def _per_label(logits: SSAValue) -> TensorType:
 
 
 @irdl_op_definition
-class LogitMaximumOp(IRDLOperation):
+class LogitMaximumOp(TrainOp):
     """`maximum[i] = max_v logits[i, v]`, of logits `[..., V]`; f64 for f64, else f32."""
 
     name = "train.logit_maximum"
 
     logits = operand_def(TensorType)
     maximum = result_def(TensorType)
-
-    traits = traits_def(Pure())
-    assembly_format = "$logits attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, logits: SSAValue):
         super().__init__(operands=[logits], result_types=[_per_label(logits)])
@@ -65,7 +61,7 @@ class LogitMaximumOp(IRDLOperation):
 
 
 @irdl_op_definition
-class ExponentialSumOp(IRDLOperation):
+class ExponentialSumOp(TrainOp):
     """`total[i] = sum_v exp(logits[i, v] - maximum[i])`, in the type of the maximum."""
 
     name = "train.exponential_sum"
@@ -73,11 +69,6 @@ class ExponentialSumOp(IRDLOperation):
     logits = operand_def(TensorType)
     maximum = operand_def(TensorType)
     total = result_def(TensorType)
-
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$logits `,` $maximum attr-dict `:` functional-type(operands, results)"
-    )
 
     def __init__(self, logits: SSAValue, maximum: SSAValue):
         super().__init__(operands=[logits, maximum], result_types=[_per_label(logits)])
@@ -89,7 +80,7 @@ class ExponentialSumOp(IRDLOperation):
 
 
 @irdl_op_definition
-class LabelLogitOp(IRDLOperation):
+class LabelLogitOp(TrainOp):
     """
     `chosen[i] = logits[i, labels[i]]`, and 0 where the label is none of `0 .. V-1`: a
     device that holds some of the classes gives the labels among them.
@@ -100,11 +91,6 @@ class LabelLogitOp(IRDLOperation):
     logits = operand_def(TensorType)
     labels = operand_def(TensorType)
     chosen = result_def(TensorType)
-
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$logits `,` $labels attr-dict `:` functional-type(operands, results)"
-    )
 
     def __init__(self, logits: SSAValue, labels: SSAValue):
         super().__init__(operands=[logits, labels], result_types=[_per_label(logits)])
@@ -132,11 +118,6 @@ class CrossEntropySumOp(LabelLossOp):
     labels = operand_def(TensorType)
     classes = prop_def(I64)
     loss = result_def(TensorType)
-
-    assembly_format = (
-        "$maximum `,` $total `,` $chosen `,` $labels attr-dict `:` "
-        "functional-type(operands, results)"
-    )
 
     def __init__(
         self,
@@ -190,11 +171,6 @@ class CrossEntropyPartGradOp(LabelLossOp):
     maximum = operand_def(TensorType)
     total = operand_def(TensorType)
     dlogits = result_def(TensorType)
-
-    assembly_format = (
-        "$dloss `,` $logits `,` $labels `,` $maximum `,` $total attr-dict `:` "
-        "functional-type(operands, results)"
-    )
 
     def __init__(
         self,

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
@@ -39,14 +36,11 @@ def check_logits(op: Operation, logits: SSAValue) -> None:
     check_float(op, "logits", logits)
 
 
-class LabelLossOp(IRDLOperation):
+class LabelLossOp(TrainOp):
     """What losses of labels and their gradients share; all have an operand `labels`."""
 
     divisor = opt_prop_def(I64)
     ignore_index = opt_prop_def(I64)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
 
     def _properties(
         self, divisor: int | None, ignore_index: int | None
@@ -97,10 +91,6 @@ class CrossEntropyOp(LabelLossOp):
     labels = operand_def(TensorType)
     loss = result_def(TensorType)
 
-    assembly_format = (
-        "$logits `,` $labels attr-dict `:` functional-type(operands, results)"
-    )
-
     def __init__(
         self,
         logits: SSAValue,
@@ -132,11 +122,6 @@ class CrossEntropyGradOp(LabelLossOp):
     logits = operand_def(TensorType)
     labels = operand_def(TensorType)
     dlogits = result_def(TensorType)
-
-    assembly_format = (
-        "$dloss `,` $logits `,` $labels attr-dict `:` "
-        "functional-type(operands, results)"
-    )
 
     def __init__(
         self,

@@ -14,17 +14,14 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_result_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     check_element,
     check_like,
@@ -34,7 +31,7 @@ from distir.dialects.train_ops.checks import (
 )
 
 
-class NormGradOp(IRDLOperation):
+class NormGradOp(TrainOp):
     """
     Base of the gradients of layers that normalise the dimensions from `axis` on. `x` is
     the layer's input, `dy` the gradient of its result (both of one shape), `scale` has
@@ -49,10 +46,6 @@ class NormGradOp(IRDLOperation):
     epsilon = prop_def(FloatAttr[Float32Type])
     dx = result_def(TensorType)
     dscale = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(
         self,

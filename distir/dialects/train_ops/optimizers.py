@@ -23,8 +23,6 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     base,
     irdl_op_definition,
     operand_def,
@@ -33,11 +31,10 @@ from xdsl.irdl import (
     opt_result_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
@@ -62,14 +59,11 @@ def _numbers(values: Mapping[str, float]) -> dict[str, Attribute]:
     return {name: FloatAttr(value, f64) for name, value in values.items()}
 
 
-class UpdateOp(IRDLOperation):
+class UpdateOp(TrainOp):
     """Base of all updates; every one has operands `parameter` and `gradient`."""
 
     learning_rate = prop_def(F64)
     weight_decay = prop_def(F64)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
 
     @property
     def settings(self) -> dict[str, float]:
@@ -181,8 +175,6 @@ class AdamFamilyOp(UpdateOp):
     new_exp_avg = result_def(TensorType)
     new_exp_avg_sq = result_def(TensorType)
 
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
-
     def __init__(
         self,
         parameter: SSAValue,
@@ -248,7 +240,7 @@ class AdamWOp(AdamFamilyOp):
 
 
 @irdl_op_definition
-class SquareSumOp(IRDLOperation):
+class SquareSumOp(TrainOp):
     """
     The sum of the squares of all elements, a scalar: f64 for f64, else f32. Where the
     tensor is split each device computes its term of the sum.
@@ -258,9 +250,6 @@ class SquareSumOp(IRDLOperation):
 
     source = operand_def(TensorType)
     total = result_def(TensorType)
-
-    traits = traits_def(Pure())
-    assembly_format = "$source attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, source: SSAValue):
         super().__init__(

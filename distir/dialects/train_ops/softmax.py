@@ -5,20 +5,17 @@ from __future__ import annotations
 from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    IRDLOperation,
-    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
-    traits_def,
 )
-from xdsl.traits import Pure
 
+from distir.dialects.train_ops.base import TrainOp
 from distir.dialects.train_ops.checks import check_like, checked_axis, shape_of
 
 
-class SoftmaxFamilyGradOp(IRDLOperation):
+class SoftmaxFamilyGradOp(TrainOp):
     """
     Base of the gradients of ops that normalise along `axis`. `dy` and `y` are the
     gradient of the result and the result itself, `dx` the gradient of the input; all
@@ -29,10 +26,6 @@ class SoftmaxFamilyGradOp(IRDLOperation):
     y = operand_def(TensorType)
     axis = prop_def(IntegerAttr.constr(i64))
     dx = result_def(TensorType)
-
-    irdl_options = (ParsePropInAttrDict(),)
-    traits = traits_def(Pure())
-    assembly_format = "operands attr-dict `:` functional-type(operands, results)"
 
     def __init__(self, dy: SSAValue, y: SSAValue, axis: int):
         super().__init__(

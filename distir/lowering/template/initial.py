@@ -52,13 +52,13 @@ def positions(spec, mesh, rank):
 def parameter(spec, mesh, rank, seed):
     """
     A process's part of a new parameter. Matrices and everything of more dimensions are
-    normal with a standard deviation of 0.02; of the others, scales (names that end in
-    weight, scale or gamma) are one and the rest zero.
+    normal with a standard deviation of 0.02; of the others, scales (what is initially
+    `ones`) are one and the rest zero.
     """
     where = positions(spec, mesh, rank)
     if len(spec.shape) < 2:
-        scale = spec.name.lower().endswith(("weight", "scale", "gamma"))
-        return torch.full(where.shape, 1 if scale else 0, dtype=spec.dtype)
+        value = 1 if spec.initial == "ones" else 0
+        return torch.full(where.shape, value, dtype=spec.dtype)
     digest = hashlib.sha256(f"{seed}:{spec.name}".encode()).digest()
     key = tuple(int.from_bytes(digest[i : i + 4], "big") for i in (0, 4))
     out = torch.empty(where.shape, dtype=spec.dtype)

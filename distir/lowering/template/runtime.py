@@ -25,7 +25,8 @@ class Tensor:
     An argument or result: its global shape, and per dimension the axes of `mesh` that
     split it, with their run lengths. Over the axes in `partial` the processes hold
     terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
-    result replaces in the next step of a training.
+    result replaces in the next step of a training; `of` the parameter that a state or
+    gradient belongs to; `initial` what a training starts with where no file holds it.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Tensor:
     partial: tuple = ()
     role: str = ""
     updates: str = ""
+    of: str = ""
+    initial: str = ""
 
 
 @dataclass(frozen=True)

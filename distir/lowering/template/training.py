@@ -110,12 +110,11 @@ def _new(spec, program, mesh, rank, sources, seed):
         return initial.parameter(spec, mesh, rank, seed)
     if spec.role != "state":
         return runtime.argument(spec, mesh, rank, sources)  # says what is missing
-    by_name = {a.name: a for a in program.ARGUMENTS if a.role == "parameter"}
-    copied = by_name.get(spec.name.removesuffix(".master"))
-    if copied is None:
+    if spec.initial != "copy":
         return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
     # A copy of a parameter in higher precision, perhaps split otherwise.
-    named = replace(spec, name=copied.name)
+    copied = next(a for a in program.ARGUMENTS if a.name == spec.of)
+    named = replace(spec, name=copied.name, initial=copied.initial)
     for source in sources:
         if copied.name in source:
             value = source[copied.name].to(spec.dtype)

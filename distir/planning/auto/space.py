@@ -96,12 +96,7 @@ class AutoSpace:
             schedules=self.schedules[:1],
             overlap=self.overlap[:1],
         )
-        try:
-            return [*grid.configurations(), *found]
-        except DistIRError:
-            if not found:
-                raise
-            return found
+        return [*(grid.known() if found else grid.configurations()), *found]
 
     def _meshes(self) -> Iterator[str]:
         """

@@ -17,7 +17,3 @@ device keeps is priced like computing its whole gradient on each. Among equals, 
 whole between blocks (Megatron's scheme) rather than split: gathering is priced slightly
 above its bytes.
 """
-
-from distir.planning.axes.axis import AxisPlanner
-
-__all__ = ["AxisPlanner"]

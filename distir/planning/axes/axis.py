@@ -8,15 +8,15 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.planning.axes.builder import ProgramGraph
+from distir.planning.axes.candidates import OpCandidates, OpLayouts
+from distir.planning.axes.choices import ArgumentKey, FunctionChoice, OpChoice
 from distir.planning.axes.costs import UnitCosts
 from distir.planning.axes.graph import Body, Node, Port, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reach import Reach
-from distir.sharding.choice.candidates import OpCandidates, OpLayouts
-from distir.sharding.choice.choices import ArgumentKey, FunctionChoice, OpChoice
-from distir.sharding.choice.placement import WHOLE, Placement
-from distir.sharding.choice.signatures import Signatures
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import WHOLE, Placement
+from distir.sharding.signatures import Signatures
 from distir.solver import solve
 
 

@@ -26,7 +26,7 @@ from distir.planning.axes.moves import Moves
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.sharing import value_kinds
 from distir.planning.axes.strategies import Take
-from distir.sharding.choice.placement import FREE, WHOLE, Placement
+from distir.sharding.placement import FREE, WHOLE, Placement
 
 
 class ProgramGraph:

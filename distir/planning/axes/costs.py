@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from distir.planning.axes.candidates import OpCandidates
 from distir.planning.axes.strategies import Strategy
-from distir.sharding.choice.candidates import OpCandidates
-from distir.sharding.choice.placement import Placement
-from distir.sharding.choice.prices import gather_price, move_price, reduce_price
+from distir.sharding.placement import Placement
+from distir.sharding.prices import gather_price, move_price, reduce_price
 
 PREFERENCE = 1e-6
 """By what fraction of itself a cost is changed so that of equal plans one is meant."""

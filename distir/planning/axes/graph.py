@@ -16,9 +16,9 @@ import numpy.typing as npt
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.planning.axes.choices import Source
 from distir.planning.axes.strategies import Strategy
-from distir.sharding.choice.choices import Source
-from distir.sharding.choice.placement import Placement
+from distir.sharding.placement import Placement
 from distir.solver import Problem
 
 Floats = npt.NDArray[np.float64]

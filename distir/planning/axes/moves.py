@@ -8,13 +8,13 @@ from math import inf
 import numpy as np
 
 from distir.dialects.dist import ConstrainOp
+from distir.planning.axes.candidates import OpCandidates
+from distir.planning.axes.choices import Source
 from distir.planning.axes.costs import PREFERENCE, CostModel
 from distir.planning.axes.graph import Body, Floats, Node, Port, Use, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.strategies import Take
-from distir.sharding.choice.candidates import OpCandidates
-from distir.sharding.choice.choices import Source
-from distir.sharding.choice.placement import WHOLE, Placement
+from distir.sharding.placement import WHOLE, Placement
 
 Facts = tuple[bool, Source, bool]
 """

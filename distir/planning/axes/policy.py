@@ -16,8 +16,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import REDUCE_LATE, ConstrainOp
-from distir.sharding.choice.candidates import OpCandidates
-from distir.sharding.choice.placement import Placement, placement_in
+from distir.planning.axes.candidates import OpCandidates
+from distir.sharding.placement import Placement, placement_in
 
 Placements = dict[SSAValue, set[Placement]]
 

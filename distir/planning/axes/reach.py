@@ -8,11 +8,11 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
+from distir.planning.axes.choices import ArgumentKey, Source
 from distir.planning.axes.graph import ArgumentFacts, Body
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.strategies import OperandFacts, OpStrategies, Strategy, Take
-from distir.sharding.choice.choices import ArgumentKey, Source
-from distir.sharding.choice.placement import FREE, WHOLE, Placement
+from distir.sharding.placement import FREE, WHOLE, Placement
 
 ENDS = 2
 """So many calls of a function at its beginning and at its end decide for themselves."""

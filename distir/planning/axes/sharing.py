@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Mapping
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from distir.planning.axes.candidates import OpCandidates
 from distir.planning.axes.graph import Body
-from distir.sharding.choice.candidates import OpCandidates
 
 Info = Callable[[Operation], OpCandidates]
 

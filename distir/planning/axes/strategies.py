@@ -16,10 +16,10 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
+from distir.planning.axes.candidates import OpCandidates
+from distir.planning.axes.choices import Source
 from distir.planning.axes.policy import AxisPolicy
-from distir.sharding.choice.candidates import OpCandidates
-from distir.sharding.choice.choices import Source
-from distir.sharding.choice.placement import FREE, WHOLE, Placement, placement_in
+from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
 
 Split = tuple[int, int | None]
 """A factor of an op's rule, and the run length in which it is split."""
@@ -149,7 +149,9 @@ class OpStrategies:
                         Take.GATHERED if f.source == "activation" else t
                         for f, t in zip(operands, takes, strict=True)
                     ]
-                takes[i] = Take.AS_IS
+                # One that is there in other parts may be exchanged for these.
+                is_activation = facts.source == "activation"
+                takes[i] = Take.MOVED if is_activation else Take.AS_IS
                 yield split, tuple(takes)
         # A parameter that is prepared for its use is itself stored split for that.
         prepared = count == 1 and FREE in operands[0].possible

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -74,11 +74,27 @@ class Outcome:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Outcome:
         """The outcome that `to_json` gave. Raises KeyError and TypeError for others."""
-        names = Configuration.__dataclass_fields__
-        others = ("configuration", "layouts")
-        own = [n for n in Outcome.__dataclass_fields__ if n not in others]
-        configuration = Configuration(**{name: data[name] for name in names})
-        return Outcome(configuration, **{name: data[name] for name in own})
+        outcome = Outcome(Configuration(batch=0))
+        return replace(
+            _read(outcome, data, "configuration", "layouts"),
+            configuration=_read(outcome.configuration, data),
+        )
+
+
+_Fields = TypeVar("_Fields", Configuration, Outcome)
+
+
+def _read(like: _Fields, data: dict[str, Any], *others: str) -> _Fields:
+    """The same with the fields that JSON data holds, each of the type that it has there."""
+    values: dict[str, Any] = {}
+    for field in fields(like):
+        if field.name in others:
+            continue
+        value, kind = data[field.name], type(getattr(like, field.name))
+        if type(value) is not kind and (kind, type(value)) != (float, int):
+            raise TypeError(f"{field.name} is {value!r}")
+        values[field.name] = kind(value)
+    return replace(like, **values)
 
 
 def reusable(outcome: Outcome, configuration: Configuration) -> bool:
@@ -150,7 +166,7 @@ class Evaluator:
 
     The layouts are chosen once for configurations that differ in nothing but the schedule
     and the number of micro-batches. They are the same for all numbers that are multiples of
-    the first: what a layout costs does not depend on them (`distir.sharding.choice.prices`),
+    the first: what a layout costs does not depend on them (`distir.sharding.prices`),
     and what the first one's divisions do not allow theirs do not either. Conversely
     `verify-distribution` says whether theirs allow what was chosen; if not, the
     configuration is distributed on its own. What is simulated is what `distribute` makes,
@@ -276,13 +292,11 @@ class Evaluator:
 
     def _fits_choice(self, configuration: Configuration) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
-        if self._chosen is None or not self._chosen.is_for(configuration):
-            return False
-        try:
-            self._chosen.verify(configuration.k)
-        except DistIRError:
-            return False
-        return True
+        return (
+            self._chosen is not None
+            and self._chosen.is_for(configuration)
+            and self._chosen.allows(configuration.k)
+        )
 
     def _program(self, batch: int) -> ModuleOp:
         if batch not in self._programs:
@@ -312,15 +326,18 @@ class _Chosen:
             first.k > 1 and configuration.k % first.k == 0
         )
 
-    def verify(self, micro_batches: int) -> None:
-        """Raises DistIRError if that many do not allow the layouts."""
+    def allows(self, micro_batches: int) -> bool:
+        """
+        Whether the program may have that many. Raises DistIRError for one that has layouts
+        which are wrong anyway.
+        """
         if self._verifier is None:
             self._verifier = DistributionVerifier(self._module)
             self._verifier.verify()
         mesh = self._verifier.meshes[MESH]
         if TIME_AXIS in mesh.sizes:
             mesh = mesh.with_size(TIME_AXIS, micro_batches)
-        self._verifier.verify_on({MESH: mesh})
+        return self._verifier.is_right_on({MESH: mesh})
 
     def copy(self, micro_batches: int) -> ModuleOp:
         """The program with that many micro-batches."""

@@ -1,5 +1,12 @@
 """
-The search for layouts: mesh axes one after the other or together (`search`), for a program
+The search for layouts on a cluster.
+
+For each op the sharding rule offers strategies (`strategies`, `runs`); what they cost and
+what changes of layout cost between them, `Prices` says. `GraphBuilder` makes one node per
+op, argument and value that several ops use, and edges along the values; repeated calls
+share their nodes (`sharing`).
+
+It runs over mesh axes one after the other or together (`search`), for a program
 on its own or with micro-batches and stages (`over_time`, `searched`), inside a limit of
 memory that the simulator agrees to (`fitted`).
 """

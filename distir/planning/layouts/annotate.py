@@ -19,6 +19,14 @@ from distir.dialects.dist import (
     Layout,
     LayoutAttr,
 )
+from distir.planning.layouts.graph import (
+    Body,
+    Node,
+    Port,
+)
+from distir.planning.layouts.strategies import (
+    Strategy,
+)
 from distir.program import (
     argument_attributes,
     return_op,
@@ -27,7 +35,6 @@ from distir.program import (
     updated_arguments,
 )
 from distir.sharding.decompose import decompose, equal_before
-from distir.sharding.search import Body, Node, Port, Strategy
 
 Chosen = Mapping[Node, Strategy]
 

@@ -12,15 +12,25 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.propagate_sharding import PropagateShardingPass
-from distir.passes.sharding_plan import ShardingPlan
 from distir.planning.annotations import requested_layout
+from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.layouts.annotate import annotate
+from distir.planning.layouts.builder import (
+    Before,
+    GraphBuilder,
+    work_size,
+)
+from distir.planning.layouts.graph import (
+    Node,
+)
 from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
+from distir.planning.layouts.strategies import (
+    Strategy,
+)
 from distir.planning.micro_batch_costs import MicroBatchPrices, Shares
 from distir.planning.simulated_costs import SimulatedPrices
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
-from distir.sharding.search import Before, GraphBuilder, Node, Strategy, work_size
 from distir.solver.clock import Clock
 
 MAX_OPS = 2000

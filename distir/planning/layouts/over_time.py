@@ -12,8 +12,25 @@ from xdsl.ir import Operation
 from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr
 from distir.errors import DistIRError
 from distir.passes.data_parallel import DataParallelPass
-from distir.passes.sharding_plan import ShardingPlan
 from distir.planning.annotations import requested_layout
+from distir.planning.axes.candidates import (
+    OpLayouts,
+)
+from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.layouts.builder import (
+    Before,
+)
+from distir.planning.layouts.graph import (
+    Body,
+    Node,
+    value_node,
+)
+from distir.planning.layouts.strategies import (
+    NOTHING,
+    Option,
+    Strategy,
+    strategies,
+)
 from distir.program import (
     argument_attributes,
     describe,
@@ -23,19 +40,8 @@ from distir.program import (
     set_argument_attributes,
     updated_arguments,
 )
-from distir.sharding.choice import OpLayouts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rank_of, rule_for
-from distir.sharding.search import (
-    NOTHING,
-    Before,
-    Body,
-    Node,
-    Option,
-    Strategy,
-    strategies,
-    value_node,
-)
 
 
 def has_time(mesh: Mesh) -> bool:

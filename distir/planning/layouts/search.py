@@ -14,24 +14,30 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.layouts.annotate import annotate
+from distir.planning.layouts.builder import (
+    Before,
+    GraphBuilder,
+)
+from distir.planning.layouts.flow import flow_of
+from distir.planning.layouts.graph import (
+    Node,
+)
 from distir.planning.layouts.layout_graph import (
     ChosenLayouts,
     LayoutGraph,
     strategies_of,
 )
-from distir.planning.micro_batch_costs import Shares
-from distir.sharding.mesh import Mesh
-from distir.sharding.search import (
-    Before,
-    GraphBuilder,
+from distir.planning.layouts.memory import (
     LimitedProblem,
-    Node,
     Peak,
-    Strategy,
     peak_of,
     with_memory,
 )
-from distir.sharding.search.flow import flow_of
+from distir.planning.layouts.strategies import (
+    Strategy,
+)
+from distir.planning.micro_batch_costs import Shares
+from distir.sharding.mesh import Mesh
 from distir.solver import InfeasibleError, Problem, Solution, solve
 from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments

@@ -8,7 +8,7 @@ from time import monotonic
 
 from distir.errors import DistIRError
 from distir.planning.stages.graph import StageGraph
-from distir.solver.stages import StageDivision, StageProblem, balance, cheapest
+from distir.solver.stages import StageDivision, StageProblem, balance_of, cheapest
 
 SLACKS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 """
@@ -44,13 +44,12 @@ def candidates(
     def left(questions: int) -> float:
         return max(end - monotonic(), 0.0) / questions
 
-    try:
-        best = balance(problem, method, left(len(SLACKS) + 1))
-    except DistIRError:
-        if problem.memory is None:
-            raise
+    best = balance_of(problem, method, left(len(SLACKS) + 1))
+    if isinstance(best, str) and problem.memory is not None:
         problem = _without_memory(problem)
-        best = balance(problem, method, left(len(SLACKS) + 1))
+        best = balance_of(problem, method, left(len(SLACKS) + 1))
+    if isinstance(best, str):
+        raise DistIRError(best)
     found: dict[tuple[int, ...], StagesCandidate] = {}
     for i, slack in enumerate(SLACKS):
         limit = left(len(SLACKS) - i)

@@ -18,8 +18,8 @@ from distir.pipelining import Action, Phase, Schedule, simulate_schedule
 from distir.pipelining.in_flight import in_flight_per_stage
 from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles
-from distir.sharding.choice.prices import local_bytes
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.prices import local_bytes
 from distir.solver.stages import SharedTensor, StageMemory, StageProblem
 from distir.transforms.pipelines.balance import layer_positions
 from distir.transforms.pipelines.homes import Homes, stages_reached

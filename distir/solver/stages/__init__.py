@@ -6,7 +6,7 @@ integer programming over all. Knows nothing of IR or devices.
 
 from __future__ import annotations
 
-from distir.solver.stages.divide import METHODS, balance, cheapest
+from distir.solver.stages.divide import METHODS, balance, balance_of, cheapest
 from distir.solver.stages.problem import (
     SharedTensor,
     StageDivision,
@@ -21,5 +21,6 @@ __all__ = [
     "StageMemory",
     "StageProblem",
     "balance",
+    "balance_of",
     "cheapest",
 ]

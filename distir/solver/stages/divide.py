@@ -49,17 +49,27 @@ def cheapest(
         start, search.found_by = known.stages, known.method
     found = search.finish(start, cap, balanced=False)
     if found is None:
-        raise _none(problem, cap, search.is_exact)
+        raise DistIRError(_reason(problem, cap, search.is_exact))
     return found
 
 
 def balance(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision:
+    """As `balance_of`. Raises DistIRError if there is no division or none was found."""
+    found = balance_of(problem, method, time_limit)
+    if isinstance(found, str):
+        raise DistIRError(found)
+    return found
+
+
+def balance_of(
+    problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
+) -> StageDivision | str:
     """
     A division whose busiest stage has as little to do as possible; among those in the
-    order of the nodes' numbers one of least communication. Time limit and errors as for
-    `cheapest`.
+    order of the nodes' numbers one of least communication. If there is none, or none was
+    found in the time, the reason.
     """
     search = _Dividing(problem, method, time_limit)
     order = InOrder(problem)
@@ -67,9 +77,7 @@ def balance(
     in_order = order.cheapest(cap) if search.tries_order and cap is not None else None
     most = float(sum(problem.loads)) if cap is None else cap
     found = search.finish(in_order, most, balanced=True)
-    if found is None:
-        raise _none(problem, None, search.is_exact)
-    return found
+    return _reason(problem, None, search.is_exact) if found is None else found
 
 
 class _Dividing:
@@ -136,8 +144,8 @@ class _Dividing:
         return free_choices(self.problem, cap) <= MOST_CHOICES
 
 
-def _none(problem: StageProblem, cap: float | None, is_exact: bool) -> DistIRError:
-    """Says what is in the way."""
+def _reason(problem: StageProblem, cap: float | None, is_exact: bool) -> str:
+    """What is in the way of a division."""
     limits: list[str] = []
     if cap is not None:
         limits.append(f"{cap:.6g} s of work a stage")
@@ -145,7 +153,7 @@ def _none(problem: StageProblem, cap: float | None, is_exact: bool) -> DistIRErr
         limits.append(f"{problem.memory.limit:.6g} bytes of memory a stage")
     heaviest = max(range(problem.nodes), key=lambda i: problem.loads[i])
     there_is = "there is no division" if is_exact else "no division was found"
-    return DistIRError(
+    return (
         f"stages: {there_is} into {problem.stages} stages of at most "
         f"{' and '.join(limits) or 'any work'}; the work is "
         f"{sum(problem.loads):.6g} s in all, {problem.loads[heaviest]:.6g} s of it in "

@@ -12,12 +12,12 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout, layout_of
-from distir.sharding.choice.prices import (
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.prices import (
     PRICE_PER_BYTE_SENT,
     PRICE_PER_BYTE_TOUCHED,
     local_bytes,
 )
-from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.structure import Structure
 
@@ -30,7 +30,7 @@ HALVINGS = 50
 class StageWork:
     """
     What ops cost on each device for a whole batch, in the price of one floating-point
-    operation (`distir.sharding.choice`), from their sharding rules.
+    operation (`distir.sharding.prices`), from their sharding rules.
     """
 
     def __init__(self, structure: Structure):

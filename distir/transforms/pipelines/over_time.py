@@ -17,9 +17,12 @@ from distir.dialects.dist import (
     with_layout,
 )
 from distir.errors import DistIRError
-from distir.sharding.choice import Placement, placement_in
 from distir.sharding.layout import canonical
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import (
+    Placement,
+    placement_in,
+)
 
 
 def over_time(value: SSAValue) -> Placement:

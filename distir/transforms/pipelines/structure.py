@@ -23,13 +23,13 @@ from distir.program import (
     describe,
     entry_function,
     erase_dead,
+    forward_results,
     functions,
-    result_names,
     return_op,
-    updated_arguments,
 )
-from distir.sharding.choice import Signatures, placement_in
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.sharding.placement import placement_in
+from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
@@ -103,14 +103,8 @@ class Structure:
                 check_time_first(result, describe(op))
 
     def _needed_forward(self) -> set[Operation]:
-        updates = updated_arguments(self.function)
-        names = result_names(self.function)
-        outputs = [
-            value
-            for i, value in enumerate(return_op(self.function).operands)
-            if i not in updates and not names[i].endswith(".gradient")
-        ]
-        return ancestors(outputs)
+        returned = return_op(self.function).operands
+        return ancestors([returned[i] for i in forward_results(self.function)])
 
 
 def _gathered(

@@ -14,7 +14,6 @@ from xdsl.traits import Pure
 from distir.transforms.repeats.op_sequence import (
     OpSequence,
     Repeat,
-    common_scope,
     escaping_results,
     has_period_below,
 )
@@ -124,14 +123,7 @@ def find_mixed_pair(sequence: OpSequence, min_ops: int) -> Repeat | None:
                     escaping_results(sequence, first)
                     | escaping_results(sequence, second),
                 )
-                key = (
-                    -len(second),
-                    len(repeat.results),
-                    -min(
-                        len(common_scope([sequence.ops[row] for row in window]))
-                        for window in repeat.windows
-                    ),
-                )
+                key = -len(second), len(repeat.results)
                 if best is None or key < best_key:
                     best, best_key = repeat, key
     if best is not None and has_period_below(sequence.tokens[best.windows[1]], min_ops):

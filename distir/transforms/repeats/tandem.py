@@ -16,7 +16,6 @@ from distir.transforms.repeats.op_sequence import (
     Integers,
     OpSequence,
     Repeat,
-    common_scope,
     has_period_below,
 )
 
@@ -82,7 +81,7 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
     """
     The windows of a stretch, cut where the fewest values cross the border. One window
     fewer than possible is accepted for that; then the most windows decide, the fewest
-    parameters, and the longest common scope.
+    parameters, and the first border.
     """
     period = stretch.period
     cuts = list(_possible_cuts(sequence, stretch, independent))
@@ -104,7 +103,6 @@ def _cut(sequence: OpSequence, stretch: _Stretch, independent: bool) -> Repeat |
                 key=lambda pair: (
                     -len(pair[0].windows),
                     _parameter_count(sequence, pair[1], period),
-                    -_scope_depth(sequence, pair[1], period),
                 ),
             )
             return repeat
@@ -207,14 +205,6 @@ def _parameter_count(sequence: OpSequence, cut: _Cut, period: int) -> int:
     sources = sequence.definition[rows].reshape(cut.count, -1)
     outside = (values[0] >= 0) & (sources[0] < cut.start)
     return len(np.unique(values[:, outside], axis=1).T)
-
-
-def _scope_depth(sequence: OpSequence, cut: _Cut, period: int) -> int:
-    """The length of the shortest scope that some window lies in."""
-    starts = range(cut.start, cut.start + cut.count * period, period)
-    return min(
-        len(common_scope(sequence.ops[start : start + period])) for start in starts
-    )
 
 
 def _add_distant_windows(sequence: OpSequence, repeat: Repeat) -> None:

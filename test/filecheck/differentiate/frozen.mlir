@@ -3,7 +3,7 @@
 // A frozen parameter stays an argument, but has no gradient and no update; neither has
 // one that the loss depends on only through a value where gradients stop.
 // CHECK:       func.func @main({{.*}}dist.name = "frozen", dist.frozen}
-// CHECK-SAME:  -> (tensor<f32> {dist.name = "loss"}, tensor<4x4xf32> {dist.name = "w", dist.updates = "w"}) {
+// CHECK-SAME:  -> (tensor<f32> {dist.role = "loss", dist.name = "loss"}, tensor<4x4xf32> {dist.name = "w", dist.updates = "w"}) {
 // CHECK:       onnx.Identity(%c) {dist.stop_gradient}
 // CHECK:       train.sgd %w,
 // CHECK-NOT:   train.sgd

@@ -9,8 +9,8 @@
 // CHECK-SAME:  %x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}
 // CHECK-SAME:  %labels: tensor<8x4xf32> {dist.role = "label", dist.name = "labels"}
 // CHECK-SAME:  %w1: {{[^%]*}}, %w2:
-// CHECK-SAME:  %w1_momentum: tensor<16x32xf32> {dist.role = "state", dist.name = "w1.momentum"}
-// CHECK-SAME:  -> (tensor<f32> {dist.name = "loss"}, tensor<16x32xf32> {dist.name = "w1", dist.updates = "w1"}
+// CHECK-SAME:  %w1_momentum: tensor<16x32xf32> {dist.role = "state", dist.name = "w1.momentum", dist.of = "w1"}
+// CHECK-SAME:  -> (tensor<f32> {dist.role = "loss", dist.name = "loss"}, tensor<16x32xf32> {dist.name = "w1", dist.updates = "w1"}
 // CHECK-SAME:  dist.updates = "w2.momentum"
 
 // The layer's forward also gives what its backward needs. Here its result is enough: it
@@ -29,11 +29,11 @@
 // CHECK:       func.func private @dense_backward({{.*}}) -> tensor<16x32xf32>
 // CHECK-SAME:  attributes {train.forward = @dense_forward, train.saved = ["argument 0", "result 0"]}
 
-// GRADIENT:     -> (tensor<f32> {dist.name = "loss"}, tensor<16x32xf32> {dist.name = "w1.gradient"}, tensor<32x4xf32> {dist.name = "w2.gradient"})
+// GRADIENT:     -> (tensor<f32> {dist.role = "loss", dist.name = "loss"}, tensor<16x32xf32> {dist.role = "gradient", dist.name = "w1.gradient", dist.of = "w1"}, tensor<32x4xf32> {dist.role = "gradient", dist.name = "w2.gradient", dist.of = "w2"})
 // GRADIENT-NOT: dist.updates
 
 // ADAMW:      %labels: tensor<8xi64> {dist.role = "label"
-// ADAMW-SAME: %optimizer_step: tensor<i64> {dist.role = "state", dist.name = "optimizer.step"}
+// ADAMW-SAME: %optimizer_step: tensor<i64> {dist.role = "state", dist.name = "optimizer.step", dist.counter}
 // ADAMW:      train.cross_entropy %{{.*}}, %labels {scope = "loss", divisor = 8 : i64}
 // ADAMW:      train.adamw {{.*}}learning_rate = 5.000000e-01
 

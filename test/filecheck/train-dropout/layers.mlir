@@ -4,7 +4,7 @@
 // The program counts its steps. A layer's counter is another one for each call in each
 // step; the dropouts of one function differ in their streams.
 
-// CHECK:      func.func @main({{.*}}, %optimizer_step: tensor<i64> {dist.role = "state", dist.name = "optimizer.step"})
+// CHECK:      func.func @main({{.*}}, %optimizer_step: tensor<i64> {dist.role = "state", dist.name = "optimizer.step", dist.counter})
 // CHECK:      %[[CALLS:.*]] = onnx.Constant() {value = dense<2> : tensor<i64>, scope = "h.0"}
 // CHECK-NEXT: %[[FIRST:.*]] = onnx.Constant() {value = dense<0> : tensor<i64>, scope = "h.0"}
 // CHECK-NEXT: %[[BEFORE:.*]] = onnx.Mul(%optimizer_step, %[[CALLS]])

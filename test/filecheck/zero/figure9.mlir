@@ -11,7 +11,7 @@
 // CHECK:       %w1: tensor<16x32xf32, #dist.layout<@mesh, [{d}, {}]>>
 // CHECK-SAME:  %w2: tensor<32x4xf32, #dist.layout<@mesh, [{d}, {}]>>
 // CHECK-SAME:  %w1_momentum: tensor<16x32xf32, #dist.layout<@mesh, [{d}, {}]>>
-// CHECK-SAME:  -> (tensor<f32, #dist.layout<@mesh>> {dist.name = "loss"}, tensor<16x32xf32, #dist.layout<@mesh, [{d}, {}]>>
+// CHECK-SAME:  -> (tensor<f32, #dist.layout<@mesh>> {dist.role = "loss", dist.name = "loss"}, tensor<16x32xf32, #dist.layout<@mesh, [{d}, {}]>>
 // CHECK-NEXT:  %[[W1:.*]] = collective.all_gather %w1 over ["d"]
 // CHECK-NEXT:  %[[H:.*]] = onnx.MatMul(%x, %[[W1]])
 // CHECK-NEXT:  %[[A:.*]] = onnx.Relu(%[[H]])

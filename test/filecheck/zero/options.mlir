@@ -12,20 +12,20 @@
 // and what nothing divides, stay whole.
 // CHECK:      dist.notes = ["zero: b.exp_avg stays whole: axis 'd' of size 2 divides none of its dimensions", "zero: b.exp_avg_sq stays whole: axis 'd' of size 2 divides none of its dimensions"]
 // CHECK:      %w: tensor<3x4xf32> {dist.role = "parameter", dist.name = "w"}
-// CHECK-SAME: dist.name = "optimizer.step"}
-// CHECK-SAME: dist.name = "w.exp_avg", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
-// CHECK-SAME: dist.name = "b.exp_avg"}
+// CHECK-SAME: dist.name = "optimizer.step", dist.counter}
+// CHECK-SAME: dist.name = "w.exp_avg", dist.of = "w", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
+// CHECK-SAME: dist.name = "b.exp_avg", dist.of = "b"}
 // CHECK-NOT:  dist.reshard_early
 
 // The names of `only` are whole names of parameters.
 // ONLY-NOT:  dist.notes
 // ONLY:      %w: tensor<3x4xf32> {dist.role = "parameter", dist.name = "w", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
 // ONLY-SAME: dist.name = "w2"}
-// ONLY-SAME: dist.name = "w.exp_avg", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
-// ONLY-SAME: dist.name = "w2.exp_avg"}
+// ONLY-SAME: dist.name = "w.exp_avg", dist.of = "w", dist.layout = #dist.layout<@mesh, [{}, {d}]>}
+// ONLY-SAME: dist.name = "w2.exp_avg", dist.of = "w2"}
 
 // With stage 2 the updates of the chosen ones ask for their gradients early.
-// TWO:     dist.name = "b2.exp_avg", dist.layout = #dist.layout<@mesh, [{d}]>}
+// TWO:     dist.name = "b2.exp_avg", dist.of = "b2", dist.layout = #dist.layout<@mesh, [{d}]>}
 // TWO:      train.adamw %w, {{.*}}%optimizer_step {learning_rate
 // TWO-NEXT: train.adamw %b, {{.*}}dist.reshard_early
 // TWO-NEXT: train.adamw %w2, {{.*}}%optimizer_step {learning_rate

@@ -20,7 +20,9 @@ from distir.interpreters.simulator.costs.op_costs import (
 from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
-from distir.sharding.choice import Signatures
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 Seconds = float | npt.NDArray[np.float64]
 

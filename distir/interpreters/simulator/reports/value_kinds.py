@@ -12,11 +12,11 @@ from distir.dialects import collective
 from distir.dialects.dist import SendOp
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.program import (
-    argument_names,
+    GRADIENT,
     argument_roles,
     entry_function,
     functions,
-    result_names,
+    result_roles,
     return_op,
     updated_arguments,
 )
@@ -61,9 +61,8 @@ class ValueKinds:
 
     - arguments of the entry function by their role; results that update one are of its
       kind, so are the forms of it that they are made from (gathered parts, casts);
-    - gradients are those of parameters: what optimizers take, what is returned as
-      `<parameter>.gradient`, and the terms and parts of these; found backwards, across
-      calls. A function that is called from several places is judged once for all;
+    - gradients are those of parameters: what optimizers take, what is returned in that
+      role, and the terms and parts of these; found backwards, across calls. A function that is called from several places is judged once for all;
     - constants are `onnx.Constant`; communication buffers are other results of
       collectives and sends;
     - activations are all else that the program computes: also their gradients, and what
@@ -94,10 +93,8 @@ class ValueKinds:
             self._mark(returned[result], self._kinds[arguments[argument]])
         for update in updates:
             self._mark(update.operands[1], GRADIENTS)
-        names = zip(argument_names(entry), roles, strict=True)
-        gradients = {f"{name}.gradient" for name, role in names if role == "parameter"}
-        for value, name in zip(returned, result_names(entry), strict=True):
-            if name in gradients:
+        for value, role in zip(returned, result_roles(entry), strict=True):
+            if role == GRADIENT:
                 self._mark(value, GRADIENTS)
 
     def __getitem__(self, value: SSAValue) -> str:

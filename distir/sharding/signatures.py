@@ -9,7 +9,7 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist import SCOPE
-from distir.sharding.choice.candidates import OpLayouts
+from distir.planning.axes.candidates import OpLayouts
 from distir.sharding.rule import Rule, rule_for
 
 

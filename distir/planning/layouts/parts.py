@@ -5,10 +5,10 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout
+from distir.planning.layouts.prices import Prices
+from distir.planning.layouts.strategies import Part, Strategy
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
-from distir.sharding.search.prices import Prices
-from distir.sharding.search.strategies import Part, Strategy
 
 
 def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Part]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distir.sharding.search.builder import GraphBuilder
-from distir.sharding.search.graph import Body
+from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.graph import Body
 from distir.solver.flow import Flow
 
 

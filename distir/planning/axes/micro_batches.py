@@ -1,4 +1,4 @@
-"""What splitting the batch over time does to each op (DESIGN section 4, point f)."""
+"""What splitting the batch over time does to each op."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.sharding.choice.candidates import Candidate, OpCandidates
-from distir.sharding.choice.choices import FunctionChoice, OpChoice
-from distir.sharding.choice.placement import WHOLE, Placement
-from distir.sharding.choice.signatures import Signatures
+from distir.planning.axes.candidates import Candidate, OpCandidates
+from distir.planning.axes.choices import FunctionChoice, OpChoice
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import WHOLE, Placement
+from distir.sharding.signatures import Signatures
 
 
 class MicroBatchChooser:

@@ -8,8 +8,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
+from distir.planning.layouts.strategies import Option
 from distir.sharding.rule import Rule
-from distir.sharding.search.strategies import Option
 
 Monoids = dict[SSAValue, frozenset[str]]
 

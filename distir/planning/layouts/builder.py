@@ -12,25 +12,25 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.errors import DistIRError
-from distir.program import describe
-from distir.sharding.layout import check_layout
-from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import Rule, rule_for, shape_of
-from distir.sharding.search.graph import Body, Graph, Node, Port, Use
-from distir.sharding.search.lifetimes import Interval
-from distir.sharding.search.partial_values import without_impossible
-from distir.sharding.search.parts import bytes_between_parts, seconds_of_parts
-from distir.sharding.search.prices import Prices
-from distir.sharding.search.runs import RunLengths
-from distir.sharding.search.sharing import call_kinds, op_kinds
-from distir.sharding.search.strategies import (
+from distir.planning.layouts.graph import Body, Graph, Node, Port, Use
+from distir.planning.layouts.lifetimes import Interval
+from distir.planning.layouts.partial_values import without_impossible
+from distir.planning.layouts.parts import bytes_between_parts, seconds_of_parts
+from distir.planning.layouts.prices import Prices
+from distir.planning.layouts.runs import RunLengths
+from distir.planning.layouts.sharing import call_kinds, op_kinds
+from distir.planning.layouts.strategies import (
     NOTHING,
     Option,
     Strategy,
     options,
     strategies,
 )
-from distir.sharding.search.values import Values, restricted
+from distir.planning.layouts.values import Values, restricted
+from distir.program import describe
+from distir.sharding.layout import check_layout
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.solver.clock import Clock
 
 

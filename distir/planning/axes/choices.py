@@ -1,14 +1,13 @@
-"""What the chooser decides for ops and functions."""
+"""What was decided for ops and functions on one mesh axis."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 from xdsl.ir import Operation
 
-from distir.sharding.choice.placement import Placement
+from distir.sharding.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,3 @@ class FunctionChoice:
     arguments: tuple[Placement, ...]
     results: tuple[Placement, ...]
     ops: list[OpChoice]
-
-    @cached_property
-    def mark(self) -> Placement:
-        """Says, in a state, that this choice was taken."""
-        return Placement("taken", id(self))

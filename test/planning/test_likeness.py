@@ -12,7 +12,9 @@ from distir.frontends.builders import build_gpt
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.program import argument_names, entry_function, return_op
-from distir.sharding.choice import Signatures
+from distir.sharding.signatures import (
+    Signatures,
+)
 
 
 def gpt(layers: int, *, train: bool, **options: object) -> ModuleOp:

@@ -9,14 +9,14 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import Layout
 from distir.errors import DistIRError
-from distir.program import describe
-from distir.sharding.choice import (
+from distir.planning.axes.candidates import (
+    OpLayouts,
+)
+from distir.planning.axes.choices import (
     FunctionChoice,
     OpChoice,
-    OpLayouts,
-    add_placement,
-    placement_in,
 )
+from distir.program import describe
 from distir.sharding.decompose import (
     PartLayouts,
     decompose,
@@ -24,6 +24,10 @@ from distir.sharding.decompose import (
     layouts_of_parts,
 )
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import (
+    add_placement,
+    placement_in,
+)
 from distir.sharding.rule import rank_of
 
 

@@ -25,8 +25,21 @@ from distir.dialects.dist import (
     Shard,
 )
 from distir.errors import DistIRError
-from distir.passes.sharding_parts import Decomposer
 from distir.planning.annotations import requested_layout
+from distir.planning.axes.axis import AxisPlanner
+from distir.planning.axes.candidates import (
+    OpLayouts,
+)
+from distir.planning.axes.choices import (
+    ArgumentKey,
+    FunctionChoice,
+    OpChoice,
+    Source,
+)
+from distir.planning.axes.decomposer import Decomposer
+from distir.planning.axes.micro_batches import (
+    MicroBatchChooser,
+)
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -40,28 +53,23 @@ from distir.program import (
     unique_name,
     updated_arguments,
 )
-from distir.sharding.choice import (
+from distir.sharding.layout import check_layout
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import (
     FREE,
     WHOLE,
-    ArgumentKey,
-    AxisChooser,
-    FunctionChoice,
-    MicroBatchChooser,
-    OpChoice,
-    OpLayouts,
     Placement,
-    Signatures,
-    Source,
     add_placement,
     placement_in,
 )
-from distir.sharding.layout import check_layout
-from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import (
     Dim,
     layout_for,
     rank_of,
     shape_of,
+)
+from distir.sharding.signatures import (
+    Signatures,
 )
 
 SOURCES: Mapping[str, Source] = {
@@ -113,7 +121,7 @@ class ShardingPlan:
 
     def solve(
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
-    ) -> tuple[AxisChooser, FunctionChoice]:
+    ) -> tuple[AxisPlanner, FunctionChoice]:
         """
         The cheapest choice for one axis given those before. With `free_parameters`,
         parameters without a request may be split as suits; `is_forward` says that this is
@@ -127,7 +135,7 @@ class ShardingPlan:
             # split (ZeRO), but they do not decide how the work is split.
             data = any(s == "activation" and p.kind == "split" for p, s in keys)
             stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
-            chooser = AxisChooser(
+            chooser = AxisPlanner(
                 functions(self.module),
                 self.entry.sym_name.data,
                 self.mesh,
@@ -138,7 +146,7 @@ class ShardingPlan:
                 signatures=self.signatures,
                 is_forward=is_forward,
             )
-            choice = chooser.solve(self.entry.sym_name.data, keys)[0]
+            choice = chooser.solve(self.entry.sym_name.data, keys)
             if Decomposer(self.ops, reachable(choice), self.mesh, axis).run():
                 return chooser, choice
 

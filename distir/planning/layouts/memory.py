@@ -16,9 +16,9 @@ from math import inf
 import numpy as np
 
 from distir.dialects.dist import Layout
-from distir.sharding.search.builder import GraphBuilder
-from distir.sharding.search.graph import Body, Edge, Floats, Node, Port
-from distir.sharding.search.lifetimes import (
+from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.graph import Body, Edge, Floats, Node, Port
+from distir.planning.layouts.lifetimes import (
     Fresh,
     Interval,
     Lifetimes,
@@ -28,7 +28,7 @@ from distir.sharding.search.lifetimes import (
     What,
     Workspace,
 )
-from distir.sharding.search.strategies import Strategy
+from distir.planning.layouts.strategies import Strategy
 from distir.solver import Problem
 from distir.solver.problem import Memory
 

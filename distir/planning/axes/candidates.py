@@ -10,20 +10,20 @@ from typing import NamedTuple
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Layout, Shard
-from distir.sharding.choice.placement import (
+from distir.sharding.decompose import decompose, discard, layouts_of_parts
+from distir.sharding.layout import canonical, fits
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import (
     WHOLE,
     Placement,
     add_placement,
     placement_in,
 )
-from distir.sharding.choice.prices import (
+from distir.sharding.prices import (
     PRICE_PER_BYTE_TOUCHED,
     local_bytes,
     reduce_price,
 )
-from distir.sharding.decompose import decompose, discard, layouts_of_parts
-from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, dim_shards, factor_shards, rank_of, shape_of
 
 
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 
 
 class OpCandidates:
-    """What the dynamic program needs to know of an op and all that are like it."""
+    """What one mesh axis can do to an op and all that are like it."""
 
     def __init__(
         self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str

@@ -1,4 +1,4 @@
-"""What work and communication cost the chooser, in floating-point operations."""
+"""What work and communication cost without a cluster, in floating-point operations."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.planning.layouts.graph import Body, Node, Port, Use
 from distir.program import updated_arguments
-from distir.sharding.search.graph import Body, Node, Port, Use
 
 
 class Result(NamedTuple):

@@ -12,8 +12,8 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.sharding.search.prices import Prices
-from distir.sharding.search.strategies import Strategy
+from distir.planning.layouts.prices import Prices
+from distir.planning.layouts.strategies import Strategy
 from distir.solver import Problem
 from distir.solver.clock import Clock
 

@@ -10,11 +10,11 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import Layout
+from distir.planning.layouts.graph import Body, Node, Port, Use, value_node
 from distir.program import argument_names, describe, updated_arguments
-from distir.sharding.search.graph import Body, Node, Port, Use, value_node
 
 if TYPE_CHECKING:
-    from distir.sharding.search.builder import GraphBuilder
+    from distir.planning.layouts.builder import GraphBuilder
 
 
 class Values:

@@ -1,0 +1,124 @@
+"""
+Tools that start at once: one process imports the project, and forks for each command.
+
+Half a second of each command of a lit test is Python importing xDSL and ONNX. `lit.cfg.py`
+starts this server and puts launchers under the tools' names first in the PATH, which send
+their arguments, environment and streams here, and end as the forked process does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+TOOLS = ("distir", "distir-opt", "filecheck")
+
+PRELOADED = ("distir.dialects.onnx", "distir.passes.distribute", "distir.text")
+"""What most commands import once they run."""
+
+LAUNCHER = """#!{python} -IS
+import json, os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+command = sys.argv, os.getcwd(), dict(os.environ)
+socket.send_fds(server, [b"fds"], [0, 1, 2])
+server.sendall(json.dumps(command).encode())
+server.shutdown(socket.SHUT_WR)
+sys.exit(int(server.recv(16) or b"1"))
+"""
+
+
+def launchers() -> Path:
+    """Starts a server that ends with this process; the folder of the tools that go through it."""
+    folder = Path(tempfile.mkdtemp(prefix="lit-"))
+    address = folder / "socket"
+    tools = folder / "bin"
+    tools.mkdir()
+    for name in TOOLS:
+        launcher = tools / name
+        launcher.write_text(
+            LAUNCHER.format(python=sys.executable, address=str(address))
+        )
+        launcher.chmod(0o755)
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(address)],
+        stdin=subprocess.PIPE,  # closed when this process ends, however it does
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdout is not None
+    server.stdout.readline()
+    return tools
+
+
+def serve(address: str) -> None:
+    """Answers commands until standard input is closed."""
+    known = entry_points(group="console_scripts")
+    mains = {name: known[name].load() for name in TOOLS}
+    for name in PRELOADED:
+        import_module(name)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            shutil.rmtree(Path(address).parent)
+            return
+        client, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            code = _run(client, mains)
+            client.sendall(str(code).encode())
+            os._exit(0)
+        client.close()
+
+
+def _run(client: socket.socket, mains: Mapping[str, Callable[[], object]]) -> int:
+    """What a command exits with, run in this process."""
+    _, streams, _, _ = socket.recv_fds(client, 3, 3)
+    with client.makefile("rb") as text:
+        arguments, folder, environment = json.loads(text.read())
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    sys.stdin = os.fdopen(0, "r", closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = arguments
+    try:
+        code = mains[Path(arguments[0]).name]()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return int(code) if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
