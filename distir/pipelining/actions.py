@@ -20,6 +20,9 @@ class Phase(Enum):
     BACKWARD_INPUT = "I"
     BACKWARD_WEIGHT = "W"
 
+    # An enumeration's own goes by name, and takes longer than all else of a look-up.
+    __hash__ = object.__hash__
+
     @property
     def ends_backward(self) -> bool:
         """Whether nothing that the forward kept is needed after the phase."""

@@ -33,7 +33,7 @@ from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
 from distir.interpreters.simulator.engine.machine import Machine
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
-from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.interpreters.simulator.simulate import batch_size
 from distir.passes.lower_reshard import ReshardLowering, reshards
 from distir.passes.pipeline import PipelinePass
@@ -90,6 +90,11 @@ class Compilation:
         if isinstance(op, CallOp):
             self._lower_functions()
         return [op]
+
+    def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+        """A step for an op on these operands whose first result is this."""
+        self._kept.append(op)
+        return self.compiler.step(op, operands, first)
 
     def _lower_functions(self) -> None:
         """Lowers the reshards of the functions that are new."""
@@ -230,18 +235,26 @@ class CompiledEntry(CompiledBody):
         self._division = division
         self._sites: dict[StageFunction, _Site] = {}
         self._shared: dict[object, _Shared] = {}
+        # By the types before and after.
+        self._sends: dict[tuple[int, int], CompiledOp] = {}
 
     def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
         """See `Entry`."""
 
-        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
-            attributes = {ASYNCHRONOUS: UnitAttr()} if asynchronous else {}
-            send = SendOp.create(
-                operands=given, result_types=[type_], attributes=attributes
+        key = id(self.types[value]), id(type_)
+        known = self._sends.get(key)
+        slot = self.steps.define(1)
+        if known is None:
+            op = SendOp.create(
+                operands=[self.value(value)],
+                result_types=[type_],
+                attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
             )
-            return [send]
-
-        return self.op(id(type_), make, [value])[0]
+            known = self._sends[key] = self.compilation.step(op, (value,), slot)
+        by = slot - known.defined.start
+        self.steps.add(known.moved({known.operands[0]: value}, by))
+        self.types.append(type_)
+        return slot
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
@@ -352,7 +365,7 @@ class CompiledEntry(CompiledBody):
         ]
         placed = self._placed(compiled)
         positions = len(device_map.index)
-        machine = Machine(positions, summaries=Summaries(positions))
+        machine = UniformMachine(positions)
         machine.live += Reserved.of(device_map, placed, positions).total
         return execute(machine, compiled, arguments, placed, device_map)
 

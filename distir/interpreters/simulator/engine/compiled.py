@@ -282,7 +282,7 @@ class Compiler:
         operands = build.slots(op.operands)
         first = build.define(len(op.results))
         build.bind(op.results, first)
-        step = self._step(op, operands, first)
+        step = self.step(op, operands, first)
         build.add(step)
         return step
 
@@ -309,7 +309,8 @@ class Compiler:
             self._places[key] = device_map.positions(mesh), size
         return Allocation(slot, *self._places[key])
 
-    def _step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+    def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+        """The step for an op on these operands whose first result is this."""
         defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
             callee = self.functions.get(op.callee.string_value())

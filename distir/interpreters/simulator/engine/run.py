@@ -19,7 +19,7 @@ from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDe
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
 from distir.interpreters.simulator.engine.machine import Machine, Observer
 from distir.interpreters.simulator.engine.reserved import Reserved
-from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.program import functions
 
 
@@ -97,8 +97,8 @@ class Run:
     def simulate(self) -> Machine:
         """Executes the program, with summaries of calls where devices are alike."""
         uniform = isinstance(self.device_map, UniformDeviceMap)
-        summaries = Summaries(self.positions) if uniform else None
-        return self._execute(Machine(self.positions, summaries=summaries))
+        kind = UniformMachine if uniform else Machine
+        return self._execute(kind(self.positions))
 
     def observe(self, observer: Observer) -> Machine:
         """Executes every op, and tells the observer of each."""
