@@ -67,18 +67,30 @@ class _Prototype:
 class Compilation:
     """
     What the functions of a pipeline share that are compiled while they are built, on meshes
-    all of whose devices do the same.
+    all of whose devices do the same (`device_map`). With `before`, that of the same program
+    for another number of micro-batches: what does not depend on that is known.
     """
 
-    def __init__(self, fold: Fold, device_map: UniformDeviceMap):
+    def __init__(
+        self,
+        fold: Fold,
+        device_map: UniformDeviceMap,
+        before: Compilation | None = None,
+    ):
         self.fold = fold
         self.device_map = device_map
-        self.compiler = Compiler(fold.made, device_map)
-        self.prototypes: dict[object, _Prototype] = {}
-        self._lowering = ReshardLowering({m.name: m for m in fold.stages})
-        # Values and types are known by their ids, so that what holds them has to stay.
-        self._kept: list[Operation] = []
         self._lowered: set[str] = set()
+        # Values and types are known by their ids, so that what holds them has to stay.
+        self._kept: list[object] = [fold]
+        self.prototypes: dict[object, _Prototype] = {}
+        if before is None:
+            self.compiler = Compiler(fold.made, device_map)
+            self._lowering = ReshardLowering({m.name: m for m in fold.stages})
+        else:
+            self._kept.append(before)
+            self.prototypes = before.prototypes
+            self.compiler = before.compiler.of(fold.made)
+            self._lowering = before._lowering
 
     def lowered(self, op: Operation) -> list[Operation]:
         """What the simulator takes for an op of the pipeline."""
@@ -403,32 +415,45 @@ class Step(NamedTuple):
     memory_bytes: int
 
 
-def pipeline_step(
-    division: DividedProgram, pipeline: PipelinePass, hardware: Hardware
-) -> Step:
+class PipelineSimulator:
     """
-    What a step of the pipeline takes that is made of a program, as `simulate` finds it for
-    the program that `distribute` makes. Raises DistIRError, and NotUniform where devices of
-    one mesh differ.
+    Simulates the pipelines that are made of a divided program, with any number of
+    micro-batches. Raises NotUniform where devices of one mesh differ.
     """
-    structure = division.structure
-    schedule, steps = _planned(
-        pipeline, structure.micro_batches, bool(structure.backward)
-    )
-    pipeline.check(schedule, structure)
-    fold = division.fold(division.meshes(schedule.ranks))
-    meshes = {mesh.name: mesh for mesh in fold.stages}
-    device_map = UniformDeviceMap(meshes, list(meshes), hardware)
-    entry = CompiledEntry(division, Compilation(fold, device_map))
-    sends = not pipeline.blocking_sends
-    machine = entry.run(division.emit(schedule, steps, fold, entry, asynchronous=sends))
-    seconds, batch = machine.end, batch_size(structure.function)
-    memory = [hardware.kinds[mesh.devices[0]].memory for mesh in fold.stages]
-    peak, most = min(
-        zip(machine.peak.tolist(), memory, strict=True),
-        key=lambda device: device[1] - device[0],
-    )
-    return Step(seconds, batch / seconds if seconds else 0.0, peak, most)
+
+    def __init__(self, division: DividedProgram, ranks: int, hardware: Hardware):
+        self.division = division
+        fold = division.fold(division.meshes(ranks))
+        meshes = {mesh.name: mesh for mesh in fold.stages}
+        self._device_map = UniformDeviceMap(meshes, list(meshes), hardware)
+        self._compilation: Compilation | None = None
+
+    def step(self, division: DividedProgram, pipeline: PipelinePass) -> Step:
+        """
+        What a step of a pipeline takes, as `simulate` finds it for the program that
+        `distribute` makes. `division` is that of this simulator, or one with another number
+        of micro-batches. Raises DistIRError and NotUniform.
+        """
+        structure, device_map = division.structure, self._device_map
+        schedule, steps = _planned(
+            pipeline, structure.micro_batches, bool(structure.backward)
+        )
+        pipeline.check(schedule, structure)
+        fold = division.fold(division.meshes(schedule.ranks))
+        self._compilation = Compilation(fold, device_map, self._compilation)
+        entry = CompiledEntry(division, self._compilation)
+        results = division.emit(
+            schedule, steps, fold, entry, asynchronous=not pipeline.blocking_sends
+        )
+        machine = entry.run(results)
+        seconds, batch = machine.end, batch_size(structure.function)
+        kinds = device_map.hardware.kinds
+        memory = [kinds[mesh.devices[0]].memory for mesh in fold.stages]
+        peak, most = min(
+            zip(machine.peak.tolist(), memory, strict=True),
+            key=lambda device: device[1] - device[0],
+        )
+        return Step(seconds, batch / seconds if seconds else 0.0, peak, most)
 
 
 @lru_cache(maxsize=128)

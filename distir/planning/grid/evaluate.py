@@ -26,7 +26,7 @@ from distir.passes.verify_distribution import (
     VerifyDistributionPass,
 )
 from distir.planning.configuration import Configuration
-from distir.planning.grid.compiled_pipeline import Step, pipeline_step
+from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.programs import Programs
@@ -312,6 +312,7 @@ class _Chosen:
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
+        self._simulators: dict[str, PipelineSimulator] = {}
         cluster = cluster_in(module, "")
         self._hardware = None if cluster is None else Hardware.of(cluster)
         self._is_uniform = self._hardware is not None
@@ -369,7 +370,11 @@ class _Chosen:
             return None
         division = self.division(pipeline, micro_batches)
         try:
-            return pipeline_step(division, pipeline, self._hardware)
+            known = self._simulators.get(pipeline.schedule)
+            if known is None or known.division.homes is not division.homes:
+                known = PipelineSimulator(division, pipeline.p, self._hardware)
+                self._simulators[pipeline.schedule] = known
+            return known.step(division, pipeline)
         except NotUniform:
             self._is_uniform = False
             return None

@@ -22,7 +22,7 @@ from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.likeness import Likenesses
-from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.over_time import FoldedTypes, over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
 
@@ -36,7 +36,8 @@ class DividedProgram:
 
     `module` holds the program; `stages` has the stage of each op that runs once per
     micro-batch, `homes` those of everything else. `groups` are those of the schedules so
-    far, by the phases that these have, `likenesses` say which of them are alike.
+    far, by the phases that these have, `likenesses` say which of them are alike. `types` are
+    those of its values on stages.
     """
 
     module: ModuleOp
@@ -44,6 +45,7 @@ class DividedProgram:
     stages: Mapping[Operation, int]
     homes: Homes
     likenesses: Likenesses
+    types: FoldedTypes
     groups: dict[tuple[tuple[int, Phase], ...], Groups] = field(
         default_factory=dict[tuple[tuple[int, Phase], ...], Groups]
     )
@@ -62,13 +64,15 @@ class DividedProgram:
             placer.stages,
             Homes(structure, placer.stages),
             Likenesses(structure),
+            FoldedTypes(structure.mesh),
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:
         """The same for another number of micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
-        return replace(self, structure=structure)
+        types = FoldedTypes(structure.mesh, self.types)
+        return replace(self, structure=structure, types=types)
 
     def meshes(self, ranks: int) -> list[MeshOp]:
         """A mesh for each pipeline rank over the devices that are its, in place of the old."""
@@ -92,7 +96,7 @@ class DividedProgram:
         structure = self.structure
         name = structure.function.sym_name.data
         stages = [Mesh.of(op) for op in meshes]
-        return Fold(structure.functions, name, structure.mesh, stages)
+        return Fold(structure.functions, name, structure.mesh, stages, self.types)
 
     def emit(
         self,

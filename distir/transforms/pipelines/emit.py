@@ -17,7 +17,6 @@ from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import StageFunction, StageOps
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
 from distir.transforms.pipelines.values import MicroBatchValues
 
@@ -140,7 +139,7 @@ class Emitter(Generic[V]):
         stage is busy: it runs ahead of the others, which would wait for a later send.
         """
         for value, meshes in self._consumers.items():
-            pending = [value] if self._is_common(value) else []
+            pending = [value] if self.structure.is_common(value) else []
             while pending:
                 current = pending.pop()
                 if isinstance(current.owner, Operation):
@@ -183,7 +182,7 @@ class Emitter(Generic[V]):
         added = tuple(group.accumulated) if adds else ()
         function = self.entry.stage_function(group, mesh, added)
         found = [values.find(v, number, mesh) for v in function.inputs]
-        is_common = [self._is_common(v) for v in function.inputs]
+        is_common = [self.structure.is_common(v) for v in function.inputs]
         inputs = list(zip(function.inputs, found, is_common, strict=True))
         own = [v for v, _, same in inputs if not same]
         returned = [*group.kept, *group.accumulated]
@@ -226,12 +225,3 @@ class Emitter(Generic[V]):
                 there[number] = self.entry.send(
                     here[number], type_, asynchronous=values.asynchronous
                 )
-
-    def _is_common(self, value: SSAValue) -> bool:
-        """Whether a value is there before all micro-batches and the same for them."""
-        owner = value.owner
-        before = (
-            not isinstance(owner, Operation)
-            or self.structure.kinds[owner] is Kind.BEFORE
-        )
-        return before and over_time(value).kind == "whole"

@@ -35,11 +35,8 @@ from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import (
-    TypeCache,
-    micro_batch_type,
-    moved_type,
+    FoldedTypes,
     over_time,
-    whole_type,
 )
 from distir.transforms.pipelines.part import part_ops
 
@@ -54,7 +51,8 @@ class Fold:
 
     - `functions`: those of the program by name; `entry`: the name of the one that is entered;
     - `mesh`: the program's mesh, its first axis over time;
-    - `stages`: the meshes without that axis that stages run on.
+    - `stages`: the meshes without that axis that stages run on; `types`: those of values
+      there.
 
     `made` has the functions that take the place of the program's, one per mesh that they
     are called on. In a folded function, an
@@ -66,6 +64,7 @@ class Fold:
     entry: str
     mesh: Mesh
     stages: Sequence[Mesh]
+    types: FoldedTypes
     made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
@@ -79,11 +78,11 @@ class Fold:
 
     def __post_init__(self) -> None:
         self._spaces = {mesh.name: mesh for mesh in self.stages}
-        self.type = TypeCache(lambda t, name: micro_batch_type(t, self.mesh, name))
+        self.type = self.types.type
         """The type of one micro-batch of a value, on a stage's mesh."""
-        self.whole_type = TypeCache(lambda t, name: whole_type(t, self.mesh, name))
+        self.whole_type = self.types.whole
         """The type of all micro-batches of a value together, on a stage's mesh."""
-        self.moved_type = TypeCache(moved_type)
+        self.moved_type = self.types.moved
         """A folded type on another stage's mesh."""
 
     def space(self, mesh: str) -> Mesh:

@@ -198,7 +198,7 @@ class StageFunctionBuilder(Generic[V]):
             return self.fold.op(op, operands, self.mesh, number)
 
         operands = [*[self._value(v) for v in op.operands], *self.number]
-        like = (Kind.EACH, self.structure.signature(op), self.mesh, numbered)
+        like = (Kind.EACH, *self.structure.like(op), self.mesh, numbered)
         made = self.body.op(like, make, operands)
         for old, new in zip(op.results, made, strict=True):
             self.body.name(new, old.name_hint)
@@ -214,7 +214,7 @@ class StageFunctionBuilder(Generic[V]):
         def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
             return repeated_ops(given[0], target, space)
 
-        like = (Kind.DIVIDE, self.structure.signature(op), self.mesh)
+        like = (Kind.DIVIDE, *self.structure.like(op), self.mesh)
         source = self._value(expand.operands[0])
         self.values[op.results[0]] = self.body.op(like, make, [source])[0]
 

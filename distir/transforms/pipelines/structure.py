@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -35,7 +35,9 @@ from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
     ancestors,
     check_time_first,
+    falls_apart,
     gathers_micro_batches,
+    over_time,
     without_time,
 )
 
@@ -84,10 +86,40 @@ class Structure:
         self.forward = [op for op in each if op in needed]
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
+        self._depends: dict[int, bool] = {}
+        self._numbers: dict[SSAValue, int] = {}
+        self._common: dict[SSAValue, bool] = {}
 
     def signature(self, op: Operation) -> int:
         """The same number for ops of the program that are alike."""
         return self._signatures.of(op, None)
+
+    def like(self, op: Operation) -> tuple[int, int]:
+        """
+        The same for ops that become the same for a micro-batch: their signature, and the
+        number of micro-batches if that matters to them.
+        """
+        signature = self.signature(op)
+        depends = self._depends.get(signature)
+        if depends is None:
+            values = (*op.operands, *op.results)
+            depends = isinstance(op, CallOp) or any(falls_apart(v) for v in values)
+            self._depends[signature] = depends
+        return signature, self.micro_batches if depends else 0
+
+    def number_of(self, value: SSAValue) -> int:
+        """A number by which a value of the program is known: it takes long to hash values."""
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def is_common(self, value: SSAValue) -> bool:
+        """Whether a value is there before all micro-batches and the same for them."""
+        found = self._common.get(value)
+        if found is None:
+            owner = value.owner
+            kind = self.kinds[owner] if isinstance(owner, Operation) else Kind.BEFORE
+            found = kind is Kind.BEFORE and over_time(value).kind == "whole"
+            self._common[value] = found
+        return found
 
     @property
     def micro_batches(self) -> int:

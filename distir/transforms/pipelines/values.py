@@ -42,16 +42,11 @@ class MicroBatchValues(Generic[V]):
         self.asynchronous = asynchronous
         self.sums: dict[int, V] = {}
         """What the micro-batches so far add up to, where it is added up."""
-        # Values before are known by numbers, as it takes long to hash them.
-        self._numbers: dict[SSAValue, int] = {}
+        self.number_of = structure.number_of
         self._here: dict[tuple[int | None, str], dict[int, V]] = {}
         self._homes: dict[int, str] = {}
         self._one: dict[int, bool] = {}
         self._batch_numbers: dict[tuple[int, str], V] = {}
-
-    def number_of(self, value: SSAValue) -> int:
-        """The number by which a value before is known."""
-        return self._numbers.setdefault(value, len(self._numbers))
 
     def here(self, batch: int | None, mesh: str) -> dict[int, V]:
         """What is on a mesh of a micro-batch, or of all together, by numbers."""
@@ -136,7 +131,7 @@ class MicroBatchValues(Generic[V]):
                 return [called(op, name, given, types)]
             return [made_with(op, given, types)]
 
-        like = (Kind.AFTER, self.structure.signature(op), mesh)
+        like = (Kind.AFTER, *self.structure.like(op), mesh)
         results = self.entry.op(like, make, operands)
         for old, new in zip(op.results, results, strict=True):
             self.store(old, None, mesh, new)

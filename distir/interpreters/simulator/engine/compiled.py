@@ -6,6 +6,7 @@ to memory, worked out once however often the function is called.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -241,6 +242,15 @@ class Compiler:
         self._places: dict[int, tuple[Positions, Bytes]] = {}
         self._known_transfers: dict[object, tuple[Transfer, ...] | None] = {}
         self._computations = Computations(device_map)
+
+    def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
+        """
+        A compiler of other functions, which knows what this one does of ops and types; they
+        have to stay.
+        """
+        found = copy(self)
+        found.functions, found._compiled, found._open = functions, {}, []
+        return found
 
     def compile(self, function: FuncOp) -> CompiledFunction:
         """Compiles a function and those that it calls, each once. Raises DistIRError."""
