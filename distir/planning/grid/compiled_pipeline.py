@@ -87,7 +87,6 @@ class Compilation:
             self.compiler = Compiler(fold.made, device_map)
             self._lowering = ReshardLowering({m.name: m for m in fold.stages})
         else:
-            self._kept.append(before)
             self.prototypes = before.prototypes
             self.compiler = before.compiler.of(fold.made)
             self._lowering = before._lowering
@@ -426,7 +425,8 @@ class PipelineSimulator:
         fold = division.fold(division.meshes(ranks))
         meshes = {mesh.name: mesh for mesh in fold.stages}
         self._device_map = UniformDeviceMap(meshes, list(meshes), hardware)
-        self._compilation: Compilation | None = None
+        self._compilations: dict[int, Compilation] = {}
+        """By the number of micro-batches."""
 
     def step(self, division: DividedProgram, pipeline: PipelinePass) -> Step:
         """
@@ -439,12 +439,16 @@ class PipelineSimulator:
             pipeline, structure.micro_batches, bool(structure.backward)
         )
         pipeline.check(schedule, structure)
-        fold = division.fold(division.meshes(schedule.ranks))
-        self._compilation = Compilation(fold, device_map, self._compilation)
-        entry = CompiledEntry(division, self._compilation)
-        results = division.emit(
-            schedule, steps, fold, entry, asynchronous=not pipeline.blocking_sends
-        )
+        count = structure.micro_batches
+        if count not in self._compilations:
+            fold = division.fold(division.meshes(schedule.ranks))
+            before = next(iter(self._compilations.values()), None)
+            self._compilations[count] = Compilation(fold, device_map, before)
+        compilation = self._compilations[count]
+        fold = compilation.fold
+        entry = CompiledEntry(division, compilation)
+        sends = not pipeline.blocking_sends
+        results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
         machine = entry.run(results)
         seconds, batch = machine.end, batch_size(structure.function)
         kinds = device_map.hardware.kinds
