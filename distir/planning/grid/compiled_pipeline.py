@@ -371,8 +371,8 @@ class CompiledEntry(CompiledBody):
         compiled = self.steps.finish(results, updated)
         compiler = self.compilation.compiler
         arguments = [
-            compiler.allocation(self.value(slot), slot, function)
-            for slot in range(compiled.arguments)
+            compiler.allocation(type_, slot, function)
+            for slot, type_ in enumerate(self.types[: compiled.arguments])
         ]
         placed = self._placed(compiled)
         positions = len(device_map.index)

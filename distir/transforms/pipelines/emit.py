@@ -118,9 +118,9 @@ class Emitter(Generic[V]):
         """The meshes on which stages need a value that another one passes on."""
         found: dict[SSAValue, dict[str, None]] = {}
         for group in self.groups.values():
-            for op in group.ops:
-                for value in op.operands:
-                    found.setdefault(value, {})[self._mesh(group.stage)] = None
+            mesh = self._mesh(group.stage)
+            for value in group.used:
+                found.setdefault(value, {})[mesh] = None
         return found
 
     def _add_arguments(self) -> None:
@@ -139,6 +139,8 @@ class Emitter(Generic[V]):
         stage is busy: it runs ahead of the others, which would wait for a later send.
         """
         for value, meshes in self._consumers.items():
+            if self.values.home(value) in meshes and len(meshes) == 1:
+                continue  # it is where it is needed
             pending = [value] if self.structure.is_common(value) else []
             while pending:
                 current = pending.pop()
@@ -178,12 +180,12 @@ class Emitter(Generic[V]):
         self, group: StageOps, number: int, mesh: str, adds: bool
     ) -> tuple[_Site[V], list[V]]:
         """How a group's function is called, and its own inputs for a micro-batch."""
-        values = self.values
+        values, is_common = self.values, self.structure.is_common
         added = tuple(group.accumulated) if adds else ()
         function = self.entry.stage_function(group, mesh, added)
-        found = [values.find(v, number, mesh) for v in function.inputs]
-        is_common = [self.structure.is_common(v) for v in function.inputs]
-        inputs = list(zip(function.inputs, found, is_common, strict=True))
+        inputs = [
+            (v, values.find(v, number, mesh), is_common(v)) for v in function.inputs
+        ]
         own = [v for v, _, same in inputs if not same]
         returned = [*group.kept, *group.accumulated]
         for value in group.kept:

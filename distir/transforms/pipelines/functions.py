@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic
 
 from xdsl.dialects.builtin import SymbolRefAttr
@@ -41,7 +42,12 @@ class StageOps:
     accumulated: list[SSAValue] = field(default_factory=list[SSAValue])
     collected: list[SSAValue] = field(default_factory=list[SSAValue])
 
-    @property
+    @cached_property
+    def used(self) -> list[SSAValue]:
+        """The operands of the ops, each once."""
+        return list(dict.fromkeys([v for op in self.ops for v in op.operands]))
+
+    @cached_property
     def kept(self) -> list[SSAValue]:
         """The values that the function of the group returns for each micro-batch."""
         return list(dict.fromkeys((*self.passed, *self.collected)))

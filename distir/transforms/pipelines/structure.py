@@ -86,26 +86,31 @@ class Structure:
         self.forward = [op for op in each if op in needed]
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
-        self._depends: dict[int, bool] = {}
+        self._likes: dict[Operation, tuple[int, bool]] = {}
         self._numbers: dict[SSAValue, int] = {}
         self._common: dict[SSAValue, bool] = {}
+        self.shared: dict[int, bool] = {}
+        """Whether the micro-batches share a value, as far as that is known, by numbers."""
 
     def signature(self, op: Operation) -> int:
         """The same number for ops of the program that are alike."""
-        return self._signatures.of(op, None)
+        return self._like(op)[0]
 
     def like(self, op: Operation) -> tuple[int, int]:
         """
         The same for ops that become the same for a micro-batch: their signature, and the
         number of micro-batches if that matters to them.
         """
-        signature = self.signature(op)
-        depends = self._depends.get(signature)
-        if depends is None:
+        signature, depends = self._like(op)
+        return signature, self.micro_batches if depends else 0
+
+    def _like(self, op: Operation) -> tuple[int, bool]:
+        found = self._likes.get(op)
+        if found is None:
             values = (*op.operands, *op.results)
             depends = isinstance(op, CallOp) or any(falls_apart(v) for v in values)
-            self._depends[signature] = depends
-        return signature, self.micro_batches if depends else 0
+            found = self._likes[op] = (self._signatures.of(op, None), depends)
+        return found
 
     def number_of(self, value: SSAValue) -> int:
         """A number by which a value of the program is known: it takes long to hash values."""

@@ -45,7 +45,7 @@ class MicroBatchValues(Generic[V]):
         self.number_of = structure.number_of
         self._here: dict[tuple[int | None, str], dict[int, V]] = {}
         self._homes: dict[int, str] = {}
-        self._one: dict[int, bool] = {}
+        self._one = structure.shared
         self._batch_numbers: dict[tuple[int, str], V] = {}
 
     def here(self, batch: int | None, mesh: str) -> dict[int, V]:
@@ -58,9 +58,10 @@ class MicroBatchValues(Generic[V]):
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
         """Remembers what a value is now."""
+        number = self.number_of(value)
         self.entry.name(new, value.name_hint)
-        self.here(batch, mesh)[self.number_of(value)] = new
-        self.settle(value, mesh)
+        self.here(batch, mesh)[number] = new
+        self._homes.setdefault(number, mesh)
 
     def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
         """A value on a mesh, brought there if it is not there yet."""
@@ -68,9 +69,11 @@ class MicroBatchValues(Generic[V]):
         if batch is not None and self._is_one(value, number):
             batch = None
         here = self.here(batch, mesh)
-        if number not in here:
+        found = here.get(number)
+        if found is None:
             self.store(value, batch, mesh, self._bring(value, batch, mesh))
-        return here[number]
+            found = here[number]
+        return found
 
     def home(self, value: SSAValue) -> str | None:
         """The mesh that a value is first on; None for one that can be had on any."""
@@ -100,12 +103,13 @@ class MicroBatchValues(Generic[V]):
 
     def _is_one(self, value: SSAValue, number: int) -> bool:
         """Whether the micro-batches share a value, rather than have one each."""
-        if number not in self._one:
+        found = self._one.get(number)
+        if found is None:
             owner = value.owner
             kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
             whole = over_time(value).kind == "whole"
-            self._one[number] = whole and kind is not Kind.EACH
-        return self._one[number]
+            found = self._one[number] = whole and kind is not Kind.EACH
+        return found
 
     def send(self, value: V, mesh: str) -> V:
         """A value of the program on another mesh."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects import collective
 from distir.dialects.dist import (
@@ -309,13 +309,13 @@ class Compiler:
             return None
         return self.device_map.index[names[0]]
 
-    def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
-        """Where a value lives and how much memory it takes."""
-        key = id(value.type)
+    def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
+        """Where a value of a type lives and how much memory it takes."""
+        key = id(type_)
         if key not in self._places:
-            device_map, layout = self.device_map, layout_of(value)
+            device_map, layout = self.device_map, layout_of(type_)
             mesh = layout.mesh if layout else None
-            size = device_map.allocated(device_map.bytes_of(value, op), mesh)
+            size = device_map.allocated(device_map.bytes_of_type(type_, op), mesh)
             self._places[key] = device_map.positions(mesh), size
         return Allocation(slot, *self._places[key])
 
@@ -334,7 +334,7 @@ class Compiler:
             )
         results = tuple(
             [
-                self.allocation(r, slot, op)
+                self.allocation(r.type, slot, op)
                 for r, slot in zip(op.results, defined, strict=True)
             ]
         )

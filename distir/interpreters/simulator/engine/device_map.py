@@ -82,9 +82,13 @@ class DeviceMap:
         Bytes of a value on each device that it lives on; 0 for values that are not
         tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
         """
-        key = id(value.type)
+        return self.bytes_of_type(value.type, op)
+
+    def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
+        """The same of a value of this type, that of an operand or result of an op."""
+        key = id(type_)
         if key not in self._bytes:
-            self._bytes[key] = self._bytes_of_type(value.type, op)
+            self._bytes[key] = self._bytes_of_type(type_, op)
         return self._bytes[key]
 
     def _bytes_of_type(self, type_: Attribute, op: Operation) -> int:
