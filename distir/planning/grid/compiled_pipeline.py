@@ -435,7 +435,7 @@ class PipelineSimulator:
         of micro-batches. Raises DistIRError and NotUniform.
         """
         structure, device_map = division.structure, self._device_map
-        schedule, steps = _planned(
+        schedule, steps = planned(
             pipeline, structure.micro_batches, bool(structure.backward)
         )
         pipeline.check(schedule, structure)
@@ -461,7 +461,7 @@ class PipelineSimulator:
 
 
 @lru_cache(maxsize=128)
-def _planned(
+def planned(
     pipeline: PipelinePass, micro_batches: int, trains: bool
 ) -> tuple[Schedule, list[list[Action]]]:
     """A schedule and its steps, the same for many programs. Raises DistIRError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
@@ -26,11 +26,12 @@ from distir.passes.verify_distribution import (
     VerifyDistributionPass,
 )
 from distir.planning.configuration import Configuration
-from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
+from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
-from distir.planning.programs import Programs
+from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests, check_whole
+
 from distir.sharding.mesh import TIME_AXIS
 from distir.transforms.pipelines.division import DividedProgram
 
@@ -220,22 +221,28 @@ class Evaluator:
     def _pipelined_step(self, configuration: Configuration) -> Step | None:
         """What a pipeline takes, if its program need not be there for that."""
         c = configuration
-        if (
-            not c.is_pipelined
-            or c.axes
-            or c.stages
-            or c.overlap
-            or self._profiles
-            or self._requests.whole
-        ):
+        if not self._is_simulated_at_once(c):
             return None
         distribute = distribute_pass(c, self._requests.shard)
         return self._choose(c, distribute).step(distribute.pipeline(), c.k)
 
-    def prepare(self, configuration: Configuration) -> None:
-        """Makes the program that the configuration distributes, if that can be made."""
-        with suppress(DistIRError, VerifyException):
-            self._program(configuration.batch)
+    def _is_simulated_at_once(self, configuration: Configuration) -> bool:
+        """Whether a configuration is a pipeline whose program nobody needs."""
+        c = configuration
+        others = c.axes or c.stages or c.overlap or self._profiles
+        return c.is_pipelined and not others and not self._requests.whole
+
+    def prepare(self, configurations: Iterable[Configuration]) -> None:
+        """
+        Makes the programs and the schedules of configurations, as far as that is possible,
+        for processes that are forked to evaluate them.
+        """
+        for c in configurations:
+            with suppress(DistIRError, VerifyException):
+                program = self._program(c.batch)
+                if self._is_simulated_at_once(c):
+                    kind = trains(program)
+                    planned(distribute_pass(c).pipeline(), c.k, kind)
 
     def distributed(
         self, configuration: Configuration, layouts: ChosenLayouts | None = None

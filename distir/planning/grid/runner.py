@@ -22,8 +22,11 @@ from distir.solver.clock import Clock
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
-_LONGEST = 16
+_LONGEST = 24
 """Configurations that a process works on."""
+
+_ROUNDS = 6
+"""How often each of the processes at a time is to get something to do, at least."""
 
 _GARBAGE = 2_000_000
 """Objects that a process makes before it looks for those that are dead, some 200 MB."""
@@ -41,14 +44,14 @@ def run(
     Evaluates configurations in `jobs` processes at a time (0: one for each core) and gives
     the outcomes as they are known, some at a time or none, in no particular order. When the
     clock stops, no outcomes are given once, so that the iterator can be closed then.
-    Configurations that share work are evaluated together, each such group in a process of
-    its own (where processes cannot be forked, `source` is pickled); `known` are outcomes
+    Configurations that share work are evaluated together, in a process of their own or with
+    others of their batch (where processes cannot be forked, `source` is pickled); `known` are outcomes
     before whose layouts some of them can use (`Evaluator`). Closing the iterator, or
     an interrupt, ends the processes. Raises DistIRError if a process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
-    groups = _groups(configurations, longest)
+    groups = _groups(configurations, longest, jobs)
     if not groups:
         return
     clock = clock or Clock()
@@ -68,7 +71,7 @@ def run(
             while len(running) == jobs:
                 yield _next_outcomes(running, clock)
             if forks:
-                evaluator.prepare(group[0])
+                evaluator.prepare(group)
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
                 target=_work, args=(evaluator, group, known, sender)
@@ -119,12 +122,26 @@ def available_cores() -> int:
 
 
 def _groups(
-    configurations: Sequence[Configuration], longest: int
+    configurations: Sequence[Configuration], longest: int, jobs: int
 ) -> list[list[Configuration]]:
-    """Neighbours that share work, not too many of them."""
+    """
+    Neighbours that share work, not too many of them; and where there is enough to do for all
+    processes, several such groups of one size of the batch, as a process takes its time to
+    begin and to end.
+    """
+    together = min(longest, len(configurations) // (_ROUNDS * jobs))
     groups: list[list[Configuration]] = []
     for _, found in groupby(configurations, key=lambda c: c.shared):
         group = list(found)
+        before = groups[-1] if groups else []
+        if (
+            before
+            and len(before) + len(group) <= together
+            and before[0].batch == group[0].batch
+            and not any(c.axes for c in (*before, *group))
+        ):
+            before += group
+            continue
         for first in range(0, len(group), longest):
             groups.append(group[first : first + longest])
     return groups
