@@ -39,9 +39,10 @@ from distir.frontends.builders import build_gpt, build_moe
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
-from distir.planning.grid import Configuration, Outcome
+from distir.planning.grid import GridPlan, Plan, Result, Simulated
 from distir.planning.grid.evaluate import Evaluator
 from distir.planning.programs import replace_cluster
+from distir.planning.result import from_json
 
 ROUNDS = 1
 """Of the search for DistIR's rows: the grid and searched layouts."""
@@ -140,7 +141,7 @@ def _compare(
     cluster: ClusterOp,
     batch: int,
     other: tuple[str, float],
-    known: Iterable[Outcome] = (),
+    known: Iterable[Result] = (),
     rounds: int | None = None,
     plans: Path | None = None,
 ) -> Compared:
@@ -153,10 +154,10 @@ def _compare(
     written = _read(plans)
 
     def heard(search: AutoSearch) -> None:
-        best = search.best.configuration if search.best else "nothing fits"
+        best = search.best.plan if search.best else "nothing fits"
         print(f"  round {search.rounds}: {best}", flush=True)
-        new = [o for c, o in search.outcomes.items() if c not in written]
-        written.update({o.configuration: o for o in new})
+        new = [o for c, o in search.results.items() if c not in written]
+        written.update({o.plan: o for o in new})
         if plans is not None:
             with plans.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(o.to_json()) + "\n" for o in new)
@@ -164,7 +165,7 @@ def _compare(
             raise KeyboardInterrupt
 
     search = auto_search([module], cluster, heard=heard)
-    search.outcomes.update({o.configuration: o for o in (*known, *written.values())})
+    search.results.update({o.plan: o for o in (*known, *written.values())})
     search.run()
     best = search.best
     if best is None:
@@ -175,20 +176,20 @@ def _compare(
         name,
         batch,
         *other,
-        str(best.configuration).removeprefix(f"batch={batch} "),
+        str(best.plan).removeprefix(f"batch={batch} "),
         best.step_time_s,
         best.peak_memory_bytes / 1e9,
-        len(search.outcomes),
+        len(search.results),
         cpu_seconds() - start,
     )
 
 
-def _read(plans: Path | None) -> dict[Configuration, Outcome]:
+def _read(plans: Path | None) -> dict[Plan, Result]:
     if plans is None or not plans.exists():
         return {}
     lines = plans.read_text("utf-8").splitlines()
-    found = [Outcome.from_json(json.loads(line)) for line in lines]
-    return {o.configuration: o for o in found}
+    found = [from_json(json.loads(line)) for line in lines]
+    return {o.plan: o for o in found}
 
 
 def distir_rows(
@@ -200,12 +201,14 @@ def distir_rows(
     tables = published["table2"], published["table3"]
     found: list[Compared] = []
     for row in rows(model, grid, *tables):
-        chosen = row.best.configuration
+        chosen = row.best.plan
+        assert isinstance(chosen, GridPlan)
 
-        def compute(chosen: Configuration = chosen) -> Compared:
+        def compute(chosen: GridPlan = chosen) -> Compared:
             source = paper.Source(model)
-            known = [o for o in grid if o.configuration.batch == chosen.batch]
+            known = [o for o in grid if o.plan.batch == chosen.batch]
             best = Evaluator(source).evaluate(chosen)
+            assert isinstance(best, Simulated)
             text = f"D/T/P/K = {chosen.d}/{chosen.t}/{chosen.p}/{chosen.k}"
             other = (text, best.step_time_s)
             cluster = load_cluster("dgx2", paper.WORLD_SIZE)

@@ -51,7 +51,7 @@ def timings() -> list[Timing]:
             continue
         evaluator = Evaluator(Source(model))
         space = Space(model.batches, trains=False, devices=WORLD_SIZE)
-        drawn = random.Random(7).sample(space.configurations(), 4 * SAMPLES)
+        drawn = random.Random(7).sample(space.plans(), 4 * SAMPLES)
         left = SAMPLES
         for configuration in drawn:
             try:

@@ -17,11 +17,13 @@ from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
-from distir.planning.configuration import Configuration
 from distir.planning.grid.bounds import Bounds
+from distir.planning.overlap import overlap_communication
+from distir.planning.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS
+from distir.transforms.partitioning import partition
+from distir.transforms.pipelines.pipeline import make_pipeline
+from distir.transforms.resharding import lower_reshards
 
 EXPERTS = "transformer.h.*.moe.experts.*.weight"
 POLICIES = ("none", "selective", "full")
@@ -194,7 +196,7 @@ class HandPlans:
 
     def _simulated(self, plan: HandPlan) -> Judged:
         p = plan
-        kept = Configuration(self.batch, p.d, p.t, p.p, p.zero)
+        kept = GridPlan(self.batch, d=p.d, t=p.t, p=p.p, zero=p.zero)
         if not self.experts and not self.bounds.may_fit(kept):
             return Judged(plan)
         try:
@@ -220,10 +222,12 @@ class HandPlans:
             self._annotated = shared, module
         module = self._annotated[1].clone()
         _set_micro_batches(module, plan.k)
-        PartitionPass(lower=False).apply(Context(), module)
-        distribute.complete(Context(), module)
+        partition(module)
+        if distribute.is_pipelined:
+            make_pipeline(module, distribute, distribute.stages)
+        lower_reshards(module)
         if plan.overlap:
-            OverlapCommunicationPass().apply(Context(), module)
+            overlap_communication(module)
         return module
 
 

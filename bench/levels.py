@@ -21,12 +21,12 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import add_mesh
 from distir.planning.layouts.builder import (
     work_size,
 )
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import LayoutGraph
+from distir.planning.meshes import add_mesh
 from distir.program import reachable_functions
 from distir.solver import Problem, Solution, solve
 from distir.solver.flow import Segments

@@ -32,9 +32,10 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.grid import Outcome, Space, run
+from distir.planning.grid import Result, Space, run
 from distir.planning.grid.runner import available_cores
 from distir.planning.programs import replace_cluster
+from distir.planning.result import from_json
 
 WORLD_SIZE = 16
 VOCABULARY = 50257
@@ -81,7 +82,7 @@ class Search:
     """The outcomes of a model's grid, and what finding them took."""
 
     model: Model
-    outcomes: list[Outcome]
+    outcomes: list[Result]
     wall_s: float
     cpu_s: float
 
@@ -93,13 +94,13 @@ def search(model: Model, folder: Path, jobs: int = 0) -> Search:
     data = [json.loads(line) for line in lines]
     found = Search(
         model,
-        [Outcome.from_json(d) for d in data if "batch" in d],
+        [from_json(d) for d in data if "batch" in d],
         sum(d["wall_s"] for d in data if "wall_s" in d),
         sum(d["cpu_s"] for d in data if "cpu_s" in d),
     )
-    known = {o.configuration for o in found.outcomes}
+    known = {o.plan for o in found.outcomes}
     space = Space(model.batches, trains=model.trains, devices=WORLD_SIZE)
-    left = [c for c in space.configurations() if c not in known]
+    left = [c for c in space.plans() if c not in known]
     if not left:
         return found
     wall, cpu = time.perf_counter(), cpu_seconds()

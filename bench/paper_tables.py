@@ -8,7 +8,8 @@ from typing import Any
 
 from report import DOCUMENT, table
 
-from distir.planning.grid import Configuration, Outcome, ranked
+from distir.planning.grid import GridPlan, Plan, Result, Simulated, ranked
+from distir.planning.result import simulated
 from distir.tools.pareto_plot import write_pareto_plot
 
 CLOSE = 0.95
@@ -43,22 +44,22 @@ class Row:
     """A row of the paper's tables: its choice, and ours from the same configurations."""
 
     model: Model
-    paper: Configuration
+    paper: GridPlan
     published: Mapping[str, Any]
-    paper_outcome: Outcome | None
-    best: Outcome
-    pure: Mapping[str, Outcome | None]
+    paper_outcome: Simulated | None
+    best: Simulated
+    pure: Mapping[str, Simulated | None]
     """The best of pure data, tensor and pipeline parallelism (K = 128), where one fits."""
 
     @property
     def same(self) -> bool:
         """Whether d, t, p and k (and the batch, where it is free) are the same."""
-        return self.paper == self.best.configuration
+        return self.paper == self.best.plan
 
     @property
     def same_degrees(self) -> bool:
         """Whether d, t and p are the same."""
-        return _degrees(self.paper) == _degrees(self.best.configuration)
+        return _degrees(self.paper) == _degrees(self.best.plan)
 
     @property
     def share(self) -> float:
@@ -74,7 +75,7 @@ class Row:
         found = self.paper_outcome
         if self.same:
             return "the same"
-        if found is None or not found.is_legal:
+        if found is None:
             return "the paper's cannot be distributed so"
         if not found.fits:
             return f"the paper's needs {found.peak_memory_bytes / 1e9:.3g} GB of 32"
@@ -83,7 +84,7 @@ class Row:
 
 def rows(
     model: Model,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[Result],
     table2: Sequence[Mapping[str, Any]],
     table3: Sequence[Mapping[str, Any]],
 ) -> list[Row]:
@@ -94,17 +95,19 @@ def rows(
             continue
         config = published["best_config"]
         batch = published.get("global_batch_size") or config["batch_size"]
-        paper = Configuration(
-            batch, config["D"], config["T"], config["P"], k=config["K_microbatches"]
+        paper = GridPlan(
+            batch,
+            d=config["D"],
+            t=config["T"],
+            p=config["P"],
+            k=config["K_microbatches"],
         )
         # The batch is given in Table 2 and free in Table 3.
-        among = [
-            o for o in outcomes if not model.trains or o.configuration.batch == batch
-        ]
+        among = [o for o in outcomes if not model.trains or o.plan.batch == batch]
         best = ranked(among)
         if not best:
             raise ValueError(f"nothing fits: {model.name}, batch {batch}")
-        same = [o for o in among if o.configuration == paper]
+        same = [o for o in simulated(among) if o.plan == paper]
         found.append(
             Row(
                 model,
@@ -118,20 +121,22 @@ def rows(
     return found
 
 
-def _pure(best: Sequence[Outcome], axis: str) -> Outcome | None:
+def _pure(best: Sequence[Simulated], axis: str) -> Simulated | None:
     for outcome in best:
-        c = outcome.configuration
+        c = outcome.plan
         others = [n for a, n in zip("dtp", _degrees(c), strict=True) if a != axis]
         if others == [1, 1] and (axis != "p" or c.k == 128):
             return outcome
     return None
 
 
-def _degrees(c: Configuration) -> tuple[int, int, int]:
+def _degrees(c: Plan) -> tuple[int, int, int]:
+    assert isinstance(c, GridPlan)
     return c.d, c.t, c.p
 
 
-def _name(c: Configuration) -> str:
+def _name(c: Plan) -> str:
+    assert isinstance(c, GridPlan)
     return f"{c.d}/{c.t}/{c.p}/{c.k}"
 
 
@@ -157,7 +162,7 @@ def summary(found: Sequence[Row]) -> str:
 def _table(found: Sequence[Row]) -> str:
     lines: list[list[str]] = []
     for row in found:
-        best = row.best.configuration
+        best = row.best.plan
         factors = [
             f"{_factor(row.best, pure)} / {_published(row.published[f'speedup_vs_{a}'])}"
             for a, pure in zip("DTP", row.pure.values(), strict=True)
@@ -181,7 +186,7 @@ def _table(found: Sequence[Row]) -> str:
     return table(head, lines)
 
 
-def _factor(best: Outcome, pure: Outcome | None) -> str:
+def _factor(best: Simulated, pure: Simulated | None) -> str:
     if pure is None:
         return "-"
     return f"{best.throughput_samples_per_s / pure.throughput_samples_per_s:.1f}"
@@ -191,7 +196,7 @@ def _published(factor: float | None) -> str:
     return "-" if factor is None else f"{factor:.1f}"
 
 
-def write_figures(searches: Mapping[Model, Sequence[Outcome]]) -> str:
+def write_figures(searches: Mapping[Model, Sequence[Result]]) -> str:
     """Draws Figures 5 and 6 beside the document; gives the Markdown that shows them."""
     folder = DOCUMENT.parent / "figures"
     folder.mkdir(exist_ok=True)
@@ -200,9 +205,7 @@ def write_figures(searches: Mapping[Model, Sequence[Outcome]]) -> str:
         path = folder / f"{model.file_name}.svg"
         # The paper draws each MLP with one batch; here it is the middle one of Table 2.
         batch = model.batches[len(model.batches) // 2]
-        drawn = [
-            o for o in outcomes if not model.trains or o.configuration.batch == batch
-        ]
+        drawn = [o for o in outcomes if not model.trains or o.plan.batch == batch]
         write_pareto_plot(path, drawn)
         what = f"batch {batch}" if model.trains else "all batches"
         shown.append(f"- [{model.name}, {what}](figures/{path.name})")

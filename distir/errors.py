@@ -1,6 +1,7 @@
 """The errors that DistIR shows to its users, without a traceback."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from xdsl.utils.exceptions import DiagnosticException
 
@@ -14,6 +15,25 @@ class DistIRError(DiagnosticException):
 
 class ShardingError(DistIRError):
     """An op cannot work on operands with these layouts."""
+
+
+_Name = TypeVar("_Name", bound=str)
+
+
+def one_of(
+    kind: str, name: str, names: Collection[_Name], what: str | None = None
+) -> _Name:
+    """
+    The one of the names that a user gave for something of that kind. Raises DistIRError for
+    another, in the name of a pass `what`.
+    """
+    for known in names:
+        if known == name:
+            return known
+    raise DistIRError(
+        f"{f'{what}: ' if what else ''}there is no {kind} {name!r}; choose one of "
+        f"{', '.join(names)}"
+    )
 
 
 def listed(names: Sequence[str], limit: int = 4) -> str:

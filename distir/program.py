@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from math import inf
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
     BytesAttr,
     DictionaryAttr,
-    FunctionType,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.dist import NAME, OF, ROLE, SCOPE, UPDATES
@@ -64,16 +64,35 @@ def reachable_functions(module: ModuleOp) -> list[FuncOp]:
     DistIRError where they are not straight-line code: a function without exactly one
     block, calls in a circle or too deep.
     """
+    return callees_first(module, [entry_function(module)], MAX_CALL_DEPTH)
+
+
+def callees_first(
+    module: ModuleOp, roots: Iterable[FuncOp], depth: float = inf
+) -> list[FuncOp]:
+    """
+    The functions that some functions reach, themselves included, each behind those that
+    it calls. Raises DistIRError as `reachable_functions` does.
+    """
     known = functions(module)
     done: dict[str, FuncOp] = {}
+    for root in roots:
+        if root.sym_name.data not in done:
+            _add_callees_first(root, known, done, depth)
+    return list(done.values())
+
+
+def _add_callees_first(
+    root: FuncOp, known: Mapping[str, FuncOp], done: dict[str, FuncOp], depth: float
+) -> None:
     path: list[tuple[FuncOp, Iterator[CallOp]]] = []
-    pending: FuncOp | None = entry_function(module)
+    pending: FuncOp | None = root
     while pending is not None or path:
         if pending is not None:
             path.append((pending, _calls(pending)))
-            if len(path) > MAX_CALL_DEPTH:
+            if len(path) > depth:
                 raise DistIRError(
-                    f"calls nest more than {MAX_CALL_DEPTH} deep at "
+                    f"calls nest more than {depth} deep at "
                     f"@{pending.sym_name.data}; run inline-calls first"
                 )
         function, calls = path[-1]
@@ -93,7 +112,6 @@ def reachable_functions(module: ModuleOp) -> list[FuncOp]:
             )
         if name not in done:
             pending = known[name]
-    return list(done.values())
 
 
 def _calls(function: FuncOp) -> Iterator[CallOp]:
@@ -103,6 +121,18 @@ def _calls(function: FuncOp) -> Iterator[CallOp]:
             f"a program of DistIR is straight-line code, so define it with one"
         )
     return (op for op in function.body.block.ops if isinstance(op, CallOp))
+
+
+def replace_program(module: ModuleOp, other: ModuleOp) -> None:
+    """Puts everything that is in another module in the place of what is in this one."""
+    for op in list(module.body.block.ops):
+        op.detach()
+        op.drop_all_references()
+    for op in list(other.body.block.ops):
+        op.detach()
+        module.body.block.add_op(op)
+    module.attributes.clear()
+    module.attributes.update(other.attributes)
 
 
 def erase_unreachable(module: ModuleOp) -> None:
@@ -150,14 +180,9 @@ def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
             continue
         dropped[name] = used
         outputs = [returned.operands[i] for i in used]
-        Rewriter.replace_op(returned, ReturnOp(*outputs))
-        function.properties["function_type"] = FunctionType.from_lists(
-            function.function_type.inputs.data, [v.type for v in outputs]
-        )
-        function.properties.pop("res_attrs", None)
+        set_results(function, outputs)
         for site in sites:
-            call = CallOp(name, list(site.operands), [v.type for v in outputs])
-            call.attributes.update(site.attributes)
+            call = called(site, name, site.operands, [v.type for v in outputs])
             kept: list[SSAValue | None] = [None] * len(site.results)
             for new, old in zip(call.results, used, strict=True):
                 new.name_hint = site.results[old].name_hint
@@ -193,6 +218,25 @@ def called(
     )
 
 
+def replace_call(
+    call: CallOp,
+    name: str,
+    operands: Sequence[SSAValue],
+    result_types: Sequence[Attribute],
+) -> CallOp:
+    """
+    Calls another function in the place of a call. The first of its results are used
+    wherever those of the call were. Returns the new call.
+    """
+    new = called(call, name, operands, result_types)
+    Rewriter.insert_op(new, InsertPoint.before(call))
+    for before, after in zip(call.results, new.results, strict=False):
+        after.name_hint = before.name_hint
+        before.replace_all_uses_with(after)
+    Rewriter.erase_op(call)
+    return new
+
+
 def unique_name(module: ModuleOp, name: str) -> str:
     """The name, with a number behind it if a function is called so already."""
     return free_name(functions(module), name)
@@ -215,6 +259,20 @@ def return_op(function: FuncOp) -> ReturnOp:
     return last
 
 
+def set_results(
+    function: FuncOp,
+    values: Sequence[SSAValue],
+    attributes: Sequence[dict[str, Attribute]] = (),
+) -> None:
+    """
+    Makes a function return these values, described by these attribute dictionaries (none:
+    they have no attributes), and brings its type up to date, that of its arguments too.
+    """
+    Rewriter.replace_op(return_op(function), ReturnOp(*values), [])
+    function.update_function_type()
+    set_result_attributes(function, attributes)
+
+
 def argument_attributes(function: FuncOp) -> list[dict[str, Attribute]]:
     """The attribute dictionaries of the arguments (copies)."""
     count = len(function.function_type.inputs)
@@ -235,10 +293,22 @@ def set_argument_attributes(
     function: FuncOp, attributes: Sequence[dict[str, Attribute]]
 ) -> None:
     """Replaces the attribute dictionaries of the arguments."""
-    if any(attributes):
-        function.arg_attrs = ArrayAttr([DictionaryAttr(d) for d in attributes])
-    else:
-        function.arg_attrs = None
+    function.arg_attrs = _dictionaries(attributes)
+
+
+def set_result_attributes(
+    function: FuncOp, attributes: Sequence[dict[str, Attribute]]
+) -> None:
+    """Replaces the attribute dictionaries of the results."""
+    function.res_attrs = _dictionaries(attributes)
+
+
+def _dictionaries(
+    attributes: Sequence[dict[str, Attribute]],
+) -> ArrayAttr[DictionaryAttr] | None:
+    if not any(attributes):
+        return None
+    return ArrayAttr([DictionaryAttr(own) for own in attributes])
 
 
 def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None:
@@ -341,13 +411,21 @@ def _named_arguments(
     }
     if not wanted:
         return {}
-    places = {n: i for i, n in enumerate(_argument_texts(function, NAME)) if n}
+    names = _argument_texts(function, NAME)
+    places = {n: i for i, n in enumerate(names) if n}
     for i, name in wanted.items():
         if name not in places:
             raise DistIRError(
                 f"@{function.sym_name.data}: {what.format(i)} an argument {name!r}, which "
                 f'is not there; give that argument dist.name = "{name}"'
             )
+    if len(places) < len(names):  # some have no name, or one that another has
+        for i, name in wanted.items():
+            if names.count(name) > 1:
+                raise DistIRError(
+                    f"@{function.sym_name.data}: {what.format(i)} an argument {name!r}, "
+                    f"but several have this dist.name; give each its own"
+                )
     return {i: places[name] for i, name in wanted.items()}
 
 

@@ -10,7 +10,7 @@ from support.programs import parse
 
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
-from distir.passes.verify_distribution import verify_distribution
+from distir.sharding.verification import verify_distribution
 
 T = "tensor<4xf32, #dist.layout<@mesh>>"
 

@@ -58,6 +58,7 @@ def test_hints_are_names_that_can_be_read_back(name: str, hint: str | None):
             "",
             "result 1 updates an argument 'w', which is not there",
         ),
+        ('dist.name = "m"', 'dist.name = "w"', "updates .* 'w', but several have this"),
     ],
 )
 def test_links_to_nothing(before: str, after: str, message: str) -> None:

@@ -12,17 +12,20 @@ from distir.dialects import collective, dist
 from distir.dialects.onnx import RANDOM, OnnxOp
 
 
+def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:
+    """The value of an `onnx.Constant`; None for what any other op computes."""
+    owner = value.owner
+    if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
+        return owner.attribute("value")
+    return None
+
+
 def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
     """The value that an `onnx.Constant` gives, seen through changes of layout."""
-    while isinstance(value, OpResult):
-        owner = value.owner
-        if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
-            array = owner.attribute("value")
-            return None if array is None else np.asarray(array)
-        if not keeps_value(owner):
-            return None
-        value = owner.operands[0]
-    return None
+    while isinstance(value, OpResult) and keeps_value(value.owner):
+        value = value.owner.operands[0]
+    array = direct_constant(value)
+    return None if array is None else np.asarray(array)
 
 
 def keeps_value(op: Operation) -> bool:

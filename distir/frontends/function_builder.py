@@ -23,7 +23,7 @@ from distir.dialects.dist import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.program import name_hint, set_argument_attributes
 
 DTYPES: dict[str, TypeAttribute] = {
@@ -227,6 +227,4 @@ def check_sizes(**sizes: int) -> None:
 
 def element_type(dtype: str) -> TypeAttribute:
     """The element type of that name. Raises DistIRError."""
-    if dtype not in DTYPES:
-        raise DistIRError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    return DTYPES[dtype]
+    return DTYPES[one_of("dtype", dtype, DTYPES)]

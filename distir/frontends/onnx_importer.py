@@ -43,7 +43,6 @@ from distir.dialects.onnx_values import (
 )
 from distir.doubts import DETACHED
 from distir.errors import DistIRError
-from distir.frontends.canonicalize import canonicalize
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_dimensions import bind_inputs
 from distir.frontends.onnx_file import (
@@ -59,6 +58,7 @@ from distir.frontends.onnx_types import TypeInference
 from distir.frontends.torch_metadata import is_detach, lost_detach
 from distir.frontends.weight_roles import WeightRoles
 from distir.program import ENTRY, name_hint, set_argument_attributes
+from distir.transforms.canonicalization import canonicalize
 
 Array = npt.NDArray[Any]
 

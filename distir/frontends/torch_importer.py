@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import StringAttr, UnitAttr
 
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.doubts import UNKNOWN
-from distir.errors import DistIRError, listed
+from distir.errors import DistIRError, listed, one_of
 from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
 from distir.frontends.weight_roles import matching
 from distir.program import (
@@ -126,10 +126,7 @@ def export_onnx(
     outputs. Large weights may go to files beside it. The module is left as it was.
     Raises DistIRError.
     """
-    if exporter not in EXPORTERS:
-        raise DistIRError(
-            f"unknown exporter {exporter!r}; choose one of {', '.join(EXPORTERS)}"
-        )
+    one_of("exporter", exporter, EXPORTERS)
     from distir.frontends.torch_gradients import own_backwards
 
     modes = {m: m.training for m in module.modules()}

@@ -23,7 +23,7 @@ from xdsl.ir import Attribute
 
 from distir.dialects.dist import COUNTER, NAME, OF, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.frontends.torch_importer import leaf_names, reason, warn_of_backwards
 from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
@@ -92,11 +92,7 @@ def import_training_step(
     """
     if isinstance(optimizer, str):
         optimizer = TorchOptimizer(optimizer)
-    if optimizer.name not in OPTIMIZERS:
-        raise DistIRError(
-            f"there is no optimizer {optimizer.name!r}; choose one of "
-            f"{', '.join(OPTIMIZERS)}"
-        )
+    one_of("optimizer", optimizer.name, OPTIMIZERS)
     from distir.frontends.torch_gradients import own_backwards
 
     modes = {m: m.training for m in module.modules()}

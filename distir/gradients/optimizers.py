@@ -26,18 +26,26 @@ from distir.program import GRADIENT
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OptimizerOptions:
-    """The optimizer and its settings, with PyTorch's meanings."""
+    """
+    The optimizer and its settings.
 
-    name: str
-    learning_rate: float
-    momentum: float
-    beta1: float
-    beta2: float
-    epsilon: float
-    weight_decay: float | None
-    clip: float
+    - `optimizer`: `sgd`, `adam`, `adamw`; `none` gives the gradients themselves;
+    - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
+      PyTorch; `clip`: largest global norm of the gradients, 0 for none;
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
+      optimizer updates; else it updates them, and has its states, in their own type.
+    """
+
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    momentum: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float | None = None
+    clip: float = 0.0
     master_weights: bool = True
 
     @property
@@ -45,7 +53,7 @@ class OptimizerOptions:
         """The weight decay; PyTorch's default of the optimizer if none is given."""
         if self.weight_decay is not None:
             return self.weight_decay
-        return 0.01 if self.name == "adamw" else 0.0
+        return 0.01 if self.optimizer == "adamw" else 0.0
 
 
 Result = tuple[SSAValue, dict[str, Attribute]]
@@ -58,7 +66,7 @@ def add_updates(
 ) -> list[Result]:
     """Adds the update of each parameter; gives the step's further results."""
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
-    if options.name == "none":
+    if options.optimizer == "none":
         return [_gradient(value, names[parameter]) for parameter, value in gradients]
     if options.clip > 0:
         build = GradientBuilder(step.insert, None)
@@ -67,7 +75,7 @@ def add_updates(
     # A program with dropout counts steps already.
     counter = step.counter()
     results: list[Result] = []
-    if counter is None and options.name != "sgd":
+    if counter is None and options.optimizer != "sgd":
         counter = step.add_counter()
     if isinstance(counter, BlockArgument):
         build = GradientBuilder(step.insert, None)
@@ -119,7 +127,7 @@ def _one_update(
     if narrow:
         source = state("master", **{INITIAL: StringAttr("copy")})
     states: list[Result] = []
-    if options.name == "sgd":
+    if options.optimizer == "sgd":
         buffer = None
         if options.momentum > 0:
             buffer = state("momentum")
@@ -137,7 +145,7 @@ def _one_update(
         new = op.new_parameter
     else:
         assert counter is not None
-        op = {"adam": AdamOp, "adamw": AdamWOp}[options.name](
+        op = {"adam": AdamOp, "adamw": AdamWOp}[options.optimizer](
             source,
             gradient,
             state("exp_avg"),

@@ -6,7 +6,7 @@ residuals that the backward needs, and `@f_backward` takes them with the gradien
 the results and gives the gradients of the arguments. Layers that are called many times
 stay one function each. Arguments of `@f` that the backward needs are passed to it
 again and constants are repeated in it. `activation-checkpoint` turns residuals into
-recomputation afterwards; for it the backward says what it takes (`FORWARD`, `SAVED`).
+recomputation afterwards; for it the backward says what it takes (`call_pairs`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
-    FunctionType,
     ModuleOp,
     StringAttr,
-    SymbolRefAttr,
 )
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -29,6 +27,7 @@ from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
 from distir.doubts import reason
 from distir.errors import DistIRError
+from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
 from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
@@ -41,20 +40,13 @@ from distir.program import (
     describe,
     erase_dead,
     functions,
+    replace_call,
     result_attributes,
     return_op,
+    set_results,
     text_attribute,
     unique_name,
 )
-
-FORWARD = "train.forward"
-"""On a backward function: the forward function that it belongs to."""
-
-SAVED = "train.saved"
-"""
-On a backward function: which of the forward's values its first arguments are, as
-`"argument 0"` or `"result 1"`; gradients of results follow.
-"""
 
 STATISTIC = "train.statistic"
 """On a result of a function: it is kept for later steps, and no loss depends on it."""
@@ -134,19 +126,10 @@ class ReverseMode:
             if not arguments:
                 continue
             pair = self.pair(op.callee.string_value(), arguments)
-            call = CallOp(
-                pair.forward.sym_name.data,
-                list(op.operands),
-                pair.forward.function_type.outputs.data,
-            )
-            call.attributes.update(op.attributes)
-            block.insert_op_before(call, op)
-            for old, new in zip(op.results, call.results, strict=False):
-                new.name_hint = old.name_hint
-                old.replace_all_uses_with(new)
             callee = self.functions[op.callee.string_value()]
+            outputs = pair.forward.function_type.outputs.data
+            call = replace_call(op, pair.forward.sym_name.data, op.operands, outputs)
             active |= self._active_results(call, callee)
-            block.erase_op(op)
             pairs[call] = pair
         return pairs
 
@@ -256,19 +239,13 @@ class ReverseMode:
             *returned.operands,
             *outputs[len(dict.fromkeys(returned.operands)) :],
         ]
-        block.erase_op(returned)
-        block.add_op(ReturnOp(*outputs))
-        forward.properties["function_type"] = _type(block, outputs)
-        forward.properties.pop("res_attrs", None)
+        set_results(forward, outputs)
         backward = self._backward_function(forward, body, saved, f"{name}_backward")
         order: list[tuple[str, int]] = [
             ("argument", i) for i in saved.arguments.values()
         ]
         order += [("result", outputs.index(value)) for value in saved.others]
-        backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
-        backward.attributes[SAVED] = ArrayAttr(
-            [StringAttr(f"{kind} {i}") for kind, i in order]
-        )
+        describe_backward(backward, forward, order)
         return Pair(forward, backward, order, results, reached)
 
     def _backward_function(
@@ -281,7 +258,7 @@ class ReverseMode:
         kept += [{} for _ in range(len(body.args) - len(kept))]
         function = FuncOp(
             name,
-            _type(body, last.operands),
+            (body.arg_types, last.operand_types),
             Region(body),
             "private",
             arg_attrs=ArrayAttr([DictionaryAttr(a) for a in kept]),
@@ -297,9 +274,3 @@ class ReverseMode:
 def _statistics(function: FuncOp) -> set[int]:
     """The results of a function that no gradient flows back from, by index."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}
-
-
-def _type(block: Block, results: Sequence[SSAValue]) -> FunctionType:
-    return FunctionType.from_lists(
-        [arg.type for arg in block.args], [v.type for v in results]
-    )

@@ -32,6 +32,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import (
@@ -41,8 +42,9 @@ from distir.dialects.onnx_values import (
     onnx_element_type,
 )
 from distir.errors import DistIRError
-from distir.interpreters.types import constant_operand, result_types
+from distir.interpreters.types import result_types
 from distir.program import describe
+from distir.registries import Registry
 
 Gradients = Sequence[SSAValue | None]
 """Per result or operand its gradient; None where nothing flows."""
@@ -98,7 +100,7 @@ class GradientBuilder:
         types = result_types(
             op,
             [v.type for v in op.operands],
-            [constant_operand(v) for v in op.operands],
+            [direct_constant(v) for v in op.operands],
         )
         for result, type_ in zip(op.results, types, strict=True):
             Rewriter.replace_value_with_new_type(result, type_)
@@ -154,46 +156,26 @@ class GradientBuilder:
 
 
 GradientRule = Callable[[Any, Gradients, GradientBuilder], Gradients]
-_RULES: dict[str, GradientRule] = {}
-_builtin_loaded = False
 
-
-def gradient_rule(*names: str) -> Callable[[GradientRule], GradientRule]:
-    """
-    Registers a rule for the ops with these names. It is called with the op, the
-    gradients of its results (not all None) and a builder, and returns one gradient per
-    operand (`op.operands` order), each of the operand's own type, or None where nothing
-    flows. Raises DistIRError for a form of the op that it cannot handle.
-    """
-
-    def register(function: GradientRule) -> GradientRule:
-        for name in names:
-            _RULES[name] = function
-        return function
-
-    return register
-
-
-def _load_builtin() -> None:
-    """Registers DistIR's own rules, once; loaded late, as they import this module."""
-    global _builtin_loaded
-    if not _builtin_loaded:
-        _builtin_loaded = True
-        import distir.gradients.rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
+gradient_rule = Registry[GradientRule]("distir.gradients.rules")
+"""
+Registers the gradient rule of the ops with these names. It is called with the op, the
+gradients of its results (not all None) and a builder, and returns one gradient per operand
+(`op.operands` order), each of the operand's own type, or None where nothing flows. Raises
+DistIRError for a form of the op that it cannot handle.
+"""
 
 
 def registered_rules() -> frozenset[str]:
     """The names of the ops that have a gradient rule."""
-    _load_builtin()
-    return frozenset(_RULES)
+    return frozenset(gradient_rule.entries)
 
 
 def gradients_of(
     op: Operation, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """The gradients of an op's operands. Raises DistIRError where there is no rule."""
-    _load_builtin()
-    rule = _RULES.get(op.name)
+    rule = gradient_rule.get(op.name)
     if rule is None:
         raise DistIRError(
             f"{describe(op)} has no gradient rule; let PyTorch differentiate the model "

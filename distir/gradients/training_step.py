@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-    FunctionType,
     ModuleOp,
     StringAttr,
     TensorType,
     UnitAttr,
     i64,
 )
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import COUNTER, NAME, ROLE
@@ -28,6 +25,7 @@ from distir.program import (
     result_attributes,
     return_op,
     set_argument_attributes,
+    set_results,
     updated_arguments,
 )
 
@@ -90,10 +88,7 @@ class TrainingStep:
 
     def describe_arguments(self) -> None:
         """Brings the function's own description of its arguments up to date."""
-        outputs = self.function.function_type.outputs.data
-        self.function.properties["function_type"] = FunctionType.from_lists(
-            [a.type for a in self.block.args], outputs
-        )
+        self.function.update_function_type()
         set_argument_attributes(self.function, self.attributes)
 
     def kept(self) -> list[tuple[SSAValue, dict[str, Attribute]]]:
@@ -108,15 +103,8 @@ class TrainingStep:
     def finish(self, results: list[tuple[SSAValue, dict[str, Attribute]]]) -> None:
         """Replaces what the function returns, and says what its arguments are."""
         self.describe_arguments()
-        self.block.erase_op(return_op(self.function))
         values = [value for value, _ in results]
-        self.block.add_op(ReturnOp(*values))
-        self.function.properties["function_type"] = FunctionType.from_lists(
-            [a.type for a in self.block.args], [v.type for v in values]
-        )
-        self.function.properties["res_attrs"] = ArrayAttr(
-            [DictionaryAttr(attributes) for _, attributes in results]
-        )
+        set_results(self.function, values, [attributes for _, attributes in results])
 
     def insert(self, op: Operation) -> None:
         """Adds an op before the return."""

@@ -23,6 +23,7 @@ from xdsl.interpreter import (
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.dist import ConstrainOp
 from distir.dialects.onnx import OPERATORS, OnnxOp
 from distir.dialects.onnx_inference import contradicts, inferred_types
@@ -93,14 +94,6 @@ def is_static(type_: Attribute) -> bool:
     return not isinstance(type_, TensorType) or all(d >= 0 for d in type_.get_shape())
 
 
-def constant_operand(value: SSAValue) -> npt.NDArray[Any] | None:
-    """The value of an operand that is an `onnx.Constant`."""
-    owner = value.owner
-    if isinstance(owner, OnnxOp) and owner.name == "onnx.Constant":
-        return owner.attribute("value")
-    return None
-
-
 @register_impls
 class OnnxTypes(InterpreterFunctions):
     """
@@ -115,7 +108,7 @@ class OnnxTypes(InterpreterFunctions):
     def run(
         self, interpreter: Interpreter, op: OnnxOp, args: PythonValues
     ) -> OpImplResult:
-        known = [constant_operand(v) for v in op.operands]
+        known = [direct_constant(v) for v in op.operands]
         return OpImplResult(tuple(result_types(op, args, known)), None)
 
 
@@ -204,7 +197,7 @@ def unknown_shape(value: SSAValue) -> DistIRError:
             positions = (1,)
         for position in positions:
             operand = op.input(position)
-            if operand is not None and constant_operand(operand) is None:
+            if operand is not None and direct_constant(operand) is None:
                 shown = f"%{operand.name_hint}" if operand.name_hint else "an operand"
                 return DistIRError(
                     f"{what}its shape operand {shown} is not a known constant; "

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
-from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.dialects.dist import NAME
@@ -28,16 +27,15 @@ from distir.lowering.emitter import (
 )
 from distir.lowering.helper_modules import helper_modules
 from distir.lowering.identifiers import Names, comment, sanitized
-from distir.passes.project import MESH
 from distir.program import (
-    KEPT,
     argument_attributes,
     describe,
-    entry_function,
     functions,
+    reachable_functions,
     scope_of,
     text_attribute,
 )
+from distir.transforms.projection import MESH
 
 _LISTED_ELEMENTS = 64
 """Constants with more elements than this are written as base64 text."""
@@ -60,7 +58,7 @@ class ClassSource:
 
 
 @dataclass
-class _Writer:
+class _ClassWriter:
     """Collects what the methods of one class need."""
 
     module: ModuleOp
@@ -149,7 +147,7 @@ class _Writer:
 class _Method:
     """Writes one function; the `ValueNames` of its ops."""
 
-    writer: _Writer
+    writer: _ClassWriter
     function: FuncOp
     variables: dict[SSAValue, str] = field(
         default_factory=lambda: dict[SSAValue, str]()
@@ -195,10 +193,9 @@ class _Method:
             hint = text_attribute(name, NAME) or self.writer.hint(argument)
             self.variables[argument] = self.names.fresh(hint, "x")
         parameters = [self.variables[a] for a in block.args]
-        live = _live_ops(self.function)
-        last_use = _last_uses(live)
+        last_use = {value: op for op in block.ops for value in op.operands}
         scope = ""
-        for op in live:
+        for op in block.ops:
             if scope_of(op) not in ("", scope):
                 scope = scope_of(op)
                 self.lines.append(f"# {comment(scope)}")
@@ -269,47 +266,21 @@ def _indented(lines: Sequence[str]) -> str:
     return "".join(f"    {line}\n" for line in lines)
 
 
-def _live_ops(function: FuncOp) -> list[Operation]:
-    """
-    The ops without pure computations that nothing uses; communication stays, and what is
-    to be kept.
-    """
-    live: list[Operation] = []
-    used: set[SSAValue] = set()
-    for op in reversed(list(function.body.block.ops)):
-        removable = (
-            bool(op.results)
-            and not isinstance(op, CollectiveOp)
-            and KEPT not in op.attributes
-            and is_side_effect_free(op)
-        )
-        if removable and not used.intersection(op.results):
-            continue
-        used.update(op.operands)
-        live.append(op)
-    live.reverse()
-    return live
-
-
-def _last_uses(ops: Sequence[Operation]) -> dict[SSAValue, Operation]:
-    return {value: op for op in ops for value in op.operands}
-
-
 def class_source(module: ModuleOp, devices: Sequence[int]) -> ClassSource:
     """
     The class for a per-rank (or sequential) program; process i of the run is device
     `devices[i]`. Raises DistIRError for what has no torch lowering.
     """
-    writer = _Writer(module, devices)
-    entry = entry_function(module)
-    reached = _reached(module, entry)
-    for name in reached:
-        for op in functions(module)[name].body.block.ops:
+    writer = _ClassWriter(module, devices)
+    *called, entry = reachable_functions(module)
+    for function in (entry, *called):
+        for op in function.body.block.ops:
             if isinstance(op, CallOp):
                 writer.callers.setdefault(op.callee.string_value(), op)
-        hint = "main" if name == entry.sym_name.data else name
+        name = function.sym_name.data
+        hint = "main" if function is entry else name
         writer.methods[name] = writer.attributes.fresh(hint, "function")
-    methods = [_Method(writer, functions(module)[name]).text() for name in reached]
+    methods = [_Method(writer, function).text() for function in (entry, *called)]
     setup = [f"self.{a} = meshes[{m!r}]" for m, a in writer.meshes.items()]
     if writer.numbers:
         setup.append("self.numbers = numbers")
@@ -322,26 +293,3 @@ def class_source(module: ModuleOp, devices: Sequence[int]) -> ClassSource:
         tuple(writer.numbers),
         frozenset(writer.groups),
     )
-
-
-def _reached(module: ModuleOp, entry: FuncOp) -> list[str]:
-    """The functions that the entry calls, callees after callers, each once."""
-    known = functions(module)
-    order: list[str] = []
-
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        if name in path:
-            raise DistIRError(
-                f"function @{name} calls itself; programs must not recurse"
-            )
-        if name in order:
-            return
-        if name not in known:
-            raise DistIRError(f"func.call names @{name}, which is not in the module")
-        order.append(name)
-        for op in known[name].body.block.ops:
-            if isinstance(op, CallOp):
-                visit(op.callee.string_value(), (*path, name))
-
-    visit(entry.sym_name.data, ())
-    return order

@@ -28,6 +28,7 @@ from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import constant_value, onnx_element_type
 from distir.errors import DistIRError
 from distir.program import describe
+from distir.registries import Registry
 
 DTYPES: dict[str, str] = {
     "FLOAT": "torch.float32",
@@ -326,24 +327,17 @@ def literal(array: npt.NDArray[Any]) -> str:
 
 
 EmitFunction = Callable[[Call], "str | Sequence[str]"]
-_EMITTERS: dict[str, EmitFunction] = {}
-_builtin_loaded = False
 
-
-def torch_emitter(*names: str) -> Callable[[EmitFunction], EmitFunction]:
-    """Registers a function as the emitter of the ops with these names."""
-
-    def register(function: EmitFunction) -> EmitFunction:
-        for name in names:
-            _EMITTERS[name] = function
-        return function
-
-    return register
+torch_emitter = Registry[EmitFunction]("distir.lowering.emitters")
+"""
+Registers the emitter of the ops with these names: from a `Call` to the Python expression of
+the result, or an expression for each result.
+"""
 
 
 def emitter_for(op: Operation) -> EmitFunction:
     """The emitter of an op. Raises NoLowering when there is none."""
-    function = _load().get(op.name)
+    function = torch_emitter.get(op.name)
     if function is None:
         raise NoLowering(
             f"{describe(op)} has no torch lowering; register one with "
@@ -354,12 +348,4 @@ def emitter_for(op: Operation) -> EmitFunction:
 
 def supported_ops() -> frozenset[str]:
     """The names of all ops that have an emitter."""
-    return frozenset(_load())
-
-
-def _load() -> dict[str, EmitFunction]:
-    global _builtin_loaded
-    if not _builtin_loaded:
-        _builtin_loaded = True
-        import distir.lowering.emitters  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    return _EMITTERS
+    return frozenset(torch_emitter.entries)

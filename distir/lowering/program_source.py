@@ -23,7 +23,6 @@ from distir.errors import DistIRError
 from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
-from distir.passes.project import devices_of, project
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -36,6 +35,7 @@ from distir.program import (
     walk_functions,
 )
 from distir.sharding.mesh import Mesh, meshes
+from distir.transforms.projection import devices_of, project
 
 _HEAD = '''\
 """

@@ -77,7 +77,7 @@ class TimedBody:
             if self.is_alone:
                 continue  # nobody to connect to
             if key not in known:
-                known[key] = self.runtime.Mesh(spec, self.device.type)
+                known[key] = self.runtime.ProcessMesh(spec, self.device.type)
             self.meshes[name] = known[key]
         own = self.program.RANKS[self.rank]
         self.body = own.program(self.meshes, own.numbers)

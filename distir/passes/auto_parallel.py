@@ -9,23 +9,23 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.passes.distribute import check_sequential
 from distir.passes.options import DistIRPass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.auto.results import emit, nothing_found
-from distir.planning.configuration import overlaps
+from distir.planning.meshes import check_sequential
+from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
 
 
 @dataclass(frozen=True)
-class AutoParallelPass(DistIRPass):
+class AutoParallelPass(SearchOptions, DistIRPass):
     """
     Distributes a program over its cluster in the fastest way that was found: the points of
     `search-grid`'s grid, searched layouts (`search-sharding`) on each mesh of all devices,
     and from the best of these on ZeRO stages, checkpoint policies, pipelines with searched
     layouts, meshes of more axes, schedules, stages (`search-stages`), numbers of
     micro-batches and overlapped communication, one option at a time. Plans that a bound rules out are not distributed; the simulator judges
-    the others (DESIGN section 8). `dist.notes` says what was chosen, from what, and how far
+    the others. `dist.notes` says what was chosen, from what, and how far
     from the bound it is.
 
     A module with a `device.mesh` keeps it: its axes are fixed, and only the layouts on it,
@@ -43,17 +43,9 @@ class AutoParallelPass(DistIRPass):
 
     name = "auto-parallel"
 
-    profile: tuple[str, ...] = ()
-    world_size: int | None = None
-    micro_batches: tuple[int, ...] = ()
-    zero: tuple[int, ...] = ()
-    checkpoint: tuple[str, ...] = ()
-    schedules: tuple[str, ...] = ()
-    overlap: tuple[str, ...] = ()
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
     time_limit: float | None = None
-    jobs: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         check_sequential(op, self.name)
@@ -73,14 +65,7 @@ class AutoParallelPass(DistIRPass):
         return auto_search(
             [module],
             clusters[0],
-            profiles=self.profile,
+            self,
             requests=Requests(self.shard, self.whole),
-            devices=self.world_size,
-            micro_batches=self.micro_batches,
-            zero=self.zero,
-            checkpoint=self.checkpoint,
-            schedules=self.schedules,
-            overlap=overlaps(self.overlap),
             time_limit=self.time_limit,
-            jobs=self.jobs,
         )

@@ -7,14 +7,11 @@ from math import prod
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
-    FunctionType,
     ModuleOp,
     StringAttr,
     UnitAttr,
 )
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -31,9 +28,11 @@ from distir.program import (
     describe,
     entry_function,
     reachable_functions,
+    replace_call,
     result_attributes,
     return_op,
     set_argument_attributes,
+    set_results,
     text_attribute,
 )
 
@@ -129,14 +128,7 @@ class RunningStatistics:
         for i, value in zip(updated, running, strict=True):
             operands[i] = current.get(value, value)
         types = [*call.result_types, *(v.type for v in running)]
-        new = CallOp(name, operands, types)
-        new.attributes.update(call.attributes)
-        for before, after in zip(call.results, new.results, strict=False):
-            after.name_hint = before.name_hint
-            before.replace_all_uses_with(after)
-        Rewriter.insert_op(new, InsertPoint.before(call))
-        call.detach()
-        call.erase()
+        new = replace_call(call, name, operands, types)
         current |= zip(running, new.results[len(types) - len(running) :], strict=True)
 
     def _update_arguments(self, entry: FuncOp, found: dict[int, SSAValue]) -> None:
@@ -159,12 +151,7 @@ def _add_results(
     """Makes a function return more."""
     returned, attributes = return_op(function), result_attributes(function)
     values = [*returned.operands, *(value for value, _ in results)]
-    Rewriter.replace_op(returned, ReturnOp(*values))
-    attributes += [own for _, own in results]
-    function.res_attrs = ArrayAttr([DictionaryAttr(own) for own in attributes])
-    function.properties["function_type"] = FunctionType.from_lists(
-        function.function_type.inputs.data, [v.type for v in values]
-    )
+    set_results(function, values, [*attributes, *(own for _, own in results)])
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist import DOUBT, FROZEN, NAME, ROLE
 from distir.dialects.onnx_values import numpy_dtype
 from distir.doubts import reason
-from distir.errors import DistIRError, listed
+from distir.errors import DistIRError, listed, one_of
 from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
 from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
 from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
@@ -35,7 +35,7 @@ from distir.program import (
 
 
 @dataclass(frozen=True)
-class DifferentiatePass(DistIRPass):
+class DifferentiatePass(OptimizerOptions, DistIRPass):
     """
     Makes a forward program compute a loss, its gradients and the optimizer's update.
 
@@ -51,16 +51,15 @@ class DifferentiatePass(DistIRPass):
     - `ignore_index`: the label of positions that do not count in a cross-entropy, such
       as padding; by default every label is a class.
     - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
-      in that role, named `<parameter>.gradient`.
+      in that role, named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
+      `weight_decay`: as in PyTorch; `clip`: largest global norm of the gradients, 0 for none.
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
+      optimizer updates; else it updates them, and has its states, in their own type.
     - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
       `stored` by the forward, a byte for each element. The masks are the same.
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
       `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
       contribution cast where it is computed.
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
-      optimizer updates; else it updates them, and has its states, in their own type.
-    - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
-      PyTorch; `clip`: largest global norm of the gradients, 0 for none.
     - `dropout_seed`: of the random numbers of dropout, 32 bits.
     """
 
@@ -69,40 +68,15 @@ class DifferentiatePass(DistIRPass):
     loss: str = "cross_entropy"
     output: int = 0
     ignore_index: int | None = None
-    optimizer: str = "adamw"
     dropout_masks: str = "drawn"
     gradient_dtype: str = "parameter"
-    master_weights: bool = True
-    learning_rate: float = 1e-3
-    momentum: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float | None = None
-    clip: float = 0.0
     dropout_seed: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        if self.loss not in LOSSES:
-            raise DistIRError(
-                f"differentiate: there is no loss {self.loss!r}; choose one of "
-                f"{', '.join(LOSSES)}"
-            )
-        if self.optimizer not in OPTIMIZERS:
-            raise DistIRError(
-                f"differentiate: there is no optimizer {self.optimizer!r}; choose one "
-                f"of {', '.join(OPTIMIZERS)}"
-            )
-        if self.dropout_masks not in DROPOUT_MASKS:
-            raise DistIRError(
-                f"differentiate: dropout masks cannot be {self.dropout_masks!r}; choose "
-                f"one of {', '.join(DROPOUT_MASKS)}"
-            )
-        if self.gradient_dtype not in GRADIENT_DTYPES:
-            raise DistIRError(
-                f"differentiate: gradients cannot be of type {self.gradient_dtype!r}; "
-                f"choose one of {', '.join(GRADIENT_DTYPES)}"
-            )
+        one_of("loss", self.loss, LOSSES, self.name)
+        one_of("optimizer", self.optimizer, OPTIMIZERS, self.name)
+        one_of("way to have masks", self.dropout_masks, DROPOUT_MASKS, self.name)
+        one_of("type of gradients", self.gradient_dtype, GRADIENT_DTYPES, self.name)
         BatchStatisticsPass().apply(ctx, op)
         TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         if self.dropout_masks == "stored":
@@ -150,18 +124,7 @@ class DifferentiatePass(DistIRPass):
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
             (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
         ]
-        options = OptimizerOptions(
-            self.optimizer,
-            self.learning_rate,
-            self.momentum,
-            self.beta1,
-            self.beta2,
-            self.epsilon,
-            self.weight_decay,
-            self.clip,
-            self.master_weights,
-        )
-        results += add_updates(step, found, options)
+        results += add_updates(step, found, self)
         step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)

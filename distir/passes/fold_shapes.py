@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, UnrankedTensorType
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnrankedTensorType
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -20,7 +20,7 @@ from distir.errors import DistIRError
 from distir.interpreters.mixed import OnnxMixed, is_whole, join, type_of
 from distir.interpreters.types import TypesInterpreter, with_shape
 from distir.passes.options import DistIRPass
-from distir.program import functions, return_op
+from distir.program import functions
 
 _Constant = operator("Constant")
 
@@ -89,9 +89,7 @@ def fold_function(function: FuncOp, facts: dict[SSAValue, Any]) -> None:
             replace_by_constant(value, content)
         refine_type(value, type_of(content))
     region_dce(function.body)
-    function.properties["function_type"] = FunctionType.from_lists(
-        [arg.type for arg in block.args], [v.type for v in return_op(function).operands]
-    )
+    function.update_function_type()
 
 
 def check_calls(module: ModuleOp) -> None:

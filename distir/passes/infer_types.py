@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FunctionType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 
 from distir.interpreters.types import infer_types
 from distir.passes.fold_shapes import check_calls, refine_type
 from distir.passes.options import DistIRPass
-from distir.program import functions, return_op
+from distir.program import functions
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,5 @@ class InferTypesPass(DistIRPass):
             refine_type(value, type_)
         for function in functions(op).values():
             if function.body.blocks:
-                function.properties["function_type"] = FunctionType.from_lists(
-                    [arg.type for arg in function.body.block.args],
-                    [v.type for v in return_op(function).operands],
-                )
+                function.update_function_type()
         check_calls(op)

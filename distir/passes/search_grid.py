@@ -13,22 +13,23 @@ from distir.hardware import load_cluster
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
 from distir.planning.grid import (
+    GridPlan,
     Programs,
     Space,
     batch_of,
     chosen,
     distribute_pass,
     nothing_fits,
-    overlaps,
     ranked,
     run,
     trains,
 )
+from distir.planning.plan import SearchOptions
 from distir.planning.programs import replace_cluster
 
 
 @dataclass(frozen=True)
-class SearchGridPass(DistIRPass):
+class SearchGridPass(SearchOptions, DistIRPass):
     """
     Distributes a program as the best point of a grid says: all degrees d x t x p that use
     up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline
@@ -37,53 +38,32 @@ class SearchGridPass(DistIRPass):
 
     - `cluster`: a built-in cluster or a file; by default the module's own;
     - `devices`: grows that cluster;
-    - `profile`: what its devices reach in practice, as in `simulate`;
-    - `world_size`: d x t x p; all devices of the cluster by default;
     - `micro_batches`: numbers of micro-batches of pipelines, by default 2, 4, ... 128; in a
       training step also of a single rank;
-    - `zero`, `checkpoint`: stages and policies to try in a training step;
+    - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
     - `schedules`: to try in pipelines, by default that of `pipeline`;
-    - `overlap`: `off`, `on` or both: whether communication overlaps computation;
-    - `jobs`: processes; 0 for one on each core.
+    - `profile`, `world_size`, `jobs`: as in `auto-parallel`.
     """
 
     name = "search-grid"
 
     cluster: str = ""
     devices: int | None = None
-    profile: tuple[str, ...] = ()
-    world_size: int | None = None
-    micro_batches: tuple[int, ...] = ()
-    zero: tuple[int, ...] = (0,)
-    checkpoint: tuple[str, ...] = ("none",)
-    schedules: tuple[str, ...] = ()
-    overlap: tuple[str, ...] = ("off",)
-    jobs: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         cluster = self._cluster(op)
-        space = Space(
-            batches=(batch_of(op),),
-            trains=trains(op),
-            devices=self.world_size or cluster.size,
-            micro_batches=self.micro_batches,
-            zero=self.zero,
-            checkpoint=self.checkpoint,
-            schedules=self.schedules,
-            overlap=overlaps(self.overlap),
-        )
+        space = Space.of(self, (batch_of(op),), trains(op), cluster.size)
         programs = Programs.of([op], cluster, self.profile)
-        found = run(programs, space.configurations(), self.jobs)
-        outcomes = sorted(
-            (o for some in found for o in some), key=lambda o: o.configuration
-        )
-        best = ranked(outcomes)
+        found = run(programs, space.plans(), self.jobs)
+        results = sorted((r for some in found for r in some), key=lambda r: r.plan)
+        best = ranked(results)
         if not best:
-            raise DistIRError(f"search-grid: {nothing_fits(outcomes)}")
+            raise DistIRError(f"search-grid: {nothing_fits(results)}")
         if self.cluster:
             replace_cluster(op, cluster)
-        distribute_pass(best[0].configuration).apply(ctx, op)
-        add_notes(op, [chosen(best[0], outcomes)])
+        assert isinstance(best[0].plan, GridPlan)
+        distribute_pass(best[0].plan).apply(ctx, op)
+        add_notes(op, [chosen(best[0], results)])
 
     def _cluster(self, module: ModuleOp) -> ClusterOp:
         if self.cluster:

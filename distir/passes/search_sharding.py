@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator.profiles.files import load_profiles
-from distir.passes.distribute import (
-    DistributePass,
-    add_mesh,
-    check_sequential,
-    cluster_in,
-    request_shards,
-)
 from distir.passes.options import DistIRPass
-from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.pipelining import PipelineOptions
 from distir.planning.annotations import add_notes
-from distir.planning.layouts.fitted import FittedSearch, replace_program
+from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.search import LEVELS, SOLVERS, Limits
-from distir.planning.requests import axes_of, keep_whole
+from distir.planning.meshes import add_mesh, check_sequential, cluster_in
+from distir.planning.requests import axes_of, keep_whole, request_shards
+from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.verification import verify_distribution
 from distir.solver.clock import SEARCHING, Clock
 
 _GAP = 1e-3
 
-_Name = TypeVar("_Name", bound=str)
-
-
-def one_of(kind: str, name: str, names: Sequence[_Name]) -> _Name:
-    """The name of that kind. Raises DistIRError."""
-    for known in names:
-        if known == name:
-            return known
-    raise DistIRError(
-        f"search-sharding: there is no {kind} {name!r}; choose one of {', '.join(names)}"
-    )
-
 
 @dataclass(frozen=True)
-class SearchShardingPass(DistIRPass):
+class SearchShardingPass(PipelineOptions, DistIRPass):
     """
     Distributes a sequential program over a mesh in the way that takes the least time
-    (DESIGN section 8; Rhino section 4). Nothing here knows architectures: what each op can
+    (as Rhino does, section 4). Nothing here knows architectures: what each op can
     do follows from its sharding rule, what that and every change of layout costs from the
     simulator, and the choice is proven to be the best of all combinations, or how far from
     it it is at most. The result is what `partition` makes of the layouts that were chosen;
@@ -71,7 +53,8 @@ class SearchShardingPass(DistIRPass):
     - `p`, `k`: stages of a pipeline, and micro-batches. The axes are those of the mesh of
       each stage, and what is promised is for all micro-batches on the first of these.
       With p = 1, `k` micro-batches accumulate gradients.
-    - `schedule`, `chunks`, `stages`, `blocking_sends`: of the pipeline; see `distribute`.
+    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline; see
+      `pipeline`.
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split. `dist.constrain` fixes layouts of other values.
     """
@@ -86,20 +69,14 @@ class SearchShardingPass(DistIRPass):
     time_limit: float | None = None
     level: str = "O3"
     profile: tuple[str, ...] = ()
-    p: int = 1
-    k: int = 1
-    schedule: str = ""
-    chunks: int | None = None
-    stages: tuple[str, ...] = ()
-    blocking_sends: bool = False
     shard: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         clock = Clock(self.time_limit and SEARCHING * self.time_limit)
         check_sequential(op, self.name)
-        solver = one_of("solver", self.solver, SOLVERS)
-        level = one_of("level", self.level, LEVELS)
+        solver = one_of("solver", self.solver, SOLVERS, self.name)
+        level = one_of("level", self.level, LEVELS, self.name)
         cluster = cluster_in(op, self.cluster, self.name)
         if cluster is None:
             raise DistIRError(
@@ -107,18 +84,10 @@ class SearchShardingPass(DistIRPass):
                 "everything costs; add one"
             )
         profiles = load_profiles(self.profile, cluster)
-        finish = DistributePass(
-            p=self.p,
-            k=self.k,
-            schedule=self.schedule,
-            chunks=self.chunks,
-            stages=self.stages,
-            blocking_sends=self.blocking_sends,
-        )
-        finish.check_pipeline(self.name)
+        self.check_pipeline(self.name)
         if self.p < 1:
             raise DistIRError(f"{self.name}: p={self.p} stages; choose 1 or more")
-        mesh = self._mesh(op, cluster, finish.is_pipelined)
+        mesh = self._mesh(op, cluster)
         request_shards(op, mesh, self.shard)
         keep_whole(op, mesh, self.whole)
         limits = Limits(
@@ -129,32 +98,32 @@ class SearchShardingPass(DistIRPass):
             level,
             release=self.gap is not None,
         )
-        pipeline = finish if finish.is_pipelined else None
-        search = FittedSearch(ctx, mesh, cluster, pipeline, limits, profiles, clock)
+        pipeline = self if self.is_pipelined else None
+        search = FittedSearch(mesh, cluster, pipeline, limits, profiles, clock)
         with clock:
             plan = search.run(op)
         search.check(plan)
         replace_program(op, plan.module)
-        VerifyDistributionPass().apply(ctx, op)
+        verify_distribution(op)
         found = plan.found or (
             "the time was over before any layouts were found; arguments are split as was "
             "asked for, and nothing else is"
         )
         add_notes(op, [f"search-sharding: {found}"])
 
-    def _mesh(self, module: ModuleOp, cluster: ClusterOp, is_pipelined: bool) -> Mesh:
+    def _mesh(self, module: ModuleOp, cluster: ClusterOp) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]
         if len(meshes) > 1 or (meshes and self.axes):
             raise DistIRError(
                 "search-sharding works on one mesh; give `axes`, or a module with one "
                 "device.mesh"
             )
-        if meshes and is_pipelined:
+        if meshes and self.is_pipelined:
             raise DistIRError(
                 "search-sharding makes the meshes of a pipeline itself; remove the "
                 "device.mesh of the module, and give `axes`"
             )
-        axes = axes_of(self.axes)
+        axes = axes_of(self.axes, self.name)
         known = Mesh.of(meshes[0]).axes if meshes else axes
         if any(name == TIME_AXIS for name, _ in known):
             raise DistIRError(
@@ -163,10 +132,10 @@ class SearchShardingPass(DistIRPass):
             )
         if meshes:
             return Mesh.of(meshes[0])
-        if not self.axes and not is_pipelined:
+        if not self.axes and not self.is_pipelined:
             raise DistIRError(
                 "search-sharding: the module has no device.mesh; say with `axes` how many "
                 'devices there are, for example axes="d=2","t=4"'
             )
-        time = [(TIME_AXIS, self.k)] if is_pipelined else []
+        time = [(TIME_AXIS, self.k)] if self.is_pipelined else []
         return add_mesh(module, [*time, *axes], cluster, self.name)

@@ -13,11 +13,9 @@ from xdsl.rewriter import Rewriter
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
-from distir.planning.axes.choices import (
-    FunctionChoice,
-    OpChoice,
-)
-from distir.planning.axes.sharding_plan import ShardingPlan, reachable
+from distir.planning.axes.axis_plan import AxisPlan
+from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.plans import with_callees
 from distir.program import (
     argument_attributes,
     describe,
@@ -43,7 +41,7 @@ from distir.sharding.signatures import (
 )
 
 
-def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
+def _undivided(rule: Rule, parts: int) -> str:
     sizes = sorted(
         {f.size for f in rule.factors if f.kind != "replicate" and f.size % parts}
     )
@@ -54,20 +52,17 @@ def _undivided(rule: Rule, choice: OpChoice, parts: int) -> str:
 
 
 def left_whole(
-    choices: list[FunctionChoice], mesh: Mesh, axis: str, signatures: Signatures
+    plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
 ) -> list[str]:
     """A note for each contraction that the axis does not split, and why."""
     parts = mesh.size(axis)
-    notes: list[str] = []
-    for choice in choices:
-        for op_choice in choice.ops:
-            rule = signatures.rule(op_choice.op)
-            if op_choice.callee is None and rule.flops and op_choice.factor is None:
-                notes.append(
-                    f"{describe(op_choice.op)} stays whole on axis {axis!r} of size "
-                    f"{parts}: {_undivided(rule, op_choice, parts)}"
-                )
-    return notes
+    return [
+        f"{describe(op)} stays whole on axis {axis!r} of size {parts}: "
+        f"{_undivided(signatures.rule(op), parts)}"
+        for own in with_callees(plan)
+        for op, strategy in own.ops.items()
+        if signatures.rule(op).flops and strategy.option.factor is None
+    ]
 
 
 def forward_part(module: ModuleOp) -> ModuleOp:
@@ -133,14 +128,14 @@ class TensorParallelPass(DistIRPass):
                 break
             plan.add_axis(axis)
         function = entry_function(op)
-        _, choice = plan.solve(
+        found = plan.solve(
             self.axis,
             free_parameters=True,
             is_forward=bool(updated_arguments(function)),
         )
         attributes = argument_attributes(function)
         for entry, placement, arg in zip(
-            attributes, choice.arguments, function.body.block.args, strict=True
+            attributes, found.arguments, function.body.block.args, strict=True
         ):
             before = requested_layout(entry) or Layout(mesh.name)
             if placement.kind != "split" or self.axis in before.split_axes:
@@ -150,4 +145,4 @@ class TensorParallelPass(DistIRPass):
                 entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
         _split_states_like_parameters(function, attributes, mesh, self.axis)
         set_argument_attributes(function, attributes)
-        add_notes(op, left_whole(reachable(choice), mesh, self.axis, plan.signatures))
+        add_notes(op, left_whole(found, mesh, self.axis, plan.signatures))

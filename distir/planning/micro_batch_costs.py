@@ -14,7 +14,7 @@ from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import Schedule, in_flight_per_rank
-from distir.planning.simulated_costs import SimulatedPrices
+from distir.planning.simulated_costs import SimulatedCosts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     placement_in,
@@ -51,9 +51,9 @@ class Shares:
         )
 
 
-class MicroBatchPrices(SimulatedPrices):
+class MicroBatchCosts(SimulatedCosts):
     """
-    `Prices` on a mesh whose first axis is the axis over time.
+    `CostModel` on a mesh whose first axis is the axis over time.
 
     An op or a change of layout costs what it costs one micro-batch; how many of them there
     are, the graph counts. What ends the micro-batches costs what `pipeline` makes of it:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, layout_of
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
 from distir.errors import DistIRError
-from distir.passes.distribute import requested_splits
-from distir.planning.annotations import requested_layout
+from distir.planning.annotations import request_split, requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,
     entry_function,
     set_argument_attributes,
 )
+from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import Mesh
+from distir.sharding.rule import rank_of, shape_of
 
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
+_REQUEST = re.compile(r"(?P<name>.+):(?P<dim>\d+)=(?P<axis>\w+)(:(?P<run>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -66,14 +69,58 @@ class Requests:
                 )
 
 
-def axes_of(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """The names and sizes of `NAME=SIZE`. Raises DistIRError."""
+def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> None:
+    """
+    Annotates arguments with the splits that a user asks for: `NAME:DIM=AXIS[:RUN]`,
+    where NAME is an argument's source name and may hold `*`. Raises DistIRError.
+    """
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    names = argument_names(function)
+    for i, dim, shard in requested_splits(function, requests):
+        type_ = function.function_type.inputs.data[i]
+        layout = requested_layout(attributes[i]) or Layout(mesh.name)
+        layout = request_split(layout, dim, shard, rank_of(type_))
+        layout = canonical(shape_of(type_), layout, mesh)
+        check_layout(shape_of(type_), layout, mesh, f"argument {names[i]!r}")
+        attributes[i][LAYOUT] = LayoutAttr(layout)
+    set_argument_attributes(function, attributes)
+
+
+def requested_splits(
+    function: FuncOp, requests: Sequence[str]
+) -> Iterator[tuple[int, int, Shard]]:
+    """
+    The arguments that `NAME:DIM=AXIS[:RUN]` mean, each with its dimension and how that is
+    split. Raises DistIRError.
+    """
+    names = argument_names(function)
+    for text in requests:
+        match = _REQUEST.fullmatch(text)
+        if match is None:
+            raise DistIRError(
+                f"cannot read the split {text!r}; write "
+                f"NAME:DIM=AXIS or NAME:DIM=AXIS:RUN, for example wte.weight:0=t"
+            )
+        shard = Shard(match["axis"], int(match["run"]) if match["run"] else None)
+        for i in _arguments(names, [match["name"]]):
+            type_ = function.function_type.inputs.data[i]
+            dim = int(match["dim"])
+            if dim >= rank_of(type_):
+                raise DistIRError(
+                    f"{names[i]!r} has no dimension {dim}: its type is {type_}"
+                )
+            yield i, dim, shard
+
+
+def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
+    """The names and sizes of `NAME=SIZE`, as pass `what` is given them. Raises DistIRError."""
     found: list[tuple[str, int]] = []
     for text in texts:
         match = _AXIS.fullmatch(text)
         if match is None:
             raise DistIRError(
-                f"search-sharding: cannot read the axis {text!r}; write NAME=SIZE, for "
+                f"{what}: cannot read the axis {text!r}; write NAME=SIZE, for "
                 f'example axes="d=2","t=4"'
             )
         found.append((match["name"], int(match["size"])))
@@ -112,7 +159,7 @@ def _arguments(names: Sequence[str], patterns: Sequence[str]) -> list[int]:
         chosen = [i for i, name in enumerate(names) if fnmatchcase(name, pattern)]
         if not chosen:
             raise DistIRError(
-                f"search-sharding: no argument is called {pattern!r}; the program has "
+                f"no argument is called {pattern!r}; the program has "
                 f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
             )
         found.update(dict.fromkeys(chosen))

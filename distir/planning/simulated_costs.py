@@ -28,16 +28,16 @@ from distir.interpreters.simulator.engine.device_map import (
 from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.work import Work
-from distir.passes.lower_reshard import op_of_step
 from distir.sharding.layout import layout_problem, local_shape
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import Planner, ReshardStep
 from distir.sharding.rule import Rule, factor_shards, rule_for
+from distir.transforms.resharding import op_of_step
 
 
-class SimulatedPrices:
+class SimulatedCosts:
     """
-    `Prices` of a mesh on a cluster: the seconds of the slowest device, from the functions
+    `CostModel` of a mesh on a cluster: the seconds of the slowest device, from the functions
     that the simulator asks and the collectives that `lower-reshard` makes. `profiles` say
     what devices reach in practice.
     """
@@ -66,12 +66,11 @@ class SimulatedPrices:
         # One after the other, changes to one layout are asked for.
         self._planner: Planner | None = None
         self._steps: dict[tuple[str, tuple[str, ...], int, int], float] = {}
-        # The placement knows types by their ids, so those that it has seen must stay.
+        # Types are known by their ids, as it takes long to hash them, and so have to stay.
         self._seen: list[Attribute] = []
 
     def bytes(self, type_: Attribute, layout: Layout) -> int:
         """Bytes of a value on each device."""
-        # Types are known by their ids, as it takes long to hash them, and so have to stay.
         key = (id(type_), layout)
         if key not in self._bytes:
             self._seen.append(type_)
@@ -188,7 +187,6 @@ class SimulatedPrices:
         return self._plans[key]
 
     def _communication(self, op: Operation) -> float:
-        self._seen += [op.operands[0].type, op.results[0].type]
         transfers = transfers_of(op, self.device_map)
         if transfers is not None:
             return sum(float(np.max(t.seconds)) for t in transfers)

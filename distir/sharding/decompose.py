@@ -20,25 +20,17 @@ from typing import NamedTuple
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import SCOPE, Layout, Shard
+from distir.registries import Registry
 from distir.sharding.mesh import Mesh
-from distir.sharding.rule import infer, rule_for
+from distir.sharding.rule import inference_of, rule_for
 
 Decomposition = Callable[[Operation], list[Operation] | None]
-_DECOMPOSITIONS: dict[str, Decomposition] = {}
 
-
-def decomposition(*names: str) -> Callable[[Decomposition], Decomposition]:
-    """
-    Registers a function as the decomposition of the ops with these names, whose rules it
-    is beside. It gives None for an op whose rule has no factors to decompose for.
-    """
-
-    def register(function: Decomposition) -> Decomposition:
-        for name in names:
-            _DECOMPOSITIONS[name] = function
-        return function
-
-    return register
+decomposition = Registry[Decomposition]("distir.sharding.rules")
+"""
+Registers the decomposition of the ops with these names, beside their rules. It gives None
+for an op whose rule has no factors to decompose for.
+"""
 
 
 def decompose(op: Operation) -> list[Operation] | None:
@@ -49,7 +41,7 @@ def decompose(op: Operation) -> list[Operation] | None:
     """
     if not rule_for(op).decomposed:
         return None
-    function = _DECOMPOSITIONS.get(op.name)
+    function = decomposition.get(op.name)
     return None if function is None else function(op)
 
 
@@ -69,11 +61,11 @@ class PartLayouts(NamedTuple):
 
 def layouts_of_parts(
     op: Operation, parts: Sequence[Operation], operands: Sequence[Layout], mesh: Mesh
-) -> list[PartLayouts]:
+) -> list[PartLayouts] | None:
     """
-    The layouts in a decomposition when the op's operands come in these. What one part
-    leaves partial is brought together before the next ones use it. Raises ShardingError
-    where a part cannot work on that.
+    The layouts in a decomposition when the op's operands come in these; None where a part
+    cannot work on that. What one part leaves partial is brought together before the next
+    ones use it.
     """
     known: dict[SSAValue, Layout] = dict(zip(op.operands, operands, strict=True))
     whole = Layout(mesh.name)
@@ -85,7 +77,9 @@ def layouts_of_parts(
         ):
             # By position: one value may be two operands, in different layouts.
             given[i] = operands[i] if mine is value else given[i]
-        inferred = infer(rule_for(part), given, mesh)
+        inferred = inference_of(rule_for(part), given, mesh)
+        if isinstance(inferred, str):
+            return None
         found.append(PartLayouts(tuple(given), inferred.results, inferred.assignment))
         for result, layout in zip(part.results, inferred.results, strict=True):
             known[result] = layout.without_partial(layout.partial_axes)

@@ -24,6 +24,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from distir.dialects.dist import Layout, layout_of
 from distir.errors import DistIRError
 from distir.program import made_with
+from distir.registries import Registry
 from distir.sharding.layout import local_type
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Assignment, Rule, infer, rule_for
@@ -56,27 +57,17 @@ class LocalContext:
 
     def same_op(self, operands: Sequence[SSAValue] | None = None) -> Operation:
         """The op itself, on local operands and result types."""
-        return type(self.op).create(
-            operands=list(self.operands if operands is None else operands),
-            result_types=list(self.result_types),
-            properties=self.op.properties.copy(),
-            attributes=self.op.attributes.copy(),
-        )
+        given = self.operands if operands is None else operands
+        return made_with(self.op, given, self.result_types)
 
 
 LocalFunction = Callable[[LocalContext], Sequence[Operation]]
-_LOCAL_FORMS: dict[str, LocalFunction] = {}
 
-
-def local_form(*names: str) -> Callable[[LocalFunction], LocalFunction]:
-    """Registers the local form of the ops with these names."""
-
-    def register(function: LocalFunction) -> LocalFunction:
-        for name in names:
-            _LOCAL_FORMS[name] = function
-        return function
-
-    return register
+local_form = Registry[LocalFunction]("distir.sharding.rules")
+"""
+Registers the local form of the ops with these names: from a `LocalContext` to the ops that
+compute one device's results, the last one of them. Without it, that is the op itself.
+"""
 
 
 def mesh_of_op(op: Operation, meshes: Mapping[str, Mesh]) -> Mesh | None:
@@ -111,7 +102,7 @@ def local_ops(
     context = LocalContext(
         op, operands, types, mesh, coordinates, rule, inference.assignment
     )
-    form = _LOCAL_FORMS.get(op.name)
+    form = local_form.get(op.name)
     return [context.same_op()] if form is None else form(context)
 
 
@@ -128,7 +119,7 @@ def local_ops_along(
     axis, results of these types. A `collective.coordinate` among them stands for the
     place along the axis.
     """
-    form = _LOCAL_FORMS.get(op.name)
+    form = local_form.get(op.name)
     if form is None:
         return [made_with(op, operands, result_types)]
     rule = rule_for(op)

@@ -106,6 +106,17 @@ class Mesh:
                 yield group
 
 
+def only_mesh(module: ModuleOp) -> Mesh:
+    """The mesh of a module that has one. Raises DistIRError."""
+    known = meshes(module)
+    if len(known) != 1:
+        raise DistIRError(
+            f"the module has {len(known)} meshes ({', '.join(known) or 'none'}); it needs "
+            f"one to be distributed over"
+        )
+    return next(iter(known.values()))
+
+
 def meshes(module: Operation) -> dict[str, Mesh]:
     """Every mesh that a module declares, by name."""
     if not isinstance(module, ModuleOp):

@@ -29,6 +29,7 @@ from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout, Shard
 from distir.errors import ShardingError
+from distir.registries import Registry
 from distir.sharding.mesh import Mesh
 
 Kind = Literal["parallel", "reduction", "replicate"]
@@ -115,28 +116,14 @@ def shape_of(type_: Attribute) -> tuple[int, ...]:
 
 
 RuleFunction = Callable[[Operation], Rule]
-_RULES: dict[str, RuleFunction] = {}
-_builtin_loaded = False
 
-
-def sharding_rule(*names: str) -> Callable[[RuleFunction], RuleFunction]:
-    """Registers a function as the rule of the ops with these names."""
-
-    def register(function: RuleFunction) -> RuleFunction:
-        for name in names:
-            _RULES[name] = function
-        return function
-
-    return register
+sharding_rule = Registry[RuleFunction]("distir.sharding.rules")
+"""Registers the sharding rule of the ops with these names: from an op to its `Rule`."""
 
 
 def rule_for(op: Operation) -> Rule:
     """The rule of an op; ops without a registered rule are replicated."""
-    global _builtin_loaded
-    if not _builtin_loaded:
-        _builtin_loaded = True
-        import distir.sharding.rules  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    function = _RULES.get(op.name)
+    function = sharding_rule.get(op.name)
     return Rule.replicated(op) if function is None else function(op)
 
 

@@ -9,14 +9,13 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist import SCOPE
-from distir.planning.axes.candidates import OpLayouts
 from distir.sharding.rule import Rule, rule_for
 
 
 class Signatures:
     """
     Gives ops the same number that have the same rule (of one kind, with equal properties
-    and types, on values from equal constants) and the same layouts so far. Layers
+    and types, on values from equal constants). Layers
     repeat their ops and an optimizer treats all parameters of one shape alike, so that a
     program has far fewer signatures than ops.
 
@@ -30,28 +29,19 @@ class Signatures:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._rules: dict[int, Rule] = {}
         self._equal: dict[Attribute, int] = {}
-        # Hashing a type takes long, so this goes by identity, as do layouts.
+        # Hashing a type takes long, so this goes by identity.
         # What has a number is kept, so that nothing else takes its place in memory.
         self._attributes: dict[int, tuple[Attribute, int]] = {}
-        self._kept: list[object] = []
-
-    def of(self, op: Operation, layouts: OpLayouts | None) -> int:
-        """The number of an op with these layouts so far."""
-        key = (self._kind(op), id(layouts))
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = len(self._numbers)
-            self._kept.append(layouts)
-        return found
 
     def rule(self, op: Operation) -> Rule:
         """The rule of an op; one object for all that are alike."""
-        kind = self._kind(op)
+        kind = self.of(op)
         if kind not in self._rules:
             self._rules[kind] = rule_for(op)
         return self._rules[kind]
 
-    def _kind(self, op: Operation) -> int:
+    def of(self, op: Operation) -> int:
+        """The number of an op."""
         found = self._kinds.get(op)
         if found is None:
             number = self._number
@@ -84,4 +74,4 @@ class Signatures:
             return None
         op = value.owner
         seen = op.name == "onnx.Constant" or keeps_value(op)
-        return self._kind(op) if seen else None
+        return self.of(op) if seen else None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from distir.solver.failures import InfeasibleError
 from distir.solver.found import trivial_bound
 from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs
-from distir.solver.reductions import Reductions
+from distir.solver.reductions import NoAlternative, Reductions
 
 # How much what is occupied counts, against the costs: cost of the whole per capacity.
 WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
@@ -24,8 +23,10 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
     for weight in WEIGHTS if graph.pieces else WEIGHTS[:1]:
         attempt = graph.copy(memory=True)
         try:
-            _dive(attempt, weight * whole)
-        except InfeasibleError:
+            fits = _dive(attempt, weight * whole)
+        except NoAlternative:
+            continue
+        if not fits:
             continue
         choice = replay(attempt.steps, {})
         if not (graph.load(choice) > graph.capacity).any() and (
@@ -35,7 +36,8 @@ def first_choice(graph: CostGraph) -> dict[int, int] | None:
     return best
 
 
-def _dive(graph: CostGraph, weight: float) -> None:
+def _dive(graph: CostGraph, weight: float) -> bool:
+    """Decides all nodes; whether what is chosen keeps the limit. Raises NoAlternative."""
     reductions = Reductions(graph)
     reductions.run()
     # Points that no longer matter are looked for only where that takes no time.
@@ -46,10 +48,11 @@ def _dive(graph: CostGraph, weight: float) -> None:
         if node not in graph.costs:
             continue
         if graph.pieces and (graph.capacity < 0).any():
-            raise InfeasibleError("what was chosen so far exceeds the limit", ())
+            return False
         best = int(_price(graph, node, weight).argmin())
         reductions.keep(node, np.arange(len(graph.costs[node])) == best)
         follow()
+    return True
 
 
 def _price(graph: CostGraph, node: int, weight: float) -> Costs:

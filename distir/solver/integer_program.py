@@ -17,7 +17,6 @@ from typing import Literal
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.failures import InfeasibleError
 from distir.solver.found import ROUNDING, SolverResult, trivial_bound
 from distir.solver.graph import CostGraph, replay
 from distir.solver.highs import Highs
@@ -123,11 +122,7 @@ class _Relaxed:
                 matrix[a[gone], b[gone]] = np.inf
                 part.near[i][j] = matrix
                 part.near[j][i] = matrix.T
-        try:
-            reduce(part)
-        except InfeasibleError:
-            return None
-        return part
+        return part if reduce(part) else None
 
 
 def relax(

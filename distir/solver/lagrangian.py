@@ -25,7 +25,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.failures import InfeasibleError
 from distir.solver.found import ROUNDING, SolverResult
 from distir.solver.graph import CostGraph, Table, replay
 from distir.solver.integer_program import solve_integer_program
@@ -33,9 +32,14 @@ from distir.solver.master import best_multipliers
 from distir.solver.problem import Costs
 from distir.solver.program import violated
 from distir.solver.reductions import reduce
-from distir.solver.relaxed import optimum
+from distir.solver.relaxed import Optimum, optimum
 
 PASSES = 60
+
+PATIENCE = 3
+"""How many times as long as usual a pass may take, from `LEAST_PATIENCE` seconds on."""
+
+LEAST_PATIENCE = 1.0
 
 STEPS = (0.01, 0.05, 0.2)
 """How much multipliers are raised and lowered, as fractions."""
@@ -69,21 +73,30 @@ class Lagrangian:
         gap: float,
         clock: Clock,
         progress: Callable[[str], None],
-        start: Mapping[int, int] | None = None,
-        optimum: Callable[[CostGraph, Clock], SolverResult] = optimum,
+        optimum: Optimum = optimum,
     ):
         self.optimum = optimum
         self.graph, self.gap, self.clock, self.progress = graph, gap, clock, progress
         self.priced: list[Priced] = []
+        self.seconds: list[float] = []
+        self.vain = 0
         self.points: list[int] = []
         self.highest: list[float] = []
         self.bound = -math.inf
         self.dearest = dearest(graph) * (1 + 1e-6)
-        self.best = SolverResult.of(graph, start, -math.inf)
+        self.best = SolverResult.of(graph, None, -math.inf)
+
+    def go_on(self, other: Lagrangian) -> None:
+        """
+        Begin with the choices that another one priced. What they cost and occupy is known,
+        so its multipliers are near the best, but its bound may have been none.
+        """
+        self.priced, self.points = other.priced, other.points
+        self.highest, self.best = other.highest, other.best
 
     def run(self) -> SolverResult:
         """The dual, then choices near it until the gap or the time is reached."""
-        if not self.price({}):
+        if not self.priced and not self.price({}):
             return self.result()
         begin = self.clock.seconds
         multipliers = self.climb()
@@ -93,13 +106,23 @@ class Lagrangian:
             near = self.stagger(multipliers)
             self.combine(near, self.clock.part(0.5))
         for factor in (1.2, 0.8, 2.0, 0.5):
-            before = self.best.objective
-            if self.is_over or not self.price(scaled(multipliers, factor)):
+            if self.is_over or self.vain > 1:
+                break
+            if not self.price(scaled(multipliers, factor)):
                 break
             self.combine(self.choices, self.clock.part(0.5))
-            if factor < 1.0 and self.best.objective == before:
-                break
         return self.result()
+
+    @property
+    def patience(self) -> float:
+        """
+        Seconds that finding the cheapest choice may take: some multipliers make many choices
+        equally cheap, and what is found until then is a plane, and its bound a bound, too.
+        """
+        usual = (
+            sorted(self.seconds)[len(self.seconds) // 2] if self.seconds else math.inf
+        )
+        return max(LEAST_PATIENCE, PATIENCE * usual)
 
     @property
     def choices(self) -> list[Mapping[int, int]]:
@@ -137,7 +160,10 @@ class Lagrangian:
                 if price.any():
                     factor = 1.0 if factors is None else factors[i]
                     free.costs[i] = free.costs[i] + factor * (price @ pieces.usage)
-        found = self.optimum(free, self.clock)
+        clock = self.clock.part(1.0, self.patience)
+        begin = clock.seconds
+        found = self.optimum(free, clock)
+        self.seconds.append(clock.seconds - begin)
         capacity = graph.capacity
         if factors is None:
             given = sum(m * capacity[p] for p, m in multipliers.items())
@@ -158,6 +184,7 @@ class Lagrangian:
         """Raise the bound until the planes say that there is little left to gain."""
         best: dict[int, float] = {}
         clock = self.clock.part(0.6)
+        idle = 0
         for _ in range(PASSES):
             found = self.mixed()
             if found is None or not self.points:
@@ -166,18 +193,25 @@ class Lagrangian:
             for p, m in enumerate(multipliers):
                 if m >= 0.999 * self.highest[p]:
                     self.highest[p] *= 8
-            tolerance = max(0.5 * self.gap, ROUNDING) * abs(self.bound)
             limited = (multipliers >= 0.999 * np.array(self.highest)).any()
-            if reach - self.bound <= tolerance and not limited:
-                break
+            if self.bound > -math.inf and not limited:
+                tolerance = max(0.5 * self.gap, ROUNDING) * abs(self.bound)
+                if reach - self.bound <= tolerance:
+                    break
             if clock.stopped:
                 break
             before = self.bound
             current = dict(zip(self.points, multipliers.tolist(), strict=True))
             if not self.price(current):
                 break
-            if self.bound > before:
+            idle = 0 if self.bound > before else idle + 1
+            if not idle:
                 best = current
+            elif idle > 1:
+                # The planes are near the bound: what they belong to may be enough.
+                if self.vain:
+                    break
+                self.combine(self.choices, clock.part(0.2))
             if self.result().proven(self.gap) or self.bound > self.dearest:
                 break
         return best
@@ -255,6 +289,7 @@ class Lagrangian:
         if self.is_over:
             return True
         graph = self.graph
+        before = self.best.objective
         part = graph.copy(memory=True)
         if self.best.choice is not None:
             chosen = [*chosen, self.best.choice]
@@ -263,14 +298,13 @@ class Lagrangian:
             kept = np.full(len(costs), np.inf)
             kept[some] = costs[some]
             part.costs[i] = kept
-        try:
-            reduce(part)
-        except InfeasibleError:
+        if not reduce(part):
             return True
         found = solve_integer_program(part, clock=clock, gap=0.2 * self.gap)
         if found.choice is not None:
             choice = replay(part.steps, dict(found.choice))
             self.best = self.best.better(SolverResult.of(graph, choice, -math.inf))
+        self.vain = 0 if self.best.objective < before else self.vain + 1
         self.progress(
             f"combined: best {self.best.objective:.9g}, bound {self.bound:.9g}"
         )

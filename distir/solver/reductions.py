@@ -29,7 +29,6 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.solver.clock import Clock
-from distir.solver.failures import InfeasibleError
 from distir.solver.graph import CostGraph, Substitution, Table
 from distir.solver.problem import Costs
 from distir.solver.slack import forget_slack
@@ -42,9 +41,23 @@ MERGED_ENTRIES = 1 << 16
 FINITE = 1e200
 
 
-def reduce(graph: CostGraph, clock: Clock | None = None) -> None:
-    """Reduce a graph in place, until nothing more can be reduced or the time is over."""
-    Reductions(graph, clock).run()
+class NoAlternative(Exception):
+    """Ends reductions: no alternative of `node` is possible."""
+
+    def __init__(self, node: int):
+        self.node = node
+
+
+def reduce(graph: CostGraph, clock: Clock | None = None) -> bool:
+    """
+    Reduce a graph in place, until nothing more can be reduced or the time is over; False
+    where a node turns out to have no possible alternative.
+    """
+    try:
+        Reductions(graph, clock).run()
+    except NoAlternative:
+        return False
+    return True
 
 
 class Reductions:
@@ -57,7 +70,7 @@ class Reductions:
         self.queued: set[int] = set()
 
     def run(self) -> None:
-        """Reduce everything."""
+        """Reduce everything. Raises NoAlternative."""
         self.remove_infinite()
         self.normalise_all()
         forget_slack(self.graph)
@@ -119,7 +132,7 @@ class Reductions:
         if mask.all():
             return True
         if not mask.any():
-            raise InfeasibleError(f"no alternative of node {i} is possible", (i,))
+            raise NoAlternative(i)
         graph = self.graph
         graph.restrict(i, np.flatnonzero(mask))
         for j in list(graph.near[i]):
@@ -136,9 +149,7 @@ class Reductions:
             mask = np.isfinite(costs)
             if not mask.all():
                 if not mask.any():
-                    raise InfeasibleError(
-                        f"no alternative of node {i} is possible", (i,)
-                    )
+                    raise NoAlternative(i)
                 kept[i] = np.flatnonzero(mask)
         edges = [edge for edge in graph.edges() if edge[0] in kept or edge[1] in kept]
         for i, j, matrix in edges:

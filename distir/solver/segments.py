@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan, take_out
-from distir.solver.failures import InfeasibleError
 from distir.solver.flow import Segments
 from distir.solver.found import ROUNDING, SolverResult
 from distir.solver.graph import CostGraph, replay
@@ -63,9 +62,7 @@ def solve_by_segments(
     A good choice of a graph without memory, which loses its nodes; the optimum where no
     history could go on or the segments are too large. Its bound is no bound for others.
     """
-    try:
-        reduce(graph)
-    except InfeasibleError:
+    if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
     choice = choose(graph, clock, segments)
     if choice is None:
@@ -200,18 +197,29 @@ def _swept(
     choice: dict[int, int],
     clock: Clock,
 ) -> None:
-    """Decides two segments after each other again, as the others stay, until nothing changes."""
+    """
+    Decides two segments after each other again, as the others stay, until nothing changes:
+    again only those in or around which something did.
+    """
+    windows = [(*one, *next_) for one, next_ in pairwise(groups)]
+    seen = [{*nodes, *(j for i in nodes for j in graph.near[i])} for nodes in windows]
+    waiting = set(range(len(windows)))
     cost = math.inf
-    while graph.cost(choice) < cost * (1 - ROUNDING) and not clock.stopped:
+    while waiting and graph.cost(choice) < cost * (1 - ROUNDING) and not clock.stopped:
         cost = graph.cost(choice)
-        for one, next_ in pairwise(groups):
-            part = _window(graph, (*one, *next_), choice)
+        now, waiting = sorted(waiting), set[int]()
+        for window in now:
+            part = _window(graph, windows[window], choice)
             order = plan(part, SEGMENT_WORK)
-            found = (
-                eliminate(part, order, clock) if order.work <= SEGMENT_WORK else None
-            )
-            if found is not None and found.choice is not None:
-                choice.update(found.choice)
+            if order.work > SEGMENT_WORK:
+                continue
+            found = eliminate(part, order, clock)
+            if found is None or found.choice is None:
+                continue
+            changed = {i for i, a in found.choice.items() if choice[i] != a}
+            choice.update(found.choice)
+            waiting |= {i for i, nodes in enumerate(seen) if nodes & changed}
+            waiting.discard(window)
 
 
 def _window(

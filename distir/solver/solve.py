@@ -20,12 +20,13 @@ from distir.solver.graph import CostGraph, replay
 from distir.solver.integer_program import SolverName, decided, solve_integer_program
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.problem import Costs, Problem, Solution
-from distir.solver.reductions import reduce
-from distir.solver.relaxed import WORK, fits, optimum
+from distir.solver.reductions import NoAlternative, Reductions, reduce
+from distir.solver.relaxed import WORK, Optimum, fits, optimum
 from distir.solver.segments import solve_by_segments
 from distir.solver.smallest_peak import SmallestPeak, smallest_peak
 from distir.solver.top_k import forbid_largest
 
+Level = Literal["O2", "O3"]
 Method = Literal["auto", "elimination", "integer-program", "lagrangian"]
 METHODS: tuple[str, ...] = get_args(Method)
 SOLVERS: tuple[str, ...] = get_args(SolverName)
@@ -33,6 +34,10 @@ SOLVERS: tuple[str, ...] = get_args(SolverName)
 # An integer program of this many columns takes a second, and of this many minutes.
 FEW_COLUMNS = 20_000
 MANY_COLUMNS = 100_000
+
+# Segments find no best choice at any price for memory; closer to their own bound they look no
+# further.
+SEGMENTS_GAP = 5e-3
 
 # Seconds for the reductions, and for the smallest peak where nothing fits so far, even if the
 # time is over.
@@ -49,6 +54,7 @@ def solve(
     gap: float = 0.0,
     seed_choice: Sequence[int] | None = None,
     segments: Segments | None = None,
+    level: Level = "O3",
     progress: Callable[[str], None] | None = None,
 ) -> Solution:
     """
@@ -56,9 +62,10 @@ def solve(
     with its bound; an interruption (SIGINT) ends the search as the time does. A first choice is
     made whatever the time. With a `clock` its time is a limit too, and whoever made it hears
     interruptions. `seed_choice` is a choice to be no worse
-    than; one that does not fit is left out. `progress` hears what is done. With `segments`
-    these are decided one after the other instead of the whole by a method, for which the bound
-    is then far off; the whole is solved if they find nothing.
+    than; one that does not fit is left out. `progress` hears what is done. At `level` O2
+    `segments` are decided one after the other instead of the whole by a method, for which the
+    bound is then far off; the whole is solved if they find nothing. At O3 they are where the
+    Lagrangian starts from.
 
     Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
     `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
@@ -77,7 +84,9 @@ def solve(
     if clock is not None:
         own = clock.part(1.0, own.limit)
     with own:
-        search = _Solving(problem, solver, gap, own, progress or _silent, segments)
+        search = _Solving(
+            problem, solver, gap, own, progress or _silent, segments, level
+        )
         return search.run(method, seed_choice)
 
 
@@ -90,6 +99,7 @@ class _Solving:
         clock: Clock,
         progress: Callable[[str], None],
         segments: Segments | None,
+        level: Level,
     ):
         self.problem, self.gap, self.clock, self.progress = (
             problem,
@@ -100,15 +110,20 @@ class _Solving:
         self.solver: SolverName = solver
         self.graph = CostGraph.of(problem)
         self.peak: SmallestPeak | None = None
-        self.optimum = optimum
-        self.segments = segments
+        self.by_segments: Optimum | None = None
         if segments is not None:
             cover = segments.covering(problem)
-            self.optimum = partial(solve_by_segments, segments=cover)
+            self.by_segments = partial(solve_by_segments, segments=cover)
+        self.level = level
 
     def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
         problem, graph = self.problem, self.graph
-        reduce(graph, Clock(max(PATIENCE, self.clock.left)))
+        try:
+            Reductions(graph, Clock(max(PATIENCE, self.clock.left))).run()
+        except NoAlternative as error:
+            raise InfeasibleError(
+                f"no alternative of node {error.node} is possible", (error.node,)
+            ) from error
         self.progress(
             f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
         )
@@ -151,8 +166,8 @@ class _Solving:
             return "reductions", found
         if self.clock.stopped:
             return "first choice", SolverResult(None, math.inf, -math.inf)
-        if self.segments is not None:
-            found = self.by_segments()
+        if self.by_segments is not None and self.level == "O2":
+            found = self.segments_only(self.by_segments)
             if found.choice is not None:
                 return "segments", found
         exact = f"integer program ({self.solver})"
@@ -172,24 +187,26 @@ class _Solving:
             return "lagrangian", found
         return exact, found.better(self.integer_program(found.choice))
 
-    def by_segments(self) -> SolverResult:
+    def segments_only(self, by_segments: Optimum) -> SolverResult:
         """Segment by segment, with prices for memory if it does not fit as it is."""
         graph, clock = self.graph, self.clock
-        found = self.optimum(graph.copy(memory=False), clock)
-        choice = found.choice
+        choice = by_segments(graph.copy(memory=False), clock).choice
         if choice is None or (graph.load(choice) > graph.capacity).any():
-            priced = Lagrangian(
-                graph, self.gap, clock, self.progress, optimum=self.optimum
-            )
-            choice = priced.run().choice
+            choice = self.priced(by_segments).run().choice
         return SolverResult.of(graph, choice, -math.inf)
+
+    def priced(self, by_segments: Optimum, share: float = 1.0) -> Lagrangian:
+        """Prices for memory at which segments are decided, in a share of the time."""
+        gap, clock = max(self.gap, SEGMENTS_GAP), self.clock.part(share)
+        return Lagrangian(self.graph, gap, clock, self.progress, by_segments)
 
     def any_choice(self) -> Mapping[int, int] | None:
         """One that fits, where the methods found none: a good one, or just one."""
         graph, clock = self.graph, self.clock
         found = first_choice(graph)
         if graph.pieces:
-            forbidden = forbid_largest(graph, clock, self.optimum)
+            quick = self.by_segments if self.level == "O2" else None
+            forbidden = forbid_largest(graph, clock, quick or optimum)
             if forbidden is not None:
                 of = (
                     SolverResult.of(graph, choice, -math.inf)
@@ -203,9 +220,17 @@ class _Solving:
         return found
 
     def lagrangian(self) -> SolverResult:
-        """The Lagrangian, again from the smallest peak if it saw no choice that fits."""
+        """
+        The Lagrangian, from what segments find if there are any, and again from the smallest
+        peak if it saw no choice that fits.
+        """
         graph, clock = self.graph, self.clock
-        found = Lagrangian(graph, self.gap, clock, self.progress).run()
+        first = Lagrangian(graph, self.gap, clock, self.progress)
+        if self.by_segments is not None:
+            quick = self.priced(self.by_segments, 0.4)
+            quick.run()
+            first.go_on(quick)
+        found = first.run()
         if found.choice is not None or found.infeasible or clock.stopped:
             return found
         peak = smallest_peak(graph, clock)
@@ -215,15 +240,16 @@ class _Solving:
             return SolverResult(None, math.inf, math.inf)
         if peak.over > 0:
             return found
-        again = Lagrangian(graph, self.gap, clock, self.progress, peak.choice)
+        again = Lagrangian(graph, self.gap, clock, self.progress)
+        again.best = SolverResult.of(graph, peak.choice, -math.inf)
         return found.better(again.run())
 
     def elimination(self, method: Method) -> SolverResult | None:
         """The optimum by elimination, if that is small enough and keeps the limit."""
         graph = self.graph
         free = graph.copy(memory=False)
-        if graph.pieces:
-            reduce(free)
+        if graph.pieces and not reduce(free):
+            return SolverResult(None, math.inf, math.inf)
         order = plan(free, WORK)
         if not fits(order):
             if method == "elimination":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.planning.auto.auto import AutoSearch
+    from distir.planning.plan import SearchOptions
     from distir.solver.clock import Clock
 
 _OF_AUTO = ("time_limit", "explain", "shard", "whole")
@@ -68,8 +69,25 @@ def check_auto_arguments(arguments: argparse.Namespace) -> None:
                 raise DistIRError(f"--{option} is of the search with --auto; add that")
 
 
+def search_options(arguments: argparse.Namespace) -> SearchOptions:
+    """What the arguments of `distir search` let a search choose from."""
+    from dataclasses import fields
+
+    from distir.planning.plan import SearchOptions
+
+    given = {
+        field.name: getattr(arguments, field.name) for field in fields(SearchOptions)
+    }
+    given["profile"] = tuple(arguments.profile)
+    given["world_size"] = arguments.world_size or arguments.devices
+    return SearchOptions(**given)
+
+
 def search(
-    arguments: argparse.Namespace, modules: list[ModuleOp], clock: Clock
+    arguments: argparse.Namespace,
+    options: SearchOptions,
+    modules: list[ModuleOp],
+    clock: Clock,
 ) -> tuple[AutoSearch, bool]:
     """
     Searches while the clock runs, showing how far it is; and whether the user ended it.
@@ -77,33 +95,25 @@ def search(
     """
     from distir.hardware import load_cluster
     from distir.planning.auto.auto import auto_search
-    from distir.planning.configuration import overlaps
     from distir.planning.requests import Requests
     from distir.tools.reporting import note, seconds_text
 
     def heard(search: AutoSearch) -> None:
         best = search.best
         known = (
-            f"best {best.configuration}, {seconds_text(best.step_time_s)} a step"
+            f"best {best.plan}, {seconds_text(best.step_time_s)} a step"
             if best
             else "nothing fits yet"
         )
-        note(f"round {search.rounds}, {len(search.outcomes)} plans judged: {known}")
+        note(f"round {search.rounds}, {len(search.results)} plans judged: {known}")
 
     found = auto_search(
         modules,
         load_cluster(arguments.cluster, arguments.devices),
-        profiles=arguments.profile,
+        options,
         requests=Requests(tuple(arguments.shard), tuple(arguments.whole)),
-        devices=arguments.world_size or arguments.devices,
         degrees=arguments.degrees,
-        micro_batches=arguments.micro_batches,
-        zero=arguments.zero or (),
-        checkpoint=arguments.checkpoint or (),
-        schedules=arguments.schedules,
-        overlap=overlaps(arguments.overlap or ()),
         time_limit=None if arguments.time_limit is None else max(clock.left, 0.0),
-        jobs=arguments.jobs,
         heard=heard,
     )
     found.run()
@@ -124,7 +134,7 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     if output is None:
         note(chosen_plan(search))
         return
-    module = search.programs(best.configuration.batch)
+    module = search.programs(best.plan.batch)
     emit(Context(), module, search)
     for text in read_notes(module):
         note(text)
@@ -144,14 +154,14 @@ def explain(search: AutoSearch) -> None:
     evaluator, profiles = Evaluator(search.programs), search.programs.profiles
     plans = [best, *([other] if other else [])]
     costs = [
-        by_scope(evaluator.distributed(plan.configuration, plan.layouts), profiles)
+        by_scope(evaluator.distributed(plan.plan, plan.layouts), profiles)
         for plan in plans
     ]
-    print(f"\nchosen: {best.configuration}, {seconds_text(best.step_time_s)} a step")
+    print(f"\nchosen: {best.plan}, {seconds_text(best.step_time_s)} a step")
     if other is not None:
         slower = 100 * (other.step_time_s / best.step_time_s - 1)
         print(
-            f"runner-up: {other.configuration}, {seconds_text(other.step_time_s)} a step "
+            f"runner-up: {other.plan}, {seconds_text(other.step_time_s)} a step "
             f"({slower:+.3g} %)"
         )
     scopes = sorted(

@@ -12,95 +12,105 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 
-def add_distribution_arguments(parser: ArgumentParser) -> None:
-    """The options of `distribute`, but for the cluster."""
-    parser.add_argument(
-        "-d", type=positive_integer, default=1, help="data-parallel degree (default 1)"
-    )
-    parser.add_argument(
-        "-t",
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "-d": dict(
+        type=positive_integer,
+        default=1,
+        help="data-parallel degree (default 1)",
+    ),
+    "-t": dict(
         type=positive_integer,
         default=1,
         help="tensor-parallel degree (default 1)",
-    )
-    parser.add_argument(
-        "-p", type=positive_integer, default=1, help="pipeline ranks (default 1)"
-    )
-    parser.add_argument(
-        "-k",
+    ),
+    "-p": dict(
+        type=positive_integer,
+        default=1,
+        help="pipeline ranks (default 1)",
+    ),
+    "-k": dict(
         type=positive_integer,
         default=1,
         help="micro-batches that a batch is split into (default 1); with one pipeline "
         "rank they accumulate gradients",
-    )
-    parser.add_argument(
-        "--schedule",
+    ),
+    "--schedule": dict(
         default="",
         metavar="NAME",
         help="gpipe, 1f1b (default of a training step), interleaved-1f1b, zb-h1, "
         "interleaved-zero-bubble, zbv, dualpipev, or forward (default of inference)",
-    )
-    parser.add_argument(
-        "--chunks",
+    ),
+    "--chunks": dict(
         type=positive_integer,
         metavar="N",
         help="pipeline stages per rank (default: the fewest that the schedule can have)",
-    )
-    parser.add_argument(
-        "--schedule-file",
+    ),
+    "--schedule-file": dict(
         default="",
         metavar="FILE.csv",
         help="a schedule in the CSV format of PyTorch's pipelining, a line per rank",
-    )
-    parser.add_argument(
-        "--stages",
+    ),
+    "--stages": dict(
         action="append",
         default=[],
         metavar="SCOPE",
         help="the scope that the next pipeline stage begins with, once for each stage but "
         "the first; or `uniform`, equal numbers of layers, or `search`, the fastest that is "
         "found (default: equal work)",
-    )
-    parser.add_argument(
-        "--blocking-sends",
+    ),
+    "--blocking-sends": dict(
         action="store_true",
         help="devices wait for each other in a send instead of computing meanwhile",
-    )
-    parser.add_argument(
-        "--shard",
+    ),
+    "--shard": dict(
         action="append",
         default=[],
         metavar="NAME:DIM=AXIS[:RUN]",
         help="split dimension DIM of argument NAME over mesh axis AXIS (d or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
-    )
-    parser.add_argument(
-        "--zero",
+    ),
+    "--zero": dict(
         type=int,
         choices=(0, 1, 2, 3),
         default=0,
         help="ZeRO stage of a training step: split optimizer states (1), gradients (2) "
         "and parameters (3) over the data-parallel devices",
-    )
-    parser.add_argument(
-        "--checkpoint",
+    ),
+    "--checkpoint": dict(
         choices=("none", "full", "whole", "selective"),
         default="none",
         help="what a training step computes again in its backward pass: nothing, what its "
         "layers' gradients need (full), all of the layers as PyTorch does (whole), or what "
         "attention computes between its matrix products (selective)",
-    )
-    parser.add_argument(
-        "--sequence-parallel",
+    ),
+    "--sequence-parallel": dict(
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",
-    )
-    parser.add_argument(
-        "--overlap",
+    ),
+    "--overlap": dict(
         action="store_true",
         help="run communication while devices compute, where the simulator says that it "
         "is faster and fits into memory",
-    )
+    ),
+}
+"""The options of `distribute`, but for the cluster, as argparse takes them."""
+
+
+def add_distribution_arguments(parser: ArgumentParser) -> None:
+    """The options of `distribute`, but for the cluster."""
+    for option, settings in _OPTIONS.items():
+        parser.add_argument(option, **settings)
+
+
+def given_options(arguments: Namespace) -> list[str]:
+    """The options of `distribute` that a command was given, as they are written."""
+    given = [] if arguments.devices is None else ["--devices"]
+    for option, settings in _OPTIONS.items():
+        default = False if settings.get("action") == "store_true" else None
+        value = getattr(arguments, option.lstrip("-").replace("-", "_"))
+        if value != settings.get("default", default):
+            given.append(option)
+    return given
 
 
 def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:

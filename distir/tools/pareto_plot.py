@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from distir.errors import DistIRError
-from distir.planning.grid import Outcome, pareto_front
+from distir.planning.grid import Result, Simulated, pareto_front
+from distir.planning.result import simulated
 from distir.tools.svg import Chart, document, line
 
 _WIDTH, _HEIGHT = 800, 520
@@ -17,26 +18,28 @@ _STYLE = (
 )
 
 
-def write_pareto_plot(path: Path, outcomes: Sequence[Outcome]) -> None:
+def write_pareto_plot(path: Path, results: Sequence[Result]) -> None:
     """
-    Draws a dot for each outcome, both axes logarithmic: those that do not fit in grey,
+    Draws a dot for each result, both axes logarithmic: those that do not fit in grey,
     the Pareto front of the others in orange. A dot's title names its configuration.
     Raises DistIRError.
     """
     try:
-        path.write_text(pareto_plot(outcomes), "utf-8")
+        path.write_text(pareto_plot(results), "utf-8")
     except OSError as error:
         raise DistIRError(f"cannot write {path}: {error.strerror}") from error
 
 
-def pareto_plot(outcomes: Sequence[Outcome]) -> str:
+def pareto_plot(results: Sequence[Result]) -> str:
     """The drawing as SVG text."""
     drawn = [
-        o for o in outcomes if o.throughput_samples_per_s > 0 and o.peak_memory_bytes
+        o
+        for o in simulated(results)
+        if o.throughput_samples_per_s > 0 and o.peak_memory_bytes
     ]
     parts = [
-        f'<text x="{Chart.LEFT}" y="24" style="font-weight: bold">{len(outcomes)} '
-        f"configurations, {sum(o.fits for o in outcomes)} fit into memory</text>",
+        f'<text x="{Chart.LEFT}" y="24" style="font-weight: bold">{len(results)} '
+        f"configurations, {sum(o.fits for o in results)} fit into memory</text>",
         f'<text x="{Chart.LEFT}" y="44">orange: Pareto front; grey: does not fit</text>',
     ]
     if drawn:
@@ -51,7 +54,7 @@ def pareto_plot(outcomes: Sequence[Outcome]) -> str:
     return document(_WIDTH, _HEIGHT, _STYLE, parts)
 
 
-def _dots(drawn: Sequence[Outcome], chart: Chart) -> list[str]:
+def _dots(drawn: Sequence[Simulated], chart: Chart) -> list[str]:
     front = pareto_front(drawn)
     # What matters most is drawn last, above the rest.
     order = {"large": 0, "fits": 1, "front": 2}
@@ -68,6 +71,6 @@ def _dots(drawn: Sequence[Outcome], chart: Chart) -> list[str]:
         parts.append(f'<polyline class="line" points="{path}"/>')
     for kind, o in sorted(kinds, key=lambda pair: order[pair[0]]):
         memory, speed = o.peak_memory_bytes / 1e9, o.throughput_samples_per_s
-        title = f"{o.configuration}: {speed:.4g} samples/s, {memory:.4g} GB"
+        title = f"{o.plan}: {speed:.4g} samples/s, {memory:.4g} GB"
         parts.append(chart.dot(memory, speed, f'class="{kind}"', title))
     return parts

@@ -14,7 +14,7 @@ import pytest
 from closed_forms.chains import chain
 from closed_forms.towers import distributed, on_each_device, peak_memory
 
-from distir.passes.partition import _Partitioner  # pyright: ignore[reportPrivateUsage]
+from distir.transforms.partitioning import Partitioner
 
 WIDE, NARROW = 46875, 40000
 """Four matrices of these have 7.5e9 elements, which 64 devices divide evenly."""
@@ -91,7 +91,7 @@ def test_gathered_parameters_live_no_longer_than_their_use(
     def share(self: object, value: object) -> bool:
         return False
 
-    monkeypatch.setattr(_Partitioner, "_is_gathered_for_each_use", share)
+    monkeypatch.setattr(Partitioner, "_is_gathered_for_each_use", share)
     module = distributed(chain([128] * (matrices + 1), 8), d=d, zero=3)
     kept = (matrices - 2) * (whole + activation)
     first_gradient = activation + whole + whole // d

@@ -8,9 +8,9 @@ from support.models import EXPORTERS
 from support.programs import names_by_role, ops_of, round_trip
 from torch import nn
 
+from distir.dialects.constants import direct_constant
 from distir.errors import DistIRError
 from distir.frontends.torch_importer import import_torch
-from distir.interpreters.types import constant_operand
 
 BOTH = pytest.mark.parametrize("exporter", EXPORTERS)
 
@@ -47,7 +47,7 @@ def test_training_mode(exporter):
     assert norm.attribute("momentum") == 0.75
     assert norm.attribute("epsilon") == pytest.approx(1e-5)
     (drop,) = ops_of(imported.module, "Dropout")
-    assert [float(constant_operand(drop.operands[i])) for i in (1, 2)] == [0.5, 1.0]
+    assert [float(direct_constant(drop.operands[i])) for i in (1, 2)] == [0.5, 1.0]
     # The module is as it was, and so are its weights here and PyTorch's random numbers.
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -92,7 +92,7 @@ def test_dropout_inside_attention(exporter):
         Attention(0.25), (torch.randn(1, 2, 4, 8),), exporter=exporter, training=True
     )
     (drop,) = ops_of(imported.module, "Dropout")
-    assert [float(constant_operand(drop.operands[i])) for i in (1, 2)] == [0.25, 1.0]
+    assert [float(direct_constant(drop.operands[i])) for i in (1, 2)] == [0.25, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,10 @@ from distir.dialects import collective
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx_values import numpy_dtype
 from distir.interpreters.reference import ReferenceInterpreter
-from distir.passes.project import devices_of, project
 from distir.program import describe, entry_function, functions
 from distir.sharding.layout import assemble, take_shard
 from distir.sharding.mesh import meshes
+from distir.transforms.projection import devices_of, project
 
 Array = npt.NDArray[Any]
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}

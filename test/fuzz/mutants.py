@@ -29,7 +29,7 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.reference import run_program
 from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.verify_distribution import verify_distribution
+from distir.sharding.verification import verify_distribution
 
 EXAMPLES = 12
 """Of a round."""

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from distir.passes.partition import PartitionPass
-from distir.passes.verify_distribution import verify_distribution
+from distir.sharding.verification import verify_distribution
 
 Array = npt.NDArray[Any]
 

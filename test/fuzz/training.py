@@ -21,11 +21,11 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.interpreters.reference import run_program
-from distir.passes.activation_checkpoint import POLICIES
 from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.pipelining.registry import SCHEDULES
 from distir.program import entry_function, functions, updated_arguments
+from distir.transforms.checkpointing import POLICIES
 
 EXAMPLES = 6
 """Of a round."""

@@ -97,6 +97,8 @@ def test_gradients_run_in_torch(name: str):
 @pytest.mark.parametrize("name", sorted(registered_rules()))
 def test_gradients_in_half_precision(name: str, dtype: type):
     """The reference and torch come near to what f64 gives."""
+    if name == "onnx.Shrink" and dtype is ml_dtypes.bfloat16:
+        pytest.skip("ONNX has no Shrink of bfloat16")
     for case in sample([c for c in cases_of(name) if c.make is None], 3, name):
         wide = differentiated(case)
         narrow = differentiated(

@@ -19,6 +19,7 @@ from distir.lowering.torch_package import write_package
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import auto_search
 from distir.planning.auto.results import emit
+from distir.planning.plan import LayoutPlan, SearchOptions
 from distir.program import argument_names, entry_function
 
 PROGRAMS = {
@@ -72,17 +73,19 @@ def test_the_best_pipeline_runs(spawner: Spawner, tmp_path: Path) -> None:
     search = auto_search(
         [module],
         on,
+        SearchOptions(
+            micro_batches=(4,),
+            zero=(0,),
+            checkpoint=("none",),
+            schedules=("1f1b",),
+            jobs=1,
+        ),
         degrees=[(2, 1, 2)],
-        micro_batches=(4,),
-        zero=(0,),
-        checkpoint=("none",),
-        schedules=("1f1b",),
-        jobs=1,
     )
     search.run()
     assert search.best is not None
-    plan = search.best.configuration
-    assert plan.axes and plan.p == 2 and plan.k == 4
+    plan = search.best.plan
+    assert isinstance(plan, LayoutPlan) and plan.p == 2 and plan.k == 4
     found = search.programs(plan.batch)
     promised = emit(Context(), found, search).step_time_s
     assert promised == search.best.step_time_s

@@ -12,15 +12,12 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
-from distir.gradients.reverse import FORWARD
+from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
-from distir.passes.activation_checkpoint import (
-    ActivationCheckpointPass,
-    saved_values,
-)
+from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.distribute import DistributePass
 from distir.program import entry_function, functions
 

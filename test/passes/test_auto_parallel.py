@@ -27,17 +27,20 @@ from distir.planning.auto.explain import by_scope
 from distir.planning.auto.results import memory_binds, runner_up
 from distir.planning.auto.space import AutoSpace
 from distir.planning.grid import (
-    Configuration,
     Evaluator,
+    GridPlan,
+    LayoutPlan,
     Programs,
+    Simulated,
     Space,
     ranked,
     run,
 )
-from distir.planning.grid.evaluate import reusable
 from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
-from distir.planning.requests import Requests, axes_of
+from distir.planning.plan import SearchOptions
+from distir.planning.requests import Requests
+from distir.planning.result import simulated
 from distir.program import argument_names, entry_function
 
 
@@ -68,8 +71,8 @@ def distributed(module: ModuleOp, **options: object) -> ModuleOp:
     return module
 
 
-def search(module: ModuleOp, on: ClusterOp, **options: object) -> AutoSearch:
-    found = auto_search([module], on, jobs=1, **options)  # type: ignore[arg-type]
+def search(module: ModuleOp, on: ClusterOp) -> AutoSearch:
+    found = auto_search([module], on, SearchOptions(jobs=1))
     found.run()
     return found
 
@@ -101,17 +104,15 @@ def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
     found = search(module, on)
     best, batch = found.best, found.space.batches[0]
     assert best is not None and found.finished
-    grid = Space([batch], trains, 4, zero=(0, 1) if trains else (0,)).configurations()
+    grid = Space([batch], trains, 4, zero=(0, 1) if trains else (0,)).plans()
     programs = Programs.of([module], on)
     outcomes = [o for some in run(programs, grid, jobs=1) for o in some]
     assert best.step_time_s <= ranked(outcomes)[0].step_time_s
     # The bounds hold for all that was judged, as `fits` and pruning rely on them.
     bounds = found.bounds[batch]
-    for outcome in (*found.outcomes.values(), *outcomes):
-        if outcome.is_legal:
-            assert outcome.step_time_s >= bounds.seconds
-            least = bounds.least_bytes(outcome.configuration)
-            assert outcome.peak_memory_bytes >= least
+    for outcome in simulated((*found.results.values(), *outcomes)):
+        assert outcome.step_time_s >= bounds.seconds
+        assert outcome.peak_memory_bytes >= bounds.least_bytes(outcome.plan)
 
 
 def test_the_program_is_what_was_promised() -> None:
@@ -129,17 +130,17 @@ def test_searched_layouts_win_where_the_grid_has_none() -> None:
     module = build_gpt(layers=1, d_model=64, heads=2, vocab=64, batch=1, seq=64)
     on = machine(4, latency=1e-9, bandwidth=1e11)
     found = search(module, on)
-    assert found.best is not None and found.best.configuration.axes
+    assert found.best is not None and isinstance(found.best.plan, LayoutPlan)
     module = placed(module, on)
     program = distributed(module)
     assert same_results(module, program)
-    grid = [o for o in found.outcomes.values() if not o.configuration.axes]
+    grid = [o for o in found.results.values() if isinstance(o.plan, GridPlan)]
     assert found.best.step_time_s < 0.95 * ranked(grid)[0].step_time_s
     # A bound is none for communication that overlaps.
-    bounded = [o for o in found.outcomes.values() if o.bound_s]
+    bounded = [o for o in simulated(found.results.values()) if o.bound_s]
     assert bounded
     assert all(o.step_time_s >= o.bound_s * (1 - 1e-9) for o in bounded)
-    assert any(o.configuration.overlap for o in found.outcomes.values())
+    assert any(plan.overlap for plan in found.results)
 
 
 def test_less_memory_is_never_faster() -> None:
@@ -148,7 +149,7 @@ def test_less_memory_is_never_faster() -> None:
     assert plain is not None
     memory = int(0.9 * plain.peak_memory_bytes)
     best = search(module, machine(2, memory)).best
-    assert best is not None and best.configuration != plain.configuration
+    assert best is not None and best.plan != plain.plan
     assert best.peak_memory_bytes <= memory
     assert best.step_time_s >= plain.step_time_s * (1 - 1e-9)
 
@@ -164,7 +165,7 @@ def test_nothing_fits() -> None:
 
 
 def test_searched_layouts_that_do_not_fit_get_more_micro_batches() -> None:
-    plan = Configuration(64, axes="d=4")
+    plan = LayoutPlan(64, axes=(("d", 4),))
     space = AutoSpace([64], True, 4)
     assert list(space.smaller(plan)) == [replace(plan, k=4)]
     assert not list(space.smaller(replace(plan, k=32)))
@@ -178,10 +179,10 @@ def test_memory_that_binds_is_named() -> None:
     found = search(build_mlp(2, 8, 8), machine(2))
     best = found.best
     assert best is not None and memory_binds(found) == ""
-    faster = replace(best.configuration, k=3)
-    found.outcomes[faster] = replace(
+    faster = replace(best.plan, k=3)
+    found.results[faster] = replace(
         best,
-        configuration=faster,
+        plan=faster,
         throughput_samples_per_s=2 * best.throughput_samples_per_s,
         peak_memory_bytes=2 * best.memory_bytes,
     )
@@ -193,12 +194,10 @@ def test_memory_that_decided_on_layouts_is_named() -> None:
     best = found.best
     assert best is not None
     layouts = ChosenLayouts(False, True, ())
-    slower = replace(best.configuration, axes="d=2", k=5)
-    found.outcomes[slower] = replace(
-        best, configuration=slower, layouts=layouts, step_time_s=1.0
-    )
+    slower = LayoutPlan(best.plan.batch, axes=(("d", 2),), k=5)
+    found.results[slower] = replace(best, plan=slower, layouts=layouts, step_time_s=1.0)
     assert "layouts of 1 other plan" in memory_binds(found)
-    found.outcomes[best.configuration] = replace(best, layouts=layouts)
+    found.results[best.plan] = replace(best, layouts=layouts)
     assert "layouts of the best plan" in memory_binds(found)
 
 
@@ -268,32 +267,38 @@ def test_options_restrict_the_space() -> None:
     plans = space.first()
     reached = {n for plan in plans for n in space.neighbours(plan)} | set(plans)
     assert {c.checkpoint for c in reached} == {"full"}
-    assert {c.zero for c in reached} == {0}
+    assert {c.zero for c in reached if isinstance(c, GridPlan)} == {0}
     assert {c.overlap for c in reached} == {False}
     assert {c.schedule for c in reached if c.p > 1} == {"gpipe"}
-    assert {c.axes for c in plans} == {"", "d=4", "d=2,t=2"}
+    axes = {c.axes for c in plans if isinstance(c, LayoutPlan)}
+    assert axes == {(("d", 4),), (("d", 2), ("t", 2))}
     with pytest.raises(DistIRError, match="for training steps"):
-        auto_search([build_mlp(2, 8, 8)], machine(2), zero=(1,))
+        auto_search([build_mlp(2, 8, 8)], machine(2), SearchOptions(zero=(1,)))
     with pytest.raises(DistIRError, match="8 devices were asked for"):
-        auto_search([build_mlp(2, 8, 8)], machine(2), devices=8)
+        auto_search([build_mlp(2, 8, 8)], machine(2), SearchOptions(world_size=8))
 
 
 def test_searched_layouts_go_into_pipelines_and_onto_more_axes() -> None:
     space = AutoSpace([16], True, 8)
-    pair = Configuration(16, axes="d=2,t=4")
+    pair = LayoutPlan(16, axes=(("d", 2), ("t", 4)))
     near = set(space.neighbours(pair))
-    assert replace(pair, axes="d=2,t=2,s=2") in near
-    assert replace(pair, axes="d=2,t=2", p=2, k=4) in near
-    assert replace(pair, axes="d=4", p=2, k=4) in near
+    assert replace(pair, axes=(("d", 2), ("t", 2), ("s", 2))) in near
+    assert replace(pair, axes=(("d", 2), ("t", 2)), p=2, k=4) in near
+    assert replace(pair, axes=(("d", 4),), p=2, k=4) in near
     assert replace(pair, k=2) in near
-    pipeline = Configuration(16, d=2, t=2, p=2, k=4)
-    inside = Configuration(16, p=2, k=4, axes="d=2,t=2")
+    pipeline = GridPlan(16, d=2, t=2, p=2, k=4)
+    inside = LayoutPlan(16, p=2, k=4, axes=(("d", 2), ("t", 2)))
     assert inside in set(space.neighbours(pipeline))
     near = set(space.neighbours(inside))
-    assert replace(inside, p=4, axes="d=2") in near
-    assert replace(inside, p=1, axes="d=4,t=2") in near
+    assert replace(inside, p=4, axes=(("d", 2),)) in near
+    assert replace(inside, p=1, axes=(("d", 4), ("t", 2))) in near
     assert replace(inside, schedule="zb-h1") in near
-    devices = {c.p * prod(size for _, size in axes_of(c.axes.split(","))) for c in near}
+    assert all(isinstance(c, LayoutPlan) for c in near)
+    devices = {
+        c.p * prod(size for _, size in c.axes)
+        for c in near
+        if isinstance(c, LayoutPlan)
+    }
     assert devices == {8}
     limited = replace(space, micro_batches=(8,), schedules=("gpipe",))
     near = {c for c in limited.neighbours(pair) if c.p > 1}
@@ -303,8 +308,9 @@ def test_searched_layouts_go_into_pipelines_and_onto_more_axes() -> None:
 def test_known_layouts_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another schedule, other stages, overlap: the same layouts, to the second."""
     source = Programs.of([training_mlp(16)], machine(4))
-    first = Configuration(16, axes="d=2", p=2, k=2)
+    first = LayoutPlan(16, axes=(("d", 2),), p=2, k=2)
     outcome = Evaluator(source).evaluate(first)
+    assert isinstance(outcome, Simulated)
     assert outcome.layouts is not None and not outcome.layouts.limited
     others = [
         replace(first, overlap=True),
@@ -318,10 +324,10 @@ def test_known_layouts_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(fitted, "search_sharding", no_search)
     for other, anew in zip(others, expected, strict=True):
-        assert reusable(outcome, other)
+        assert outcome.has_layouts_of(other)
         assert Evaluator(source).evaluate(other, outcome) == anew
-    assert not reusable(outcome, replace(first, k=4))
-    assert not reusable(outcome, replace(first, checkpoint="full"))
+    assert not outcome.has_layouts_of(replace(first, k=4))
+    assert not outcome.has_layouts_of(replace(first, checkpoint="full"))
 
 
 def test_modules_add_up_to_the_step() -> None:
@@ -330,9 +336,7 @@ def test_modules_add_up_to_the_step() -> None:
     other = runner_up(found)
     assert found.best is not None and other is not None
     assert other.step_time_s >= found.best.step_time_s
-    program = Evaluator(found.programs).distributed(
-        found.best.configuration, found.best.layouts
-    )
+    program = Evaluator(found.programs).distributed(found.best.plan, found.best.layouts)
     costs = by_scope(program, ())
     assert sum(c.seconds for c in costs.values()) <= found.best.step_time_s * (1 + 1e-9)
     assert costs["transformer.h.*.mlp.c_fc"].layouts[0].startswith("weight[")

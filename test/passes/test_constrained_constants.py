@@ -14,7 +14,7 @@ from distir.interpreters.reference import run_program
 from distir.lowering.torch_package import write_package
 from distir.passes.partition import PartitionPass
 from distir.passes.propagate_sharding import PropagateShardingPass
-from distir.passes.verify_distribution import verify_distribution
+from distir.sharding.verification import verify_distribution
 
 MESH = 'device.mesh @mesh on @c <"x" = 2, "y" = 2> [0 to 4]'
 LAYOUT = ", dist.layout = #dist.layout<@mesh, [{}, {y}]>"

@@ -48,7 +48,7 @@ def test_other_options_stay_as_they_are() -> None:
         (DistributePass, "d=1,2", "takes a whole number, but is given 1,2"),
         (DistributePass, "d", "takes a whole number, but is given nothing"),
         (DistributePass, "overlap=1", "option overlap takes true or false"),
-        (DistributePass, "q=2", "there is no option q; the options are: d, t, p, k,"),
+        (DistributePass, "q=2", "there is no option q; the options are: p, schedule,"),
         (SearchShardingPass, "memory=16GB", "takes a number, but is given 16GB"),
         (SearchShardingPass, "gap=true", "takes a number, but is given True"),
         (

@@ -20,8 +20,8 @@ from xdsl.rewriter import InsertPoint
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import tensor_type
 from distir.errors import DistIRError
-from distir.passes.inline_calls import InlineCallsPass, specialise
-from distir.passes.outline_repeats import OutlineRepeatsPass, generalise
+from distir.passes.inline_calls import InlineCallsPass
+from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import entry_function, functions, return_op, scope_of
 
 TYPE = tensor_type([4, 4], f32)
@@ -290,14 +290,6 @@ def test_short_repeats_need_a_smaller_minimum():
     assert calls(outlined(module, min_ops=2)) == ["repeat0"] * 8
     with pytest.raises(DistIRError, match="min-ops"):
         outlined(module, min_ops=1)
-
-
-def test_generalise_and_specialise():
-    assert generalise(["h.0.a", "h.11.a"]) == "h.*.a"
-    assert generalise(["h.0.a", "h.0.a"]) == "h.0.a"
-    assert generalise(["h.0.a", "h.1"]) is None
-    assert generalise(["h.a", "h.b"]) is None
-    assert specialise("h.*.e.*", "h.3") == "h.3.e.*"
 
 
 UNARY = ("Sin", "Cos", "Tanh", "Abs")

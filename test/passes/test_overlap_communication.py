@@ -21,11 +21,11 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.project import devices_of, project
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions
+from distir.transforms.projection import devices_of, project
 
 MORE = [
     {"d": 4, "zero": 3},

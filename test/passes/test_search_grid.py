@@ -25,11 +25,13 @@ from distir.interpreters.simulator import simulate
 from distir.passes.search_grid import SearchGridPass
 from distir.planning.annotations import read_notes
 from distir.planning.grid import (
-    Configuration,
     Evaluator,
+    GridPlan,
+    Impossible,
     Journal,
-    Outcome,
     Programs,
+    Result,
+    Simulated,
     Space,
     distribute_pass,
     nothing_fits,
@@ -39,6 +41,7 @@ from distir.planning.grid import (
     run,
 )
 from distir.planning.programs import replace_cluster
+from distir.planning.result import simulated
 
 CLUSTER = "dgx2"
 
@@ -56,10 +59,10 @@ def small_training(batch: int = 16) -> ModuleOp:
 
 
 def all_of(
-    source: object, configurations: Sequence[Configuration], jobs: int
-) -> list[Outcome]:
+    source: object, configurations: Sequence[GridPlan], jobs: int
+) -> list[Result]:
     found = [o for some in run(source, configurations, jobs) for o in some]  # type: ignore[arg-type]
-    return sorted(found, key=lambda o: o.configuration)
+    return sorted(found, key=lambda o: o.plan)
 
 
 # The grid
@@ -68,17 +71,17 @@ def all_of(
 def test_the_grids_of_the_paper() -> None:
     """1035 configurations for GPT-2, 75 where the batch is large enough for all."""
     batches = [2**n for n in range(7, 21)]
-    gpt = Space(batches, trains=False, devices=16).configurations()
+    gpt = Space(batches, trains=False, devices=16).plans()
     assert len(gpt) == len(set(gpt)) == 1035
     assert all(c.d * c.t * c.p == 16 for c in gpt)
     assert all(c.batch // c.d // c.k for c in gpt)
     assert {c.k for c in gpt if c.p == 1} == {1}
     assert {c.k for c in gpt if c.p > 1} == {2, 4, 8, 16, 32, 64, 128}
-    assert len(Space([8192], trains=False, devices=16).configurations()) == 75
+    assert len(Space([8192], trains=False, devices=16).plans()) == 75
 
 
 def test_degrees_of_any_world_size() -> None:
-    found = Space([64], trains=False, devices=6, micro_batches=[2]).configurations()
+    found = Space([64], trains=False, devices=6, micro_batches=[2]).plans()
     degrees = [(c.d, c.t, c.p) for c in found]
     assert sorted(degrees) == [
         (1, 1, 6), (1, 2, 3), (1, 3, 2), (1, 6, 1), (2, 1, 3),
@@ -97,28 +100,27 @@ def test_what_only_some_configurations_have() -> None:
         checkpoint=["none", "full"],
         schedules=["1f1b", "gpipe"],
     )
-    found = space.configurations()
+    found = space.plans()
     assert len(found) == len(set(found)) == 2 * 2 * 2 + 2 * 2
     assert all(c.d > 1 for c in found if c.zero)
     assert all(c.p > 1 for c in found if c.schedule)
     assert {c.k for c in found if c.p == 1} == {1, 2}
     forward = replace(space, trains=False, zero=[0], checkpoint=["none"])
-    assert {c.k for c in forward.configurations() if c.p == 1} == {1}
+    assert {c.k for c in forward.plans() if c.p == 1} == {1}
 
 
 def test_overlap_is_an_axis_of_the_grid() -> None:
     """Each configuration with and without it, but where nothing communicates."""
     space = Space([64], trains=True, degrees=[(2, 1, 1), (1, 1, 2), (1, 1, 1)])
-    plain = replace(space, micro_batches=[2]).configurations()
+    plain = replace(space, micro_batches=[2]).plans()
     both = replace(space, micro_batches=[2], overlap=overlaps(("off", "on")))
-    found = both.configurations()
+    found = both.plans()
     alone = [c for c in plain if c.d * c.t * c.p == 1]
     assert len(alone) == 2
     overlapped = [replace(c, overlap=True) for c in plain if c not in alone]
     assert set(found) == {*plain, *overlapped} and len(found) == len(set(found))
     assert all(
-        c.overlap
-        for c in replace(both, degrees=[(2, 1, 1)], overlap=(True,)).configurations()
+        c.overlap for c in replace(both, degrees=[(2, 1, 1)], overlap=(True,)).plans()
     )
     with pytest.raises(
         DistIRError, match="overlap cannot be 'yes'; choose from off, on"
@@ -129,19 +131,20 @@ def test_overlap_is_an_axis_of_the_grid() -> None:
 def test_overlap_is_worth_what_distribute_makes_of_it() -> None:
     """The same program with the gradients' reduction under the backward, or as it was."""
     space = Space([16], trains=True, degrees=[(2, 1, 1)], overlap=(False, True))
-    plain, overlapped = all_of(small_training, space.configurations(), 1)
-    assert not plain.configuration.overlap and overlapped.configuration.overlap
+    plain, overlapped = simulated(all_of(small_training, space.plans(), 1))
+    assert not plain.plan.overlap and overlapped.plan.overlap
     assert overlapped.step_time_s < plain.step_time_s
     module = small_training()
-    distribute_pass(overlapped.configuration).apply(Context(), module)
+    assert isinstance(overlapped.plan, GridPlan)
+    distribute_pass(overlapped.plan).apply(Context(), module)
     assert simulate(module).step_time_s == overlapped.step_time_s
 
 
 def test_grids_without_configurations() -> None:
     with pytest.raises(DistIRError, match="the grid is empty"):
-        Space([2], trains=False, degrees=[(4, 1, 1)]).configurations()
+        Space([2], trains=False, degrees=[(4, 1, 1)]).plans()
     with pytest.raises(DistIRError, match="are for training steps"):
-        Space([2], trains=False, zero=[1]).configurations()
+        Space([2], trains=False, zero=[1]).plans()
 
 
 # What a configuration is worth
@@ -162,7 +165,7 @@ def test_sharing_work_changes_nothing(training: bool) -> None:
             checkpoint=["none", "full"],
             schedules=["1f1b", "gpipe"],
         )
-    configurations = space.configurations()
+    configurations = space.plans()
     evaluator = Evaluator(source)
     errors = 0
     # The first ones once more: what is known of them must not disturb.
@@ -172,9 +175,10 @@ def test_sharing_work_changes_nothing(training: bool) -> None:
         try:
             distribute_pass(configuration).apply(Context(), module)
         except DistIRError as error:
-            assert outcome.error == " ".join(str(error).split())
+            assert outcome == Impossible(configuration, " ".join(str(error).split()))
             errors += 1
             continue
+        assert isinstance(outcome, Simulated)
         simulation = simulate(module)
         assert outcome.step_time_s == simulation.step_time_s, configuration
         assert outcome.throughput_samples_per_s == simulation.throughput_samples_per_s
@@ -185,23 +189,23 @@ def test_sharing_work_changes_nothing(training: bool) -> None:
 
 
 def test_an_illegal_configuration_has_its_reason() -> None:
-    outcome = Evaluator(small_gpt).evaluate(Configuration(16, d=3))
-    assert not outcome.is_legal and not outcome.fits
+    outcome = Evaluator(small_gpt).evaluate(GridPlan(16, d=3))
+    assert isinstance(outcome, Impossible) and not outcome.fits
     assert "cannot be split evenly over axis 'd' of size 3" in outcome.error
 
 
 def test_processes_find_what_one_finds() -> None:
-    configurations = Space([8, 16], trains=False, devices=2).configurations()
+    configurations = Space([8, 16], trains=False, devices=2).plans()
     alone, together = (all_of(small_gpt, configurations, jobs) for jobs in (1, 2))
     assert alone == together and len(alone) == len(configurations)
 
 
 def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def exits(*_: object) -> Outcome:
+    def exits(*_: object) -> Result:
         os._exit(1)
 
     monkeypatch.setattr(Evaluator, "evaluate", exits)
-    configurations = Space([8, 16], trains=False, devices=2).configurations()
+    configurations = Space([8, 16], trains=False, devices=2).plans()
     with pytest.raises(DistIRError, match="a process died"):
         list(run(small_gpt, configurations, 2))
 
@@ -209,8 +213,10 @@ def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 # The best
 
 
-def _outcome(n: int, throughput: float, peak: int, error: str) -> Outcome:
-    return Outcome(Configuration(n), 1.0, throughput, peak, 5, error)
+def _outcome(n: int, throughput: float, peak: int, error: str) -> Result:
+    if error:
+        return Impossible(GridPlan(n), error)
+    return Simulated(GridPlan(n), 1.0, throughput, peak, 5)
 
 
 _outcomes = st.lists(
@@ -226,15 +232,15 @@ _outcomes = st.lists(
 
 
 @given(_outcomes)
-def test_pareto_front(outcomes: list[Outcome]) -> None:
-    def value(o: Outcome) -> tuple[float, int]:
+def test_pareto_front(outcomes: list[Result]) -> None:
+    def value(o: Simulated) -> tuple[float, int]:
         return o.throughput_samples_per_s, o.peak_memory_bytes
 
-    def dominates(a: Outcome, b: Outcome) -> bool:
+    def dominates(a: Simulated, b: Simulated) -> bool:
         (fast, small), (slow, large) = value(a), value(b)
         return fast >= slow and small <= large and value(a) != value(b)
 
-    fitting = [o for o in outcomes if not o.error and o.peak_memory_bytes <= 5]
+    fitting = [o for o in simulated(outcomes) if o.peak_memory_bytes <= 5]
     best = {value(o) for o in fitting if not any(dominates(a, o) for a in fitting)}
     front = pareto_front(outcomes)
     assert {value(o) for o in front} == best and len(front) == len(best)
@@ -246,9 +252,9 @@ def test_pareto_front(outcomes: list[Outcome]) -> None:
 
 
 def test_the_smallest_memory_that_would_do() -> None:
-    a = Outcome(Configuration(8, d=2), 1.0, 1.0, 3 * 10**9, 10**9)
-    b = Outcome(Configuration(8, t=2), 1.0, 0.5, 2 * 10**9, 10**9)
-    c = Outcome(Configuration(8, d=3), error="the reason")
+    a = Simulated(GridPlan(8, d=2), 1.0, 1.0, 3 * 10**9, 10**9)
+    b = Simulated(GridPlan(8, t=2), 1.0, 0.5, 2 * 10**9, 10**9)
+    c = Impossible(GridPlan(8, d=3), "the reason")
     message = nothing_fits([a, b, c])
     assert "2 possible configurations" in message
     assert "batch=8 d=1 t=2 p=1 k=1, needs 2 GB on a device that has 1 GB" in message
@@ -276,8 +282,8 @@ def test_the_module_becomes_the_best_program(training: bool) -> None:
     assert f"{simulation.throughput_samples_per_s:.4g} samples/s" in note
     space = Space([16], training, 4, micro_batches=[2], zero=options.get("zero", (0,)))
     source = small_training if training else small_gpt
-    outcomes = all_of(source, space.configurations(), 1)
-    best = max(o.throughput_samples_per_s for o in outcomes if o.fits)
+    outcomes = all_of(source, space.plans(), 1)
+    best = max(o.throughput_samples_per_s for o in simulated(outcomes) if o.fits)
     assert simulation.throughput_samples_per_s == best
 
 
@@ -313,25 +319,25 @@ def programs() -> Programs:
     return Programs.of([small_gpt()], load_cluster(CLUSTER))
 
 
-def outcomes_of(programs: Programs) -> list[Outcome]:
-    return all_of(programs, [Configuration(16, d=2), Configuration(16, d=3)], jobs=1)
+def outcomes_of(programs: Programs) -> list[Result]:
+    return all_of(programs, [GridPlan(16, d=2), GridPlan(16, d=3)], jobs=1)
 
 
 def test_a_journal_remembers(tmp_path: Path, programs: Programs) -> None:
     path = tmp_path / "journal.jsonl"
     first, second = outcomes_of(programs)
-    assert first.is_legal and not second.is_legal
+    assert isinstance(first, Simulated) and isinstance(second, Impossible)
     with Journal(path, programs) as journal:
-        assert journal.outcomes == []
+        assert journal.results == []
         journal.add([first])
     with Journal(path, programs) as journal:
-        assert journal.outcomes == [first]
+        assert journal.results == [first]
         journal.add([second])
     # The machine went down in the middle of a line.
     whole = path.read_text()
     path.write_text(whole[:-20])
     with Journal(path, programs) as journal:
-        assert journal.outcomes == [first]
+        assert journal.results == [first]
         journal.add([second])
     assert path.read_text() == whole
 

@@ -19,13 +19,13 @@ from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import add_mesh
 from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
 from distir.planning.layouts import fitted
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
+from distir.planning.meshes import add_mesh
 from distir.sharding.mesh import Mesh
 
 NO_LIMIT = Limits()

@@ -23,13 +23,17 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.simulator import simulate
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import DistributePass, add_mesh
+from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
+from distir.pipelining import PipelineOptions
 from distir.planning.annotations import read_notes
 from distir.planning.layouts.layout_graph import apply_layouts
 from distir.planning.layouts.search import search_sharding
+from distir.planning.meshes import add_mesh
 from distir.program import argument_names, entry_function
+from distir.transforms.pipelines.pipeline import make_pipeline
+from distir.transforms.resharding import lower_reshards
 
 
 def forward_gpt() -> ModuleOp:
@@ -158,7 +162,8 @@ def test_accumulation_costs_what_was_promised(build: Callable[[], ModuleOp]) -> 
         mesh = add_mesh(module, [("k", count), ("d", 2)], on)
         found = search_sharding(module, mesh, on)
         PartitionPass(lower=False).apply(Context(), module)
-        DistributePass(k=count).complete(Context(), module)
+        make_pipeline(module, PipelineOptions(k=count))
+        lower_reshards(module)
         assert simulate(module).step_time_s == pytest.approx(found.objective, rel=0.05)
 
 

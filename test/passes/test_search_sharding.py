@@ -23,12 +23,12 @@ from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import add_mesh
 from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
+from distir.planning.meshes import add_mesh
 from distir.program import (
     argument_names,
     argument_roles,

@@ -20,21 +20,22 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import VerifyDistributionPass
+from distir.planning.annotate import annotate
 from distir.planning.layouts import (
     builder as builder_module,
 )
-from distir.planning.layouts.annotate import annotate
 from distir.planning.layouts.builder import (
     GraphBuilder,
 )
-from distir.planning.layouts.graph import (
-    Body,
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    plan_of,
 )
 from distir.planning.layouts.search import search_sharding
-from distir.planning.layouts.strategies import (
+from distir.planning.simulated_costs import SimulatedCosts
+from distir.planning.strategies import (
     Option,
 )
-from distir.planning.simulated_costs import SimulatedPrices
 from distir.program import reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.solver import Problem, solve
@@ -75,9 +76,11 @@ def distributed(module: ModuleOp) -> ModuleOp:
     return module
 
 
-def built(module: ModuleOp, mesh: Mesh, on: ClusterOp) -> tuple[GraphBuilder, Body]:
+def built(
+    module: ModuleOp, mesh: Mesh, on: ClusterOp
+) -> tuple[GraphBuilder, LayoutBody]:
     """The graph, anew for every choice that is tried."""
-    prices = SimulatedPrices(mesh, on)
+    prices = SimulatedCosts(mesh, on)
     builder = GraphBuilder(reachable_functions(module), mesh, prices, {}, share=False)
     return builder, builder.build(len(mesh.axes))
 
@@ -89,7 +92,7 @@ def realised(
     module, mesh, on = placed(program, axes, slow)
     builder, body = built(module, mesh, on)
     nodes = zip(builder.graph.nodes, choice, strict=True)
-    annotate(module, body, {node: node.strategies[a] for node, a in nodes})
+    annotate(module, plan_of(body, {node: node.strategies[a] for node, a in nodes}))
     return distributed(module), simulate(module).step_time_s
 
 

@@ -22,8 +22,8 @@ from distir.passes.auto_parallel import AutoParallelPass
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.annotations import read_notes
-from distir.planning.grid import Configuration, Evaluator, Outcome
-from distir.planning.layouts.graph import Graph
+from distir.planning.grid import Evaluator, LayoutPlan, Plan, Result, Simulated
+from distir.planning.layouts.reshards import ReshardGraph
 from distir.solver import clock
 from distir.solver.clock import Clock, TimeIsOver
 
@@ -111,16 +111,16 @@ def test_axes_that_were_chosen_before_the_time_was_over_stay_so(
 ) -> None:
     """The time is over while the prices of the second axis are looked up."""
     module = placed(build_mlp(layers=2, d_model=64, batch=64))
-    built: list[Graph] = []
-    original = Graph.problem
+    built: list[ReshardGraph] = []
+    original = ReshardGraph.problem
 
-    def problem(self: Graph, *arguments: object):
+    def problem(self: ReshardGraph, *arguments: object):
         built.append(self)
         if len(built) > 1:
             raise TimeIsOver
         return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Graph, "problem", problem)
+    monkeypatch.setattr(ReshardGraph, "problem", problem)
     result, note = searched(module, axes=AXES, time_limit=1e9)
     assert "2 of the axes were not chosen any more" in note
     assert "{a}" in str(result) and "{b}" not in str(result)
@@ -131,13 +131,13 @@ def test_an_interruption_before_there_is_anything_ends_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = placed(build_mlp(layers=2, d_model=8, batch=8))
-    original = Graph.problem
+    original = ReshardGraph.problem
 
-    def problem(self: Graph, *arguments: object):
+    def problem(self: ReshardGraph, *arguments: object):
         os.kill(os.getpid(), signal.SIGINT)
         return original(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Graph, "problem", problem)
+    monkeypatch.setattr(ReshardGraph, "problem", problem)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         searched(module, axes=AXES)
@@ -190,9 +190,9 @@ def test_evaluations_that_have_begun_are_not_waited_for(
     original = Evaluator.evaluate
 
     def evaluate(
-        self: Evaluator, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
-        if configuration.axes:
+        self: Evaluator, configuration: Plan, known: Simulated | None = None
+    ) -> Result:
+        if isinstance(configuration, LayoutPlan):
             sleep(100)
         return original(self, configuration, known)
 

@@ -8,11 +8,12 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.frontends.builders import build_gpt
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.distribute import add_mesh
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.choices import (
+from distir.planning.axes.axis_plan import (
     ArgumentKey,
 )
+from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.meshes import add_mesh
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions, updated_arguments
 from distir.sharding.placement import (
@@ -42,7 +43,7 @@ def nodes_of_step(layers: int) -> int:
         entry.sym_name.data,
         mesh,
         "t",
-        {},
+        ShardingPlan(module, mesh).strategies(),
         split_parameters=False,
         updates=updated_arguments(entry),
         signatures=Signatures(),

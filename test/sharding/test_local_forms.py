@@ -17,14 +17,11 @@ from support.sharding_harness import (
 from xdsl.dialects.builtin import StringAttr
 
 from distir.dialects.dist import Layout, Shard, with_layout
-from distir.sharding import local
-from distir.sharding.local import local_ops
+from distir.sharding.local import local_form, local_ops
 
 
 def _forms() -> list[str]:
-    import distir.sharding.rules  # noqa: F401
-
-    return sorted(n for n in local._LOCAL_FORMS if n.startswith("onnx."))
+    return sorted(n for n in local_form.entries if n.startswith("onnx."))
 
 
 @pytest.mark.parametrize("name", _forms())
@@ -32,7 +29,7 @@ def test_without_its_local_form_an_op_goes_wrong(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Also proves that the tests of the rules notice wrong numbers."""
-    monkeypatch.delitem(local._LOCAL_FORMS, name)
+    monkeypatch.delitem(local_form.entries, name)
     on = mesh(a=2, b=2)
     for case in CASES:
         if f"onnx.{case.name}" != name:

@@ -19,10 +19,10 @@ from distir.dialects.dist import Layout, ReshardOp, Shard, with_layout
 from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.verify_distribution import verify_distribution
 from distir.sharding.layout import canonical, fits, local_shape
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import StepKind, bytes_moved, plan_reshard, reshard_bytes
+from distir.sharding.verification import verify_distribution
 
 Shape = tuple[int, ...]
 

@@ -35,9 +35,9 @@ def test_never_below_the_optimum_and_never_above_the_limit(seed: int, memory: bo
     segments = flow_along(problem, seed).segments()
     if not np.isfinite(best):
         with pytest.raises(InfeasibleError):
-            solve(problem, segments=segments)
+            solve(problem, segments=segments, level="O2")
         return
-    solution = solve(problem, segments=segments)
+    solution = solve(problem, segments=segments, level="O2")
     assert solution.objective == problem.cost(solution.choice)
     assert solution.bound <= best * (1 + 1e-9) <= solution.objective * (1 + 2e-9)
     if problem.memory is not None:
@@ -148,8 +148,20 @@ def test_cones_are_folded(seed: int):
 def test_repeated_layers(limit: float | None):
     problem = layered_problem(3, ops=20, limit=limit)
     exact = solve(problem, gap=1e-3)
-    solution = solve(problem, segments=flow_along(problem, 0).segments())
+    solution = solve(problem, segments=flow_along(problem, 0).segments(), level="O2")
     assert solution.method == "segments"
     assert solution.objective <= 1.1 * exact.objective
     if problem.memory is not None:
         assert problem.peak(solution.choice) <= problem.memory.limit
+
+
+@pytest.mark.parametrize("limit", [0.95, 0.85, 0.75])
+def test_prices_of_the_whole_begin_where_segments_end(limit: float):
+    problem = layered_problem(3, ops=20, limit=limit)
+    segments = flow_along(problem, 0).segments()
+    quick = solve(problem, segments=segments, level="O2")
+    whole = solve(problem, segments=segments, method="lagrangian", gap=1e-3)
+    assert whole.objective <= quick.objective
+    assert whole.bound <= whole.objective
+    alone = solve(problem, method="lagrangian", gap=1e-3)
+    assert alone.bound <= whole.objective and whole.bound <= alone.objective

@@ -138,4 +138,4 @@ def with_workspace(size: int) -> Iterator[str]:
           func.return %y : tensor<f32>
         }"""
     finally:
-        del op_costs._COSTS["onnx.Det"]
+        del op_costs.cost_function.entries["onnx.Det"]

@@ -27,10 +27,10 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_inference import inferred_types
 from distir.dialects.onnx_values import constant_attr
-from distir.interpreters.types import constant_operand
 from support.sharding_cases import CASES
 from support.sharding_harness import build, sequential, typed
 from support.train_cases import CASES as TRAIN_CASES
@@ -72,7 +72,7 @@ def mutant(random: Random) -> Mutant:
     base = random.choice(bases())
     types = [v.type for v in base.operands]
     constants = [
-        None if (value := constant_operand(v)) is None else value for v in base.operands
+        None if (value := direct_constant(v)) is None else value for v in base.operands
     ]
     properties = dict(base.properties)
     results = [r.type for r in base.results]

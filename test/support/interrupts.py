@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distir.planning.grid import Configuration, Outcome
+from distir.planning.grid import Plan, Result, Simulated
 from distir.planning.grid.evaluate import Evaluator
 
 
@@ -16,8 +16,8 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
     original, left = Evaluator.evaluate, [count]
 
     def evaluate(
-        self: Evaluator, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
+        self: Evaluator, configuration: Plan, known: Simulated | None = None
+    ) -> Result:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1

@@ -17,7 +17,7 @@ from xdsl.dialects.func import CallOp
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import NAME, OF, SCOPE, UPDATES
-from distir.gradients.reverse import FORWARD
+from distir.gradients.call_pairs import FORWARD
 from distir.planning.annotations import NOTES
 from distir.program import functions
 

@@ -39,6 +39,7 @@ from distir.dialects.train_ops.optimizers import (
     SgdOp,
     SquareSumOp,
 )
+from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from support.sharding_harness import Array, Case
 
@@ -233,6 +234,10 @@ for _dtype in (np.float32, np.float16):
             real(6, 4, dtype=_dtype),
             alpha=_alpha,
         )
+    case(
+        *(ShrinkGradOp, coarse(6, 4, dtype=_dtype), real(6, 4, dtype=_dtype)),
+        lambd=0.5,
+    )
 case(LayerNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
 case(RmsNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
 

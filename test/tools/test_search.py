@@ -10,7 +10,14 @@ import pytest
 from support.command_line import distir, failure, succeed, write_program
 from support.interrupts import interrupt_after
 
-from distir.planning.grid import Configuration, Evaluator, Outcome
+from distir.planning.grid import (
+    Evaluator,
+    GridPlan,
+    Impossible,
+    Plan,
+    Result,
+    Simulated,
+)
 from distir.tools.pareto_plot import pareto_plot
 
 GRID = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
@@ -23,14 +30,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[Configuration]:
+def evaluated(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The configurations that were evaluated so far."""
-    found: list[Configuration] = []
+    found: list[Plan] = []
     original = Evaluator.evaluate
 
     def evaluate(
-        self: Evaluator, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
+        self: Evaluator, configuration: Plan, known: Simulated | None = None
+    ) -> Result:
         found.append(configuration)
         return original(self, configuration, known)
 
@@ -94,7 +101,7 @@ def test_several_sizes_of_the_batch(tmp_path: Path, model: Path) -> None:
     assert message.startswith("error: search: two of the programs have a batch of 8")
 
 
-def test_resuming(tmp_path: Path, model: Path, evaluated: list[Configuration]) -> None:
+def test_resuming(tmp_path: Path, model: Path, evaluated: list[Plan]) -> None:
     journal, out = tmp_path / "journal.jsonl", tmp_path / "out.json"
     command = ("search", model, *GRID, "--resume", journal, "--json", out)
     first = succeed(*command)
@@ -242,10 +249,10 @@ def test_plot(tmp_path: Path, model: Path) -> None:
 def test_plot_keeps_to_its_frame() -> None:
     """Faster is higher, larger is further right; what does not fit is grey."""
     outcomes = [
-        Outcome(Configuration(1), 1.0, 10.0, 10**9, 4 * 10**9),
-        Outcome(Configuration(2), 1.0, 1000.0, 3 * 10**9, 4 * 10**9),
-        Outcome(Configuration(3), 1.0, 500.0, 9 * 10**9, 4 * 10**9),
-        Outcome(Configuration(4), error="impossible"),
+        Simulated(GridPlan(1), 1.0, 10.0, 10**9, 4 * 10**9),
+        Simulated(GridPlan(2), 1.0, 1000.0, 3 * 10**9, 4 * 10**9),
+        Simulated(GridPlan(3), 1.0, 500.0, 9 * 10**9, 4 * 10**9),
+        Impossible(GridPlan(4), "impossible"),
     ]
     root = ElementTree.fromstring(pareto_plot(outcomes))
     dots = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp
 from distir.gradients.rule import (
     GradientBuilder,
@@ -11,12 +12,11 @@ from distir.gradients.rule import (
     gradient_rule,
     is_differentiable,
 )
-from distir.interpreters.types import constant_operand
 
 
 def is_wanted(value: SSAValue) -> bool:
     """Whether a gradient of this operand can be of use: a constant has none."""
-    return is_differentiable(value) and constant_operand(value) is None
+    return is_differentiable(value) and direct_constant(value) is None
 
 
 @gradient_rule("onnx.Add")
@@ -94,7 +94,7 @@ def power(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
     (gradient,) = gradients
     assert gradient is not None
     x, exponent = op.operands
-    value = constant_operand(exponent)
+    value = direct_constant(exponent)
     dx = dp = None
     if is_wanted(x) and value is not None and value.size == 1:
         dx = _constant_power(x, float(value.item()), gradient, build)

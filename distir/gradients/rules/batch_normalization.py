@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.batch_normalization import (
@@ -17,7 +18,6 @@ from distir.dialects.train_ops.batch_normalization import (
 from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
-from distir.interpreters.types import constant_operand
 from distir.program import describe
 
 
@@ -90,7 +90,7 @@ def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:
     if isinstance(cast, OnnxOp) and cast.name == "onnx.CastLike":
         source = cast.operands[0]
     axes = average.input(1)
-    over = None if axes is None else constant_operand(axes)
+    over = None if axes is None else direct_constant(axes)
     rank = len(shape(x))
     return source is x and over is not None and list(over) == [0, *range(2, rank)]
 

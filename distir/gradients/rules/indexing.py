@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
-from distir.interpreters.types import constant_operand
 
 
 @gradient_rule("onnx.Gather")
@@ -18,7 +18,7 @@ def gather(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradient
     assert dy is not None
     data, indices = op.operands
     axis = op.attribute("axis")
-    is_table = axis == 0 and constant_operand(indices) is None
+    is_table = axis == 0 and direct_constant(indices) is None
     split_like = data if is_table else None
     grad = GatherGradOp(dy, indices, data.type, axis, split_like)
     return [build.add(grad).results[0], None]

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from xdsl.ir import SSAValue
 
+from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
 from distir.gradients.rules.arithmetic import is_wanted
-from distir.interpreters.types import constant_operand
 from distir.program import describe
 
 
@@ -27,7 +27,7 @@ def constant_input(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     value = op.input(index)
     if value is None:
         return None
-    known = constant_operand(value)
+    known = direct_constant(value)
     if known is None:
         name = op.SCHEMA.inputs[index].name
         raise DistIRError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,12 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_i
 
 from distir.dialects.train_ops.attention import AttentionGradOp
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+    op_class,
+)
 from distir.interpreters.train.arithmetic import Array, widen
 
 
@@ -69,3 +76,13 @@ class AttentionGradients(InterpreterFunctions):
         dk = over_groups(ds.swapaxes(2, 3) @ q)
         dv = over_groups(p.swapaxes(2, 3) @ dy)
         return _like(ds @ k, args[1]), _like(dk, args[2]), _like(dv, args[3])
+
+
+@cost_function("train.attention_grad")
+def attention_gradient(context: CostContext) -> Cost:
+    """The forward runs again, on copies of its operands; its result is kept."""
+    dy, q, k, v, *_ = context.operand_bytes
+    return replace(context.roofline(), workspace=dy + q + k + v)
+
+
+op_class("attention_gradient", "train.attention_grad")

@@ -21,6 +21,7 @@ from distir.dialects.train_ops.convolution import (
 )
 from distir.interpreters.kernels import Windows
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, widen
 
 Place = tuple[slice, ...]
@@ -154,3 +155,6 @@ def _spread(
         out[(..., *place)] += term
     assert out is not None
     return _cropped(out, margins)
+
+
+op_class("convolution", "train.conv_grad_input", "train.conv_grad_weight")

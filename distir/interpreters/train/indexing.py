@@ -10,6 +10,12 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_i
 from distir.dialects.train_ops.checks import shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+    op_class,
+)
 from distir.interpreters.train.arithmetic import Array, widen
 
 
@@ -29,3 +35,13 @@ class LookupGradients(InterpreterFunctions):
         out = np.zeros(shape_of(op.ddata), wide.dtype)
         np.add.at(np.moveaxis(out, axis, 0), indices, slices)
         return (out.astype(dy.dtype),)
+
+
+@cost_function("train.gather_grad")
+def lookup_gradient(context: CostContext) -> Cost:
+    """Fills its result with zeros, then reads and writes the elements looked up."""
+    gradient, indices = context.operand_bytes[:2]
+    return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
+
+
+op_class("gather", "train.gather_grad")

@@ -17,6 +17,7 @@ from distir.dialects.train_ops.loss_steps import (
     LogitMaximumOp,
 )
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import cost_function, lookup, op_class
 from distir.interpreters.train.arithmetic import Array
 from distir.interpreters.train.losses import labels_that_count
 
@@ -84,3 +85,8 @@ class LossSteps(InterpreterFunctions):
         )
         dlogits *= kept[..., None] * (dloss * op.factor)
         return (dlogits.astype(logits.dtype),)
+
+
+cost_function("train.label_logit")(lookup)
+op_class("gather", "train.label_logit")
+op_class("loss", "train.cross_entropy_part_grad", "train.exponential_sum")

@@ -16,6 +16,7 @@ from distir.dialects.train_ops.losses import (
 )
 from distir.errors import DistIRError
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array
 from distir.program import describe
 
@@ -74,3 +75,6 @@ class Losses(InterpreterFunctions):
         np.put_along_axis(dlogits, classes, chosen - 1, -1)
         dlogits *= kept[..., None] * (dloss * op.factor)
         return (dlogits.astype(args[1].dtype),)
+
+
+op_class("loss", "train.cross_entropy", "train.cross_entropy_grad")

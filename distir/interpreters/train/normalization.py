@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from distir.dialects.train_ops.normalization import (
     RmsNormGradOp,
 )
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import (
+    Cost,
+    CostContext,
+    cost_function,
+    op_class,
+)
 from distir.interpreters.train.arithmetic import Array, widen
 
 
@@ -60,3 +67,14 @@ class NormalizationGradients(InterpreterFunctions):
         g = dy * scale
         dx = inverse * (g - n * _mean(g * n, axis))
         return dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)
+
+
+@cost_function("train.layer_norm_grad")
+def layer_norm_gradient(context: CostContext) -> Cost:
+    """The kernel takes statistics from a forward that runs again, beside its result."""
+    (_, x, _) = context.operand_bytes
+    cost = context.roofline(moved=context.bytes + 2 * x)
+    return replace(cost, workspace=x)
+
+
+op_class("normalization", "train.layer_norm_grad", "train.rms_norm_grad")

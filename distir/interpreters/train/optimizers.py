@@ -19,6 +19,7 @@ from distir.dialects.train_ops.optimizers import (
     SquareSumOp,
 )
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, widen
 
 
@@ -84,3 +85,6 @@ class Optimizers(InterpreterFunctions):
     ) -> tuple[Array, ...]:
         dtype = numpy_dtype(accumulation_type(op.source))
         return (np.asarray(np.square(args[0].astype(dtype)).sum(), dtype),)
+
+
+op_class("optimizer", "train.adam", "train.adamw", "train.sgd")

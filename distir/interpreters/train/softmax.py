@@ -9,6 +9,7 @@ from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_i
 
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.interpreters.reference import register_reference_implementations
+from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, widen
 
 
@@ -32,3 +33,6 @@ class SoftmaxGradients(InterpreterFunctions):
         dy, y = map(widen, args)
         total = dy.sum(op.dimension, keepdims=True)
         return ((dy - np.exp(y) * total).astype(args[1].dtype),)
+
+
+op_class("normalization", "train.softmax_grad", "train.log_softmax_grad")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.lowering.calibration.communication_probes import communication_probes
 from distir.lowering.calibration.compute_probes import compute_probes
 from distir.lowering.calibration.fit import LinkFit, fit_communication
@@ -72,10 +72,7 @@ def calibrate(
     Measures the machine at hand and fits a profile to what it finds. `timer` times probes
     in another way than by running them. Raises DistIRError.
     """
-    if settings.backend not in BACKENDS:
-        raise DistIRError(
-            f"there is no backend {settings.backend!r}; choose one of {', '.join(BACKENDS)}"
-        )
+    one_of("backend", settings.backend, BACKENDS)
     if settings.devices not in (1, 2):
         raise DistIRError(
             f"calibration needs 1 device, or 2 to measure links too, not "

@@ -1,47 +1,8 @@
-"""The emitters of this package, one family of ops per file; registered on import."""
+"""
+The PyTorch expressions of ONNX operators, of communication and, in `train`, of training
+steps, one file per family. Importing this package registers them.
+"""
 
-from distir.lowering.emitters import (
-    attention,
-    communication,
-    convolution,
-    elementwise,
-    image,
-    linear_algebra,
-    normalization,
-    onnx_optimizers,
-    recurrent,
-    reduction,
-    shape,
-    signal,
-    train_attention,
-    train_batch_normalization,
-    train_convolution,
-    train_dropout,
-    train_indexing,
-    train_losses,
-    train_normalization,
-    train_optimizers,
-)
+from distir.registries import import_families
 
-__all__ = [
-    "attention",
-    "communication",
-    "convolution",
-    "elementwise",
-    "image",
-    "linear_algebra",
-    "normalization",
-    "onnx_optimizers",
-    "recurrent",
-    "reduction",
-    "shape",
-    "signal",
-    "train_attention",
-    "train_batch_normalization",
-    "train_convolution",
-    "train_dropout",
-    "train_indexing",
-    "train_losses",
-    "train_normalization",
-    "train_optimizers",
-]
+import_families(__name__, __path__)

@@ -1,9 +1,8 @@
 """
 Groups of ONNX ops that are one PyTorch call, on the program of one rank.
 
-A fusion looks at one op, the last of its group, and puts a `torch.call` in its place;
-ops of the group that nothing else uses are left out when the program is written. Groups
-are recognised by what they compute, never by names.
+A fusion looks at one op, the last of its group, and puts a `torch.call` in its place.
+Groups are recognised by what they compute, never by names. `fuse-operators` is the pass.
 """
 
 from collections.abc import Callable
@@ -11,7 +10,10 @@ from collections.abc import Callable
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
+from xdsl.rewriter import Rewriter
+from xdsl.traits import is_side_effect_free
 
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx import OnnxOp
 from distir.lowering.fusions.activation import fuse_gelu, fuse_silu
 from distir.lowering.fusions.attention import fuse_attention
@@ -22,6 +24,7 @@ from distir.lowering.fusions.linear import (
     fuse_transposed_linear,
 )
 from distir.lowering.fusions.normalization import fuse_rms_norm
+from distir.program import KEPT, functions
 
 Fusion = Callable[[OnnxOp], bool]
 
@@ -39,13 +42,29 @@ _FUSIONS: tuple[Fusion, ...] = (
 
 
 def fuse(module: ModuleOp) -> None:
-    """Applies every fusion to a per-rank program."""
+    """Applies every fusion to a per-rank program, and removes what nothing uses then."""
     for fusion in _FUSIONS:
-        for function in module.body.block.ops:
-            if isinstance(function, FuncOp):
-                for op in list(function.body.block.ops):
-                    if isinstance(op, OnnxOp) and _is_used(op):
-                        fusion(op)
+        for function in functions(module).values():
+            for op in list(function.body.block.ops):
+                if isinstance(op, OnnxOp) and _is_used(op):
+                    fusion(op)
+    for function in functions(module).values():
+        _erase_unused(function)
+
+
+def _erase_unused(function: FuncOp) -> None:
+    """
+    Erases pure computations that nothing uses. Communication stays, as other ranks take
+    part in it, and what is to be kept.
+    """
+    for op in reversed(list(function.body.block.ops)):
+        removable = (
+            not isinstance(op, CollectiveOp)
+            and KEPT not in op.attributes
+            and is_side_effect_free(op)
+        )
+        if removable and op.results and not _is_used(op):
+            Rewriter.erase_op(op)
 
 
 def _is_used(op: Operation) -> bool:

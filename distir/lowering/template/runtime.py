@@ -77,7 +77,7 @@ class Rank:
     numbers: tuple[int, ...] = ()
 
 
-class Mesh:
+class ProcessMesh:
     """A mesh in a running process; every process makes every mesh, in the same order."""
 
     def __init__(self, spec, device):
@@ -287,7 +287,8 @@ def processes(program, backend, timeout_s, init_method):
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
         meshes = {
-            name: Mesh(spec, device.type) for name, spec in program.MESHES.items()
+            name: ProcessMesh(spec, device.type)
+            for name, spec in program.MESHES.items()
         }
         own = program.RANKS[rank]
         with torch.inference_mode():

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
-from distir.planning.configuration import Configuration
 from distir.planning.grid.bounds import Bounds
-from distir.planning.grid.evaluate import Outcome, reusable
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
+from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, overlaps
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
+from distir.planning.result import Impossible, Result, Simulated, simulated
 from distir.solver.clock import SEARCHING, Clock
 
 _WIDTH = 2
@@ -34,34 +33,28 @@ def _nobody(search: AutoSearch) -> None:
 def auto_search(
     modules: Sequence[ModuleOp],
     cluster: ClusterOp,
+    options: SearchOptions | None = None,
     *,
-    profiles: Sequence[str | Path] = (),
     requests: Requests | None = None,
-    devices: int | None = None,
     degrees: Sequence[tuple[int, int, int]] = (),
-    micro_batches: Sequence[int] = (),
-    zero: Sequence[int] = (),
-    checkpoint: Sequence[str] = (),
-    schedules: Sequence[str] = (),
-    overlap: Sequence[bool] = (),
     time_limit: float | None = None,
-    jobs: int = 0,
     heard: Heard | None = None,
 ) -> AutoSearch:
     """
     A search for the best plan for one of these programs, one for each size of the batch, on
-    so many devices of a cluster (all by default). Empty options may take any value. The
-    layouts of a plan are searched for a quarter of the time at most; without a limit
+    a cluster. Empty options may take any value; `degrees` are the only (d, t, p). The layouts
+    of a plan are searched for a quarter of the time at most; without a limit
     solving for them takes 20 s. Raises DistIRError.
     """
     clock = Clock(time_limit and SEARCHING * time_limit)
+    options = options or SearchOptions()
     requests = requests or Requests()
     if time_limit is not None:
         requests = replace(requests, limit=max(1.0, time_limit / 4))
     elif requests.seconds is None:
         requests = replace(requests, seconds=SECONDS)
-    programs = Programs.of(modules, cluster, profiles, requests)
-    devices = devices or cluster.size
+    programs = Programs.of(modules, cluster, options.profile, requests)
+    devices = options.world_size or cluster.size
     if devices > cluster.size:
         raise DistIRError(
             f"auto-parallel: {devices} devices were asked for, but cluster "
@@ -70,13 +63,15 @@ def auto_search(
     trained = {trains(module) for module in modules}
     if len(trained) > 1:
         raise DistIRError("some of the programs are training steps and some are not")
-    if trained == {False} and (any(zero) or any(c != "none" for c in checkpoint)):
+    if trained == {False} and (
+        any(options.zero) or any(c != "none" for c in options.checkpoint)
+    ):
         raise DistIRError(
             "auto-parallel: ZeRO and activation checkpointing are for training steps, but "
             "the program updates no argument (dist.updates); leave them out"
         )
     own = own_axes(modules)
-    known = [text.partition("=")[0] for text in own.split(",")] if own else list(AXES)
+    known = [name for name, _ in own] or list(AXES)
     for module in modules:
         requests.check(module, known)
     space = AutoSpace(
@@ -86,16 +81,16 @@ def auto_search(
         degrees=degrees,
         own_axes=own,
         asked_axes=requests.axes,
-        micro_batches=micro_batches,
-        zero=zero or (0, 1, 2, 3),
-        checkpoint=checkpoint or POLICIES_BY_COST,
-        schedules=schedules,
-        overlap=overlap or (False, True),
+        micro_batches=options.micro_batches,
+        zero=options.zero or (0, 1, 2, 3),
+        checkpoint=options.checkpoint or POLICIES_BY_COST,
+        schedules=options.schedules,
+        overlap=overlaps(options.overlap) or (False, True),
     )
     bounds = {
         batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches
     }
-    return AutoSearch(programs, space, bounds, jobs, clock, heard)
+    return AutoSearch(programs, space, bounds, options.jobs, clock, heard)
 
 
 class AutoSearch:
@@ -109,12 +104,12 @@ class AutoSearch:
     least memory. A plan is not distributed at all if a bound says that it cannot be faster
     than the best one known or cannot fit.
 
-    - `outcomes`: what was judged; what it holds before the search is not judged again;
+    - `results`: what was judged; what it holds before the search is not judged again;
       `pruned`: how many plans were not;
     - `finished`: whether it ended by itself; `interrupted`: whether the user ended it.
 
-    When the clock stops, the search ends, and evaluations that have begun end without an
-    outcome; but the first plan that is possible is waited for.
+    When the clock stops, the search ends, and evaluations that have begun end without a
+    result; but the first plan that is possible is waited for.
     """
 
     def __init__(
@@ -130,30 +125,30 @@ class AutoSearch:
         self.space = space
         self.bounds = bounds
         self.jobs = jobs
-        self.outcomes: dict[Configuration, Outcome] = {}
+        self.results: dict[Plan, Result] = {}
         self.finished = False
         self.interrupted = False
         self.rounds = 0
-        self._skipped: set[Configuration] = set()
-        self._expanded: set[Configuration] = set()
+        self._skipped: set[Plan] = set()
+        self._expanded: set[Plan] = set()
         self._clock = clock or Clock()
         self._heard = heard or _nobody
 
     @property
-    def best(self) -> Outcome | None:
+    def best(self) -> Simulated | None:
         """The fastest plan that fits, if one is known."""
-        found = ranked(self.outcomes.values())
+        found = ranked(self.results.values())
         return found[0] if found else None
 
     @property
     def pruned(self) -> int:
         """Plans that a bound ruled out."""
-        return len(self._skipped - self.outcomes.keys())
+        return len(self._skipped - self.results.keys())
 
     @property
     def _ends(self) -> bool:
         """Whether the time is over, and some plan is possible."""
-        return self._clock.stopped and any(o.is_legal for o in self.outcomes.values())
+        return self._clock.stopped and bool(simulated(self.results.values()))
 
     def run(self) -> None:
         """Searches. Raises DistIRError for an empty space or if a process dies."""
@@ -169,96 +164,97 @@ class AutoSearch:
         except KeyboardInterrupt:
             self.interrupted = True
 
-    def _start(self) -> list[Configuration]:
+    def _start(self) -> list[Plan]:
         """
         The first round: of plans that cannot fit the variant with the lowest ZeRO stage
         that may. All of them if none may, so that there is something to say about them.
         """
-        found: dict[Configuration, None] = {}
+        found: dict[Plan, None] = {}
         # Those first that are quickly judged and most likely possible.
-        plans = sorted(self.space.first(), key=lambda c: (bool(c.axes), c.p))
+        plans = sorted(
+            self.space.first(), key=lambda c: (isinstance(c, LayoutPlan), c.p)
+        )
         for plan in plans:
             variants = [plan]
-            if self.space.trains and plan.d > 1:
+            if self.space.trains and isinstance(plan, GridPlan) and plan.d > 1:
                 variants += [replace(plan, zero=zero) for zero in self.space.zero]
             may_fit = [c for c in variants if self._may_fit(c)]
             found.update(dict.fromkeys(may_fit[:1]))
         return list(found) or plans
 
-    def _judge(self, plans: Sequence[Configuration]) -> bool:
+    def _judge(self, plans: Sequence[Plan]) -> bool:
         """Evaluates plans; False if the time was over before all of them were."""
         if self._ends:
             return False
-        new = [plan for plan in plans if plan not in self.outcomes]
-        known = {
-            plan: outcome
+        new = [plan for plan in plans if plan not in self.results]
+        known: dict[Plan, Simulated] = {
+            plan: result
             for plan in new
-            if plan.axes
-            for outcome in self.outcomes.values()
-            if reusable(outcome, plan)
+            if isinstance(plan, LayoutPlan)
+            for result in simulated(self.results.values())
+            if result.has_layouts_of(plan)
         }
         judged = run(
             self.programs, new, self.jobs, longest=4, known=known, clock=self._clock
         )
-        for outcomes in judged:
-            for outcome in outcomes:
-                self.outcomes[outcome.configuration] = outcome
+        for results in judged:
+            for result in results:
+                self.results[result.plan] = result
             if self._ends:
                 judged.close()
                 return False
         return True
 
-    def _next(self) -> list[Configuration]:
+    def _next(self) -> list[Plan]:
         """The neighbours to judge in the next round; none when the search is over."""
-        found: dict[Configuration, None] = {}
-        for outcome in self._beam():
-            self._expanded.add(outcome.configuration)
-            for plan in self.space.neighbours(outcome.configuration):
-                if plan not in self.outcomes and self._may_help(outcome, plan):
+        found: dict[Plan, None] = {}
+        for result in self._beam():
+            self._expanded.add(result.plan)
+            for plan in self.space.neighbours(result.plan):
+                if plan not in self.results and self._may_help(result, plan):
                     found[plan] = None
         for plan in self._smaller():
-            if plan not in self.outcomes:
+            if plan not in self.results:
                 found[plan] = None
         return sorted(self._promising(list(found)))
 
-    def _smaller(self) -> list[Configuration]:
+    def _smaller(self) -> list[LayoutPlan]:
         """What meshes on which no layouts were found may do with less memory."""
         failed = [
-            o.configuration
-            for o in self.outcomes.values()
-            if o.configuration.axes and not o.is_legal
+            plan
+            for plan, result in self.results.items()
+            if isinstance(plan, LayoutPlan) and isinstance(result, Impossible)
         ]
-        new = [c for c in failed if c not in self._expanded]
+        new = [plan for plan in failed if plan not in self._expanded]
         self._expanded.update(new)
-        return [plan for c in new for plan in self.space.smaller(c)]
+        return [smaller for plan in new for smaller in self.space.smaller(plan)]
 
-    def _may_help(self, outcome: Outcome, plan: Configuration) -> bool:
+    def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
         Whether a neighbour may be possible and better. A schedule that was possible for none
         of the plans with as many ranks needs more layers than there are. Where memory did
         not decide on searched layouts, what only saves memory is slower: recomputing, and
         accumulating over micro-batches without a pipeline.
         """
-        c = outcome.configuration
         alike = [
-            o.is_legal
-            for o in self.outcomes.values()
-            if (o.configuration.p, o.configuration.schedule) == (plan.p, plan.schedule)
+            isinstance(other, Simulated)
+            for other in self.results.values()
+            if (other.plan.p, other.plan.schedule) == (plan.p, plan.schedule)
         ]
         if plan.schedule and alike and not any(alike):
             return False
-        if outcome.layouts is None or outcome.layouts.limited or not outcome.fits:
+        if result.layouts is None or result.layouts.limited or not result.fits:
             return True
-        policies = self.space.checkpoint
+        c, policies = result.plan, self.space.checkpoint
         recomputes = c.checkpoint != plan.checkpoint and policies.index(
             plan.checkpoint
         ) > policies.index(c.checkpoint)
         return not recomputes and not (plan.p == 1 and plan.k > c.k)
 
-    def _beam(self) -> list[Outcome]:
+    def _beam(self) -> list[Simulated]:
         """The plans whose neighbours come next."""
-        fitting = ranked(self.outcomes.values())
-        large = [o for o in self.outcomes.values() if o.is_legal and not o.fits]
+        fitting = ranked(self.results.values())
+        large = [r for r in simulated(self.results.values()) if not r.fits]
         if fitting:
             fastest = fitting[0].throughput_samples_per_s
             large = [o for o in large if o.throughput_samples_per_s > fastest]
@@ -267,23 +263,23 @@ class AutoSearch:
             large.sort(key=lambda o: o.peak_memory_bytes)
         return [*self._first(fitting), *self._first(large)]
 
-    def _first(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def _first(self, results: Sequence[Simulated]) -> list[Simulated]:
         """
         The first of each kind (searched layouts, pipelines, others), but those whose
         neighbours are known. Of plans that come to the same the first stands for all.
         """
-        distinct: dict[tuple[float, int], Outcome] = {}
-        for outcome in outcomes:
-            same = (outcome.step_time_s, outcome.peak_memory_bytes)
-            distinct.setdefault(same, outcome)
-        kinds: dict[tuple[bool, bool], list[Outcome]] = {}
-        for outcome in distinct.values():
-            c = outcome.configuration
-            kinds.setdefault((bool(c.axes), c.p > 1), []).append(outcome)
-        found = [o for kind in kinds.values() for o in kind[:_WIDTH]]
-        return [o for o in found if o.configuration not in self._expanded]
+        distinct: dict[tuple[float, int], Simulated] = {}
+        for result in results:
+            same = (result.step_time_s, result.peak_memory_bytes)
+            distinct.setdefault(same, result)
+        kinds: dict[tuple[bool, bool], list[Simulated]] = {}
+        for result in distinct.values():
+            kind = (isinstance(result.plan, LayoutPlan), result.plan.p > 1)
+            kinds.setdefault(kind, []).append(result)
+        found = [result for kind in kinds.values() for result in kind[:_WIDTH]]
+        return [result for result in found if result.plan not in self._expanded]
 
-    def _promising(self, plans: Sequence[Configuration]) -> list[Configuration]:
+    def _promising(self, plans: Sequence[Plan]) -> list[Plan]:
         """
         Those that no bound rules out; the others are counted. While nothing fits, even what
         cannot may show how little memory would do.
@@ -297,10 +293,10 @@ class AutoSearch:
         self._skipped.update(set(plans) - set(kept))
         return kept
 
-    def _may_fit(self, plan: Configuration) -> bool:
+    def _may_fit(self, plan: Plan) -> bool:
         return self.bounds[plan.batch].may_fit(plan)
 
-    def _beats(self, plan: Configuration, best: Outcome) -> bool:
+    def _beats(self, plan: Plan, best: Simulated) -> bool:
         """Whether it might have a higher throughput."""
         seconds = self.bounds[plan.batch].seconds
         return seconds * best.throughput_samples_per_s < plan.batch
@@ -312,6 +308,6 @@ class AutoSearch:
         fraction; None without a plan or without a bound.
         """
         best = self.best
-        if best is None or not self.bounds[best.configuration.batch].seconds:
+        if best is None or not self.bounds[best.plan.batch].seconds:
             return None
-        return best.step_time_s / self.bounds[best.configuration.batch].seconds - 1
+        return best.step_time_s / self.bounds[best.plan.batch].seconds - 1

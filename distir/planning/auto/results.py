@@ -11,9 +11,11 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.interpreters.simulator import MemoryReport, Simulation, simulate
 from distir.planning.annotations import add_notes
 from distir.planning.auto.auto import AutoSearch
-from distir.planning.grid.evaluate import Evaluator, Outcome, distribute_as
+from distir.planning.grid.evaluate import Evaluator, distribute_as
 from distir.planning.grid.results import nothing_fits, ranked
+from distir.planning.plan import LayoutPlan
 from distir.planning.programs import Programs
+from distir.planning.result import Impossible, Simulated, simulated
 
 _LARGEST = 4
 
@@ -32,13 +34,13 @@ def emit(context: Context, module: ModuleOp, search: AutoSearch) -> Simulation:
 
 def chosen_plan(search: AutoSearch) -> str:
     """What was chosen, from what, and how good it is at least."""
-    best, outcomes = search.best, list(search.outcomes.values())
+    best, results = search.best, list(search.results.values())
     assert best is not None
-    bounds = search.bounds[best.configuration.batch]
-    fitting = sum(o.fits for o in outcomes)
+    bounds = search.bounds[best.plan.batch]
+    fitting = sum(result.fits for result in results)
     text = (
-        f"auto-parallel chose {best.configuration}, the fastest of {fitting} that fit of "
-        f"{len(outcomes)} plans judged by simulation: {best.step_time_s:.4g} s a step, "
+        f"auto-parallel chose {best.plan}, the fastest of {fitting} that fit of "
+        f"{len(results)} plans judged by simulation: {best.step_time_s:.4g} s a step, "
         f"{best.throughput_samples_per_s:.4g} samples/s, "
         f"{best.peak_memory_bytes / 1e9:.4g} GB on a device"
     )
@@ -65,17 +67,14 @@ def memory_binds(search: AutoSearch) -> str:
     """
     best = search.best
     assert best is not None
+    possible = simulated(search.results.values())
     large = [
-        o
-        for o in search.outcomes.values()
-        if o.is_legal
-        and not o.fits
-        and o.throughput_samples_per_s > best.throughput_samples_per_s
+        r
+        for r in possible
+        if not r.fits and r.throughput_samples_per_s > best.throughput_samples_per_s
     ]
     if not large:
-        decided = [
-            o for o in search.outcomes.values() if o.layouts and o.layouts.limited
-        ]
+        decided = [r for r in possible if r.layouts and r.layouts.limited]
         if best in decided:
             return (
                 "memory binds: it decided on the layouts of the best plan, and with more "
@@ -90,22 +89,17 @@ def memory_binds(search: AutoSearch) -> str:
     other = max(large, key=lambda o: o.throughput_samples_per_s)
     gain = other.throughput_samples_per_s / best.throughput_samples_per_s - 1
     return (
-        f"memory binds: {other.configuration} would be {100 * gain:.3g} % faster, but needs "
+        f"memory binds: {other.plan} would be {100 * gain:.3g} % faster, but needs "
         f"{other.peak_memory_bytes / 1e9:.4g} GB of {other.memory_bytes / 1e9:.4g} GB"
     )
 
 
-def runner_up(search: AutoSearch) -> Outcome | None:
+def runner_up(search: AutoSearch) -> Simulated | None:
     """The fastest plan that divides the program in another way than the best."""
-    best, *others = ranked(search.outcomes.values())
-
-    def division(outcome: Outcome) -> object:
-        c = outcome.configuration
-        return c.axes, c.d, c.t, c.p, c.zero
-
+    best, *others = ranked(search.results.values())
     same = (best.step_time_s, best.peak_memory_bytes)
     for other in others:
-        if division(other) != division(best) and same != (
+        if other.plan.division != best.plan.division and same != (
             other.step_time_s,
             other.peak_memory_bytes,
         ):
@@ -115,24 +109,28 @@ def runner_up(search: AutoSearch) -> Outcome | None:
 
 def nothing_found(search: AutoSearch) -> str:
     """Why no plan fits: the smallest memory that was found, and what takes the most of it."""
-    outcomes = sorted(search.outcomes.values(), key=lambda o: o.configuration)
-    if not outcomes:
+    results = sorted(search.results.values(), key=lambda r: r.plan)
+    if not results:
         return "the search was interrupted before any plan was judged"
-    text = nothing_fits(outcomes)
+    text = nothing_fits(results)
     if search.interrupted:
         text = f"the search was interrupted; so far {text}"
     elif not search.finished:
         text = f"the time was over before all plans were judged; so far {text}"
-    legal = [o for o in outcomes if o.is_legal]
-    if legal:
-        least = min(legal, key=lambda o: (o.peak_memory_bytes, o.configuration))
+    possible = simulated(results)
+    if possible:
+        least = min(possible, key=lambda r: (r.peak_memory_bytes, r.plan))
         text += f". Most is taken by {_largest(search.programs, least)}"
-    searched = [o for o in outcomes if o.configuration.axes and o.error]
-    if searched and legal:
-        other = min(searched, key=lambda o: _would_do(o.error))
-        peak = min(o.peak_memory_bytes for o in legal)
+    searched = [
+        r
+        for r in results
+        if isinstance(r, Impossible) and isinstance(r.plan, LayoutPlan)
+    ]
+    if searched and possible:
+        other = min(searched, key=lambda r: _would_do(r.error))
+        peak = min(r.peak_memory_bytes for r in possible)
         what = "Less will do for" if _would_do(other.error) < peak else "As for"
-        text += f". {what} {other.configuration}: {other.error}"
+        text += f". {what} {other.plan}: {other.error}"
     return text
 
 
@@ -142,9 +140,9 @@ def _would_do(error: str) -> float:
     return float(found[1]) if found else inf
 
 
-def _largest(programs: Programs, outcome: Outcome) -> str:
+def _largest(programs: Programs, result: Simulated) -> str:
     """The largest contributors to the peak of a plan."""
-    module = Evaluator(programs).distributed(outcome.configuration, outcome.layouts)
+    module = Evaluator(programs).distributed(result.plan, result.layouts)
     memory = MemoryReport.of(simulate(module, profiles=programs.profiles)).largest
     kinds = sorted(memory.by_kind.items(), key=lambda item: -item[1])
     scopes = [(scope or "the rest", size) for scope, size in memory.by_scope]

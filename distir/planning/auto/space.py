@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
-from distir.planning.configuration import Configuration, Space
+from distir.planning.plan import Axes, GridPlan, LayoutPlan, Plan, Space
 
 AXES = "dtsu"
 """
@@ -23,17 +23,10 @@ POLICIES_BY_COST = ("none", "selective", "full")
 """Checkpoint policies, from the one that recomputes the least on."""
 
 
-def own_axes(modules: Sequence[ModuleOp]) -> str:
-    """
-    The axes of the mesh that these programs have in common ("d=2,t=4"); "" for none. Raises
-    DistIRError.
-    """
+def own_axes(modules: Sequence[ModuleOp]) -> Axes:
+    """The axes of the mesh that these programs have in common, if any. Raises DistIRError."""
     found = [
-        tuple(
-            ",".join(f"{name}={size}" for name, size in op.axes.data)
-            for op in module.body.block.ops
-            if isinstance(op, MeshOp)
-        )
+        tuple(op.axes.data for op in module.body.block.ops if isinstance(op, MeshOp))
         for module in modules
     ]
     if len(set(found)) > 1 or any(len(meshes) > 1 for meshes in found):
@@ -41,7 +34,7 @@ def own_axes(modules: Sequence[ModuleOp]) -> str:
             "auto-parallel works on one mesh at most, the same for all programs; remove "
             "the others, or all of them to have one found"
         )
-    return found[0][0] if found[0] else ""
+    return found[0][0] if found[0] else ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,7 @@ class AutoSpace:
     The plans that `auto-parallel` may choose from.
 
     - `batches`, `trains`, `devices`, `degrees`: as in `Space`;
-    - `own_axes`: those of the mesh that the program has ("d=2,t=4"), on which layouts are then
+    - `own_axes`: those of the mesh that the program has, on which layouts are then
       searched, and nothing else; `asked_axes`: those that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of these
       options; by default all.
@@ -60,7 +53,7 @@ class AutoSpace:
     trains: bool
     devices: int
     degrees: Sequence[tuple[int, int, int]] = ()
-    own_axes: str = ""
+    own_axes: Axes = ()
     asked_axes: frozenset[str] = frozenset()
     micro_batches: Sequence[int] = ()
     zero: Sequence[int] = (0, 1, 2, 3)
@@ -68,7 +61,7 @@ class AutoSpace:
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False, True)
 
-    def first(self) -> list[Configuration]:
+    def first(self) -> list[Plan]:
         """
         What the search starts from: searched layouts for each way to make a mesh of the
         devices, and the grid of `distir search` (its first ZeRO stage, checkpoint policy
@@ -76,10 +69,8 @@ class AutoSpace:
         """
         checkpoint = self.checkpoint[0] if self.trains else "none"
         meshes = [self.own_axes] if self.own_axes else list(self._meshes())
-        found = [
-            Configuration(
-                batch, checkpoint=checkpoint, overlap=self.overlap[0], axes=axes
-            )
+        found: list[Plan] = [
+            LayoutPlan(batch, checkpoint=checkpoint, overlap=self.overlap[0], axes=axes)
             for batch in self.batches
             for axes in meshes
         ]
@@ -96,9 +87,9 @@ class AutoSpace:
             schedules=self.schedules[:1],
             overlap=self.overlap[:1],
         )
-        return [*(grid.known() if found else grid.configurations()), *found]
+        return [*(grid.known() if found else grid.plans()), *found]
 
-    def _meshes(self) -> Iterator[str]:
+    def _meshes(self) -> Iterator[Axes]:
         """
         All meshes of one or two axes: their order says which of them is the inner one, whose
         devices are neighbours. Where degrees are given, those without a pipeline, by their
@@ -114,18 +105,21 @@ class AutoSpace:
             inner = self.devices // outer
             yield self._axes_of(outer, inner)
 
-    def neighbours(self, configuration: Configuration) -> Iterator[Configuration]:
+    def neighbours(self, plan: Plan) -> Iterator[Plan]:
         """The plans that differ from one in one option."""
-        c = configuration
         if self.trains:
             for checkpoint in self.checkpoint:
-                yield replace(c, checkpoint=checkpoint)
-        if c.axes:
+                yield replace(plan, checkpoint=checkpoint)
+        if isinstance(plan, GridPlan):
+            yield from self._next_on_grid(plan)
+        elif isinstance(plan, LayoutPlan):
             for overlap in self.overlap:
-                yield replace(c, overlap=overlap)
+                yield replace(plan, overlap=overlap)
             if not self.own_axes:
-                yield from self._next_to_searched(c)
-            return
+                yield from self._next_to_searched(plan)
+
+    def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
+        """Of a plan without searched layouts: other options, and searched layouts."""
         if self.trains and c.d > 1:
             for zero in self.zero:
                 yield replace(c, zero=zero)
@@ -135,21 +129,20 @@ class AutoSpace:
                 yield replace(c, overlap=overlap)
         if c.p > 1 and c.d * c.t > 1:
             # The same pipeline with searched layouts.
-            yield replace(c, d=1, t=1, zero=0, axes=self._axes_of(c.d, c.t))
+            yield c.searched(self._axes_of(c.d, c.t))
 
-    def smaller(self, configuration: Configuration) -> Iterator[Configuration]:
+    def smaller(self, plan: LayoutPlan) -> Iterator[LayoutPlan]:
         """
         Instead of searched layouts that do not fit: the same without a pipeline on more
         micro-batches, which leaves less of their activations.
         """
-        c = configuration
-        if not self.trains or c.p > 1 or self.own_axes:
+        if not self.trains or plan.p > 1 or self.own_axes:
             return
-        counts = sorted(self.micro_batches) or (4 * c.k,)
-        for k in [k for k in counts if c.k < k <= c.batch][:1]:
-            yield replace(c, k=k)
+        counts = sorted(self.micro_batches) or (4 * plan.k,)
+        for k in [k for k in counts if plan.k < k <= plan.batch][:1]:
+            yield replace(plan, k=k)
 
-    def _pipelines(self, c: Configuration, most: int) -> Iterator[Configuration]:
+    def _pipelines(self, c: Plan, most: int) -> Iterator[Plan]:
         """Other stages, schedules and numbers of micro-batches, `most` at most."""
         if c.p > 1:
             yield replace(c, stages="search")
@@ -161,13 +154,13 @@ class AutoSpace:
                 if most >= k >= (2 if c.p > 1 else 1):
                     yield replace(c, k=k)
 
-    def _next_to_searched(self, c: Configuration) -> Iterator[Configuration]:
+    def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
         Of a plan with searched layouts: other pipelines; an axis that is two axes; a
         pipeline of twice or half as many ranks on meshes of half or twice the size.
         """
         yield from self._pipelines(c, c.batch)
-        sizes = [int(axis.partition("=")[2]) for axis in c.axes.split(",")]
+        sizes = [size for _, size in c.axes]
         if self.degrees:
             return
         for i, size in enumerate(sizes):
@@ -194,22 +187,20 @@ class AutoSpace:
                     stages=stages,
                 )
 
-    def _first_micro_batches(self, c: Configuration) -> Sequence[int]:
+    def _first_micro_batches(self, c: Plan) -> Sequence[int]:
         """Those of a pipeline of twice as many ranks."""
         counts = self.micro_batches or (max(c.k, 4 * c.p),)
         return [c.k] if c.p > 1 else [k for k in counts if 2 <= k <= c.batch]
 
-    def _axes_of(self, d: int, t: int) -> str:
+    def _axes_of(self, d: int, t: int) -> Axes:
         """The axes of a mesh of d x t devices, by these names if degrees are given."""
         if self.degrees:
-            return ",".join(f"{n}={s}" for n, s in (("d", d), ("t", t)) if s > 1)
+            return tuple((n, s) for n, s in (("d", d), ("t", t)) if s > 1)
         return self._named([n for n in (d, t) if n > 1])
 
-    def _named(self, sizes: Sequence[int]) -> str:
+    def _named(self, sizes: Sequence[int]) -> Axes:
         """The axes of a mesh of these sizes."""
         names = AXES
         if len(sizes) == 1 and self.asked_axes == frozenset(AXES[1]):
             names = AXES[1:]
-        return ",".join(
-            f"{name}={size}" for name, size in zip(names, sizes, strict=False)
-        )
+        return tuple(zip(names, sizes, strict=False))

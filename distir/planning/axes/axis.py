@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan
 from distir.planning.axes.builder import ProgramGraph
-from distir.planning.axes.candidates import OpCandidates, OpLayouts
-from distir.planning.axes.choices import ArgumentKey, FunctionChoice, OpChoice
-from distir.planning.axes.costs import UnitCosts
+from distir.planning.axes.candidates import OpCandidates
 from distir.planning.axes.graph import Body, Node, Port, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reach import Reach
+from distir.planning.strategies import Strategy
+from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import WHOLE, Placement
 from distir.sharding.signatures import Signatures
@@ -25,7 +26,7 @@ class AxisPlanner:
     Plans one axis of a mesh after the axes before it.
 
     - `functions`: those of the program by name; `entry`: which one is entered;
-    - `layouts`: what the axes before it do to each op;
+    - `strategies`: what the axes before it do to each op, also to calls and returns;
     - `updates`: results of the entry function that replace an argument in the next step, by
       index; they are placed like it;
     - `split_parameters`, `is_forward`: see `AxisPolicy`;
@@ -38,7 +39,7 @@ class AxisPlanner:
         entry: str,
         mesh: Mesh,
         axis: str,
-        layouts: Mapping[Operation, OpLayouts],
+        strategies: Mapping[Operation, Strategy],
         *,
         split_parameters: bool,
         updates: Mapping[int, int],
@@ -49,11 +50,11 @@ class AxisPlanner:
         self.entry = entry
         self.mesh = mesh
         self.axis = axis
-        self.layouts = layouts
+        self.strategies = strategies
         self.updates = updates
         self._signatures = signatures
         self._infos: dict[Operation, OpCandidates] = {}
-        self._candidates: dict[int, OpCandidates] = {}
+        self._candidates: dict[tuple[int, Strategy], OpCandidates] = {}
         self.policy = AxisPolicy(
             functions,
             entry,
@@ -70,17 +71,17 @@ class AxisPlanner:
         """The op's rule and what it can split on this axis."""
         found = self._infos.get(op)
         if found is None:
-            layouts = self.layouts.get(op)
-            signature = self._signatures.of(op, layouts)
+            before = self.strategies[op]
+            signature = self._signatures.of(op), before
             found = self._candidates.get(signature)
             if found is None:
                 rule = self._signatures.rule(op)
-                found = OpCandidates(op, rule, layouts, self.mesh, self.axis)
+                found = OpCandidates(op, rule, before, self.mesh, self.axis)
                 self._candidates[signature] = found
             self._infos[op] = found
         return found
 
-    def solve(self, name: str, arguments: Sequence[ArgumentKey]) -> FunctionChoice:
+    def solve(self, name: str, arguments: Sequence[ArgumentKey]) -> AxisPlan:
         """The cheapest plan for the entry function, whose arguments come like that."""
         body = Reach(self.functions, self.policy).program(
             self.functions[name], arguments
@@ -88,9 +89,8 @@ class AxisPlanner:
         program = ProgramGraph(self.policy, self.costs, self.updates)
         graph = program.build(body)
         self.nodes = len(graph.nodes)
-        self.solution = solution = solve(graph.problem())
-        chosen = dict(zip(graph.nodes, solution.choice, strict=True))
-        return _Choices(program, body, chosen).of(body, solution.objective)
+        chosen = dict(zip(graph.nodes, solve(graph.problem()).choice, strict=True))
+        return _Choices(program, body, chosen).of(body)
 
 
 class _Choices:
@@ -100,8 +100,7 @@ class _Choices:
         self.program = program
         self.entry = entry
         self.chosen = chosen
-        self._of_body: dict[Body, FunctionChoice] = {}
-        self._same: dict[Hashable, FunctionChoice] = {}
+        self._of_body: dict[Body, AxisPlan] = {}
 
     def _ways(self, port: Port) -> Ways:
         return port.ways[self.chosen[port.node]]
@@ -128,41 +127,20 @@ class _Choices:
             if node is not None:
                 yield node.strategies[self.chosen[node]].operands[use.index]
 
-    def of(self, body: Body, cost: float = 0.0) -> FunctionChoice:
-        """The choice for a body; bodies of a function that do the same share it."""
-        if body in self._of_body:
-            return self._of_body[body]
-        ops: list[OpChoice] = []
-        for op in body.function.body.block.ops:
-            if isinstance(op, CallOp):
-                callee = self.of(body.calls[op])
-                choice = OpChoice(op, callee.arguments, callee.results, callee=callee)
-            elif isinstance(op, ReturnOp):
-                continue
-            else:
-                node = body.ops[op]
-                s = node.strategies[self.chosen[node]]
-                choice = OpChoice(
-                    op, s.operands, s.results, s.factor, s.run, s.decompose
-                )
-            ops.append(choice)
-        arguments = tuple(n.ways[0][self.chosen[n]][0] for n in body.nodes)
-        results = (
-            self._results(body, arguments)
-            if body is self.entry
-            else tuple(self._ways(port)[0] for port in body.returned)
-        )
-        name = body.function.sym_name.data
-        key = (
-            name,
-            arguments,
-            results,
-            tuple((c.operands, c.results, c.factor, c.run, id(c.callee)) for c in ops),
-        )
-        found = self._same.get(key)
-        if found is None:
-            found = self._same[key] = FunctionChoice(
-                name, cost, arguments, results, ops
+    def of(self, body: Body) -> AxisPlan:
+        """The plan for a body."""
+        if body not in self._of_body:
+            ops = {
+                op: node.strategies[self.chosen[node]] for op, node in body.ops.items()
+            }
+            calls = {call: self.of(callee) for call, callee in body.calls.items()}
+            arguments = tuple(n.ways[0][self.chosen[n]][0] for n in body.nodes)
+            results = (
+                self._results(body, arguments)
+                if body is self.entry
+                else tuple(self._ways(port)[0] for port in body.returned)
             )
-        self._of_body[body] = found
-        return found
+            self._of_body[body] = AxisPlan(
+                body.function, arguments, results, ops, calls
+            )
+        return self._of_body[body]

@@ -9,8 +9,7 @@ import numpy as np
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.costs import PREFERENCE, CostModel
+from distir.planning.axes.candidates import Take
 from distir.planning.axes.graph import (
     ArgumentFacts,
     Body,
@@ -25,7 +24,7 @@ from distir.planning.axes.graph import (
 from distir.planning.axes.moves import Moves
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.sharing import value_kinds
-from distir.planning.axes.strategies import Take
+from distir.planning.unit_costs import PREFERENCE, UnitCosts
 from distir.sharding.placement import FREE, WHOLE, Placement
 
 
@@ -39,7 +38,7 @@ class ProgramGraph:
     """
 
     def __init__(
-        self, policy: AxisPolicy, costs: CostModel, updates: Mapping[int, int]
+        self, policy: AxisPolicy, costs: UnitCosts, updates: Mapping[int, int]
     ):
         self.policy = policy
         self.costs = costs
@@ -108,12 +107,7 @@ class ProgramGraph:
         strategies, info = body.strategies[op], self.info(op)
         key = (id(info), id(strategies))
         if key not in self._op_costs:
-            self._op_costs[key] = np.array(
-                [
-                    0.0 if isinstance(op, ConstrainOp) else self.costs.op(info, s)
-                    for s in strategies
-                ]
-            )
+            self._op_costs[key] = np.array([self.costs.op(s) for s in strategies])
         ways = [
             tuple((s.results[i],) for s in strategies) for i in range(len(op.results))
         ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from enum import Enum
 from math import inf, prod
 from typing import NamedTuple
 
 from xdsl.ir import Operation
 
-from distir.dialects.dist import Layout, Shard
+from distir.dialects.dist import Shard
+from distir.planning.strategies import Option, Strategy
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -27,42 +28,52 @@ from distir.sharding.prices import (
 from distir.sharding.rule import Rule, dim_shards, factor_shards, rank_of, shape_of
 
 
-@dataclass
-class OpLayouts:
-    """The layouts chosen so far (for the axes before) for an op's operands and results."""
+class Take(Enum):
+    """How an op may come to an operand in the placement that it wants."""
 
-    operands: list[Layout]
-    results: list[Layout]
-    assignment: dict[int, tuple[Shard, ...]] = field(
-        default_factory=dict[int, tuple[Shard, ...]]
-    )
+    AS_IS = 0
+    """The value must be there like that."""
+    MOVED = 1
+    """Communication may bring it there, but a whole value is not cut."""
+    CUT = 2
+    """A whole value may be cut, a partial one reduced and scattered."""
+    GATHERED = 3
+    """As `CUT`, and the value must not be there in parts in any way."""
 
 
-class Candidate(NamedTuple):
-    factor: int | None
-    run: int | None
+class AxisStrategy(NamedTuple):
+    """
+    What an axis does to one op.
+
+    - `option`: what is split of its rule, or which partial values pass, if anything;
+    - `operands`, `results`: the placements in which it takes and gives values;
+    - `work`: of the op on one device, in floating-point operations;
+    - `decompose`: whether only the op's decomposition can do that;
+    - `takes`: per operand, how it may come to be placed so.
+    """
+
+    option: Option
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
-    work: float
-    decompose: bool
+    work: float = 0.0
+    decompose: bool = False
+    takes: tuple[Take, ...] = ()
 
 
 class OpCandidates:
     """What one mesh axis can do to an op and all that are like it."""
 
     def __init__(
-        self, op: Operation, rule: Rule, base: OpLayouts | None, mesh: Mesh, axis: str
+        self, op: Operation, rule: Rule, base: Strategy, mesh: Mesh, axis: str
     ):
-        whole = Layout(mesh.name)
         self.op = op
         self.operand_types = [value.type for value in op.operands]
         self.rule = rule
         self.mesh = mesh
         self.axis = axis
         self.parts = mesh.size(axis)
-        self.base = base or OpLayouts(
-            [whole] * len(op.operands), [whole] * len(op.results)
-        )
+        self.base = base
+        self.assignment = base.assignment(mesh)
         self.operand_bytes = [
             local_bytes(v, layout, mesh)
             for v, layout in zip(op.operands, self.base.operands, strict=True)
@@ -73,12 +84,12 @@ class OpCandidates:
         ]
         split = prod(
             mesh.size(s.axis)
-            for shards in self.base.assignment.values()
+            for shards in self.assignment.values()
             for s in shards
             if s.axis != TIME_AXIS
         )
         self.flops = rule.flops / split
-        self._candidates: dict[tuple[int | None, int | None], Candidate | None] = {}
+        self._candidates: dict[tuple[int | None, int | None], AxisStrategy | None] = {}
         self._fitting: dict[tuple[int, Placement], Placement | None] = {}
         self._factors: dict[
             tuple[bool, int, Placement], tuple[int, int | None] | None
@@ -86,19 +97,19 @@ class OpCandidates:
 
     def local_size(self, factor: int) -> int:
         """The size of a factor after the axes before."""
-        shards = self.base.assignment.get(factor, ())
+        shards = self.assignment.get(factor, ())
         return self.rule.factors[factor].size // prod(
             self.mesh.size(s.axis) for s in shards
         )
 
-    def candidate(self, factor: int | None, run: int | None) -> Candidate | None:
+    def candidate(self, factor: int | None, run: int | None) -> AxisStrategy | None:
         """Splitting that factor (None: nothing), or None if the rule forbids it."""
         key = (factor, run)
         if key not in self._candidates:
             self._candidates[key] = self._candidate(factor, run)
         return self._candidates[key]
 
-    def _candidate(self, factor: int | None, run: int | None) -> Candidate | None:
+    def _candidate(self, factor: int | None, run: int | None) -> AxisStrategy | None:
         rule, decomposed = self.rule, factor in self.rule.decomposed
         if factor is None:
             operands = (WHOLE,) * len(self.operand_bytes)
@@ -111,8 +122,8 @@ class OpCandidates:
             if run is not None and run * self.parts == size:
                 run = None
             shard = Shard(self.axis, run)
-            before = self.base.assignment.get(factor, ())
-            assignment = {**self.base.assignment, factor: (*before, shard)}
+            before = self.assignment.get(factor, ())
+            assignment = {**self.assignment, factor: (*before, shard)}
             operands = self._placements(rule.operands, factor, assignment)
             results = self._placements(rule.results, factor, assignment)
             monoid = rule.factors[factor].monoid
@@ -138,7 +149,7 @@ class OpCandidates:
         work += PRICE_PER_BYTE_TOUCHED * touched
         if decomposed:
             work += self._price_of_parts(operands)
-        return Candidate(factor, run, operands, results, work, decomposed)
+        return AxisStrategy(Option(factor, run), operands, results, work, decomposed)
 
     def _price_of_parts(self, placements: Sequence[Placement]) -> float:
         """Of bringing together what the ops of the decomposition leave partial."""
@@ -153,11 +164,15 @@ class OpCandidates:
             return inf
         try:
             found = layouts_of_parts(self.op, parts, layouts, self.mesh)
-            return sum(
-                reduce_price(local_bytes(value, layout, self.mesh), self.parts)
-                for part, own in zip(parts, found, strict=True)
-                for value, layout in zip(part.results, own.results, strict=True)
-                if self.axis in layout.partial_axes
+            return (
+                inf
+                if found is None
+                else sum(
+                    reduce_price(local_bytes(value, layout, self.mesh), self.parts)
+                    for part, own in zip(parts, found, strict=True)
+                    for value, layout in zip(part.results, own.results, strict=True)
+                    if self.axis in layout.partial_axes
+                )
             )
         finally:
             discard(parts)

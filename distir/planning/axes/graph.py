@@ -16,8 +16,8 @@ import numpy.typing as npt
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.planning.axes.choices import Source
-from distir.planning.axes.strategies import Strategy
+from distir.planning.axes.axis_plan import Source
+from distir.planning.axes.candidates import AxisStrategy
 from distir.sharding.placement import Placement
 from distir.solver import Problem
 
@@ -63,7 +63,7 @@ class Node:
     what: str
     ways: list[tuple[Ways, ...]]
     costs: Floats
-    strategies: Sequence[Strategy] = ()
+    strategies: Sequence[AxisStrategy] = ()
     cuts: Sequence[Cut | None] = ()
     count: int = 0
 
@@ -103,8 +103,8 @@ class Body:
     sources: dict[SSAValue, Source] = field(default_factory=dict[SSAValue, Source])
     requested: set[SSAValue] = field(default_factory=set[SSAValue])
     calls: dict[CallOp, Body] = field(default_factory=dict[CallOp, "Body"])
-    strategies: dict[Operation, Sequence[Strategy]] = field(
-        default_factory=dict[Operation, Sequence[Strategy]]
+    strategies: dict[Operation, Sequence[AxisStrategy]] = field(
+        default_factory=dict[Operation, Sequence[AxisStrategy]]
     )
     count: int = 0
     place: int = 0
@@ -138,7 +138,7 @@ class StrategyGraph:
         what: str,
         ways: list[tuple[Ways, ...]],
         costs: Floats,
-        strategies: Sequence[Strategy] = (),
+        strategies: Sequence[AxisStrategy] = (),
     ) -> Node:
         """Adds a node, which the program has not used yet."""
         node = Node(len(self.nodes), what, ways, costs, strategies)

@@ -9,14 +9,15 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.candidates import Candidate, OpCandidates
-from distir.planning.axes.choices import FunctionChoice, OpChoice
+from distir.planning.axes.axis_plan import AxisPlan
+from distir.planning.axes.candidates import AxisStrategy, OpCandidates
+from distir.planning.strategies import NOTHING, Option, Strategy
 from distir.sharding.mesh import Mesh
 from distir.sharding.placement import WHOLE, Placement
 from distir.sharding.signatures import Signatures
 
 
-class MicroBatchChooser:
+class MicroBatchPlanner:
     """
     The placements that follow on the axis over time, from the arguments forwards.
 
@@ -48,41 +49,44 @@ class MicroBatchChooser:
         self._signatures = signatures
         self._infos: dict[Operation, OpCandidates] = {}
         self._candidates: dict[int, OpCandidates] = {}
-        self._solved: dict[tuple[str, tuple[Placement, ...]], FunctionChoice] = {}
+        self._solved: dict[tuple[str, tuple[Placement, ...]], AxisPlan] = {}
         # The operands that a function, or one that it calls, brings together.
-        self._gathered: dict[FunctionChoice, frozenset[tuple[Operation, int]]] = {}
+        self._gathered: dict[AxisPlan, frozenset[tuple[Operation, int]]] = {}
 
-    def solve(self, name: str, arguments: Sequence[Placement]) -> FunctionChoice:
+    def solve(self, name: str, arguments: Sequence[Placement]) -> AxisPlan:
         """What happens in a function whose arguments are placed like that."""
         key = (name, tuple(arguments))
         if key not in self._solved:
             self._solved[key] = self._function(name, key[1])
         return self._solved[key]
 
-    def _function(self, name: str, arguments: tuple[Placement, ...]) -> FunctionChoice:
+    def _function(self, name: str, arguments: tuple[Placement, ...]) -> AxisPlan:
         block = self.functions[name].body.block
         placed: dict[SSAValue, Placement] = dict(
             zip(block.args, arguments, strict=True)
         )
-        choices: list[OpChoice] = []
+        ops: dict[Operation, AxisStrategy] = {}
+        calls: dict[CallOp, AxisPlan] = {}
         gathered: set[tuple[Operation, int]] = set()
         for op in list(block.ops):
             have = [placed[v] for v in op.operands]
             if isinstance(op, ReturnOp):
                 results = self._returned(name, have, arguments)
-                solved = FunctionChoice(name, 0.0, arguments, results, choices)
+                function = self.functions[name]
+                solved = AxisPlan(function, arguments, results, ops, calls)
                 self._gathered[solved] = frozenset(gathered)
                 return solved
-            choice = self._op(op, have)
-            for i, (before, after) in enumerate(
-                zip(have, choice.operands, strict=True)
-            ):
+            if isinstance(op, CallOp):
+                callee = calls[op] = self._callee(op.callee.string_value(), have)
+                gathered |= self._gathered[callee]
+                taken, given = callee.arguments, callee.results
+            else:
+                strategy = ops[op] = self._op(op, have)
+                taken, given = strategy.operands, strategy.results
+            for i, (before, after) in enumerate(zip(have, taken, strict=True)):
                 if before != WHOLE == after:
                     gathered.add((op, i))
-            if choice.callee is not None:
-                gathered |= self._gathered[choice.callee]
-            placed.update(zip(op.results, choice.results, strict=True))
-            choices.append(choice)
+            placed.update(zip(op.results, given, strict=True))
         raise DistIRError(f"function @{name} does not end in func.return")
 
     def _returned(
@@ -97,25 +101,15 @@ class MicroBatchChooser:
             for i, p in enumerate(have)
         )
 
-    def _op(self, op: Operation, have: list[Placement]) -> OpChoice:
-        if isinstance(op, CallOp):
-            callee = self._callee(op.callee.string_value(), have)
-            return OpChoice(op, callee.arguments, callee.results, callee=callee)
+    def _op(self, op: Operation, have: list[Placement]) -> AxisStrategy:
         if isinstance(op, ConstrainOp) and not op.fixes(self.axis):
-            return OpChoice(op, (have[0],), (have[0],))
-        partial = self._partial(op, have)
-        if partial is not None:
-            return partial
-        candidate = self._split(op, have)
-        if candidate is None:
-            whole = self._info(op).candidate(None, None)
-            assert whole is not None
-            return OpChoice(op, whole.operands, whole.results)
-        return OpChoice(
-            op, candidate.operands, candidate.results, candidate.factor, candidate.run
-        )
+            return AxisStrategy(NOTHING, (have[0],), (have[0],))
+        found = self._partial(op, have) or self._split(op, have)
+        found = found or self._info(op).candidate(None, None)
+        assert found is not None
+        return found
 
-    def _callee(self, name: str, have: Sequence[Placement]) -> FunctionChoice:
+    def _callee(self, name: str, have: Sequence[Placement]) -> AxisPlan:
         """
         A called function. Partial arguments pass if it is linear in them, as a backward is
         in gradients; else they are brought together before the call.
@@ -128,20 +122,21 @@ class MicroBatchChooser:
                 return passed
         return callee
 
-    def _partial(self, op: Operation, have: Sequence[Placement]) -> OpChoice | None:
+    def _partial(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
         """Letting partial values pass, where the rule is linear in exactly these."""
         over = frozenset(i for i, p in enumerate(have) if p.kind == "partial")
         monoids = {have[i].monoid for i in over}
         if len(monoids) != 1 or any(p.kind == "split" for p in have):
             return None
         (monoid,) = monoids
-        for linear in self._info(op).rule.linear:
+        for number, linear in enumerate(self._info(op).rule.linear):
             if linear.operands == over and monoid in linear.monoids:
                 partial = Placement("partial", monoid=monoid)
-                return OpChoice(op, tuple(have), (partial,) * len(op.results))
+                option = Option(linear=number, monoid=monoid)
+                return AxisStrategy(option, tuple(have), (partial,) * len(op.results))
         return None
 
-    def _split(self, op: Operation, have: Sequence[Placement]) -> Candidate | None:
+    def _split(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
         """The split that all operands agree on that are split."""
         info = self._info(op)
         split = [i for i, p in enumerate(have) if p.kind == "split"]
@@ -157,11 +152,15 @@ class MicroBatchChooser:
     def _info(self, op: Operation) -> OpCandidates:
         found = self._infos.get(op)
         if found is None:
-            signature = self._signatures.of(op, None)
+            signature = self._signatures.of(op)
             found = self._candidates.get(signature)
             if found is None:
                 found = OpCandidates(
-                    op, self._signatures.rule(op), None, self.mesh, self.axis
+                    op,
+                    self._signatures.rule(op),
+                    Strategy.whole(op, self.mesh),
+                    self.mesh,
+                    self.axis,
                 )
                 self._candidates[signature] = found
             self._infos[op] = found

@@ -8,12 +8,11 @@ from math import inf
 import numpy as np
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.candidates import OpCandidates
-from distir.planning.axes.choices import Source
-from distir.planning.axes.costs import PREFERENCE, CostModel
+from distir.planning.axes.axis_plan import Source
+from distir.planning.axes.candidates import OpCandidates, Take
 from distir.planning.axes.graph import Body, Floats, Node, Port, Use, Ways
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.axes.strategies import Take
+from distir.planning.unit_costs import PREFERENCE, UnitCosts
 from distir.sharding.placement import WHOLE, Placement
 
 Facts = tuple[bool, Source, bool]
@@ -29,7 +28,7 @@ class Moves:
     one column for each alternative of the node that uses it.
     """
 
-    def __init__(self, policy: AxisPolicy, costs: CostModel):
+    def __init__(self, policy: AxisPolicy, costs: UnitCosts):
         self.policy = policy
         self.costs = costs
         self.info = policy.info
@@ -99,7 +98,8 @@ class Moves:
         columns: dict[tuple[Placement, Take, bool], int] = {}
         where = [
             columns.setdefault(
-                (s.operands[index], s.takes[index], s.factor is not None), len(columns)
+                (s.operands[index], s.takes[index], s.option.factor is not None),
+                len(columns),
             )
             for s in strategies
         ]

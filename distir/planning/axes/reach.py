@@ -8,10 +8,11 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.choices import ArgumentKey, Source
+from distir.planning.axes.axis_plan import ArgumentKey, Source
+from distir.planning.axes.candidates import AxisStrategy, Take
 from distir.planning.axes.graph import ArgumentFacts, Body
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.axes.strategies import OperandFacts, OpStrategies, Strategy, Take
+from distir.planning.axes.strategies import OperandFacts, OpStrategies
 from distir.sharding.placement import FREE, WHOLE, Placement
 
 ENDS = 2
@@ -29,7 +30,7 @@ class Reach:
         self.functions = functions
         self.policy = policy
         self.info = policy.info
-        self._known: dict[Hashable, Sequence[Strategy]] = {}
+        self._known: dict[Hashable, Sequence[AxisStrategy]] = {}
 
     def program(self, function: FuncOp, arguments: Sequence[ArgumentKey]) -> Body:
         """The entry's body, with the strategies of every op in it and what it calls."""
@@ -166,7 +167,7 @@ class Reach:
         fixed = body.arguments[value.index].fixed if is_argument else None
         return fixed, body.sources.get(value, "activation"), value in body.requested
 
-    def _strategies(self, body: Body, op: Operation) -> Sequence[Strategy]:
+    def _strategies(self, body: Body, op: Operation) -> Sequence[AxisStrategy]:
         info, policy = self.info(op), self.policy
         name = body.function.sym_name.data
         facts = tuple(

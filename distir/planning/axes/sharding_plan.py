@@ -2,44 +2,29 @@
 The layouts of a whole program, chosen one mesh axis after another.
 
 `propagate-sharding` and `tensor-parallel` are both thin over this: the first applies
-what the axes' choosers find to every op, the second only reads off what they do to the
+what was planned to every op, the second only reads off what they do to the
 parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
-from xdsl.dialects.func import FuncOp
-from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import (
-    LAYOUT,
-    OPERAND_LAYOUTS,
-    RESULT_LAYOUTS,
-    ConstrainOp,
-    Layout,
-    LayoutAttr,
-    Shard,
-)
+from distir.dialects.dist import ConstrainOp, Layout
 from distir.errors import DistIRError
+from distir.planning.annotate import annotate, decomposed, parts_of, separated
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.candidates import (
-    OpLayouts,
-)
-from distir.planning.axes.choices import (
-    ArgumentKey,
-    FunctionChoice,
-    OpChoice,
-    Source,
-)
-from distir.planning.axes.decomposer import Decomposer
-from distir.planning.axes.micro_batches import (
-    MicroBatchChooser,
-)
+from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan, Source
+from distir.planning.axes.candidates import AxisStrategy
+from distir.planning.axes.micro_batches import MicroBatchPlanner
+from distir.planning.plans import FunctionPlan, with_callees
+from distir.planning.strategies import Strategy
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -49,10 +34,9 @@ from distir.program import (
     functions,
     reachable_functions,
     return_op,
-    set_argument_attributes,
-    unique_name,
     updated_arguments,
 )
+from distir.sharding.decompose import discard, layouts_of_parts
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
@@ -62,15 +46,8 @@ from distir.sharding.placement import (
     add_placement,
     placement_in,
 )
-from distir.sharding.rule import (
-    Dim,
-    layout_for,
-    rank_of,
-    shape_of,
-)
-from distir.sharding.signatures import (
-    Signatures,
-)
+from distir.sharding.rule import Dim, layout_for, rank_of, shape_of
+from distir.sharding.signatures import Signatures
 
 SOURCES: Mapping[str, Source] = {
     "parameter": "parameter",
@@ -90,15 +67,17 @@ class ShardingPlan:
         self.module = module
         self.mesh = mesh
         self.entry = entry_function(module)
-        self.ops: dict[Operation, OpLayouts] = {}
-        self.arguments: dict[FuncOp, list[Layout]] = {}
+        self.requests = [
+            requested_layout(attributes)
+            for attributes in argument_attributes(self.entry)
+        ]
         self.signatures = Signatures()
         self._check_requests()
+        self.plan = self._whole()
 
     def _check_requests(self) -> None:
         names = argument_names(self.entry)
-        for i, attributes in enumerate(argument_attributes(self.entry)):
-            layout = requested_layout(attributes)
+        for i, layout in enumerate(self.requests):
             if layout is None:
                 continue
             what = f"argument {names[i]!r}"
@@ -119,14 +98,49 @@ class ShardingPlan:
             )
         check_layout(shape, layout, self.mesh, what)
 
+    def _whole(self) -> FunctionPlan:
+        """Nothing is split."""
+        plans: dict[str, FunctionPlan] = {}
+        layout = Layout(self.mesh.name)
+        for function in reachable_functions(self.module):
+            plan = FunctionPlan(
+                function,
+                [layout] * len(function.body.block.args),
+                [layout] * len(return_op(function).operands),
+                {
+                    op: Strategy.whole(op, self.mesh)
+                    for op in function.body.block.ops
+                    if not isinstance(op, CallOp | ReturnOp)
+                },
+                {
+                    op: plans[op.callee.string_value()]
+                    for op in function.body.block.ops
+                    if isinstance(op, CallOp)
+                },
+            )
+            plans[function.sym_name.data] = plan
+        return plans[self.entry.sym_name.data]
+
+    def strategies(self) -> dict[Operation, Strategy]:
+        """What the axes so far do to each op, also to calls and returns."""
+        found: dict[Operation, Strategy] = {}
+        for plan in with_callees(self.plan):
+            found.update(plan.ops)
+            for call, callee in plan.calls.items():
+                layouts = tuple(callee.arguments), tuple(callee.results)
+                found[call] = Strategy((), *layouts)
+            found[return_op(plan.function)] = Strategy((), tuple(plan.results), ())
+        return found
+
     def solve(
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
-    ) -> tuple[AxisPlanner, FunctionChoice]:
+    ) -> AxisPlan:
         """
-        The cheapest choice for one axis given those before. With `free_parameters`,
+        The cheapest plan for one axis given those before. With `free_parameters`,
         parameters without a request may be split as suits; `is_forward` says that this is
-        the forward of a training step. Ops that the choice splits where only their
-        decompositions can be split are decomposed.
+        the forward of a training step. Where the ops of a decomposition leave the op's own
+        result partial, which may then be brought together otherwise or later, the op is
+        decomposed at once.
         """
         self.mesh.size(axis)
         while True:
@@ -135,28 +149,71 @@ class ShardingPlan:
             # split (ZeRO), but they do not decide how the work is split.
             data = any(s == "activation" and p.kind == "split" for p, s in keys)
             stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
-            chooser = AxisPlanner(
+            planner = AxisPlanner(
                 functions(self.module),
                 self.entry.sym_name.data,
                 self.mesh,
                 axis,
-                self.ops,
+                self.strategies(),
                 split_parameters=stored and not data,
                 updates=updated_arguments(self.entry),
                 signatures=self.signatures,
                 is_forward=is_forward,
             )
-            choice = chooser.solve(self.entry.sym_name.data, keys)
-            if Decomposer(self.ops, reachable(choice), self.mesh, axis).run():
-                return chooser, choice
+            found = planner.solve(self.entry.sym_name.data, keys)
+            split = self._decomposed(axis, found, planner.strategies)
+            if not any(self._leaves_result_partial(axis, *x) for x in split.items()):
+                return found
+            self._decompose_now(split)
+
+    def _decomposed(
+        self, axis: str, found: AxisPlan, before: Mapping[Operation, Strategy]
+    ) -> dict[Operation, Strategy]:
+        """The ops that a plan for the axis decomposes, with what it does to them."""
+        return {
+            op: self._with_axis(axis, op, before[op], strategy)
+            for plan in with_callees(found)
+            for op, strategy in plan.ops.items()
+            if strategy.decompose
+        }
+
+    def _leaves_result_partial(self, axis: str, op: Operation, s: Strategy) -> bool:
+        parts = parts_of(op)
+        try:
+            return any(
+                value.type == op.results[0].type and axis in layout.partial_axes
+                for part, own in zip(parts, s.parts, strict=True)
+                for value, layout in zip(part.results, own.results, strict=True)
+            )
+        finally:
+            discard(parts)
+
+    def _decompose_now(self, ops: Collection[Operation]) -> None:
+        """Replaces ops by those of their decompositions, for all axes to come."""
+        for plan in with_callees(self.plan):
+            own = dict(plan.ops)
+            for op in ops:
+                if op in own:
+                    own[op] = replace(own[op], parts=self._parts(op, own[op]))
+            plan.ops = decomposed(replace(plan, ops=own)).ops
+
+    def _parts(self, op: Operation, strategy: Strategy) -> tuple[Strategy, ...]:
+        """What the ops of an op's decomposition do where it takes its operands like that."""
+        parts = parts_of(op)
+        try:
+            found = layouts_of_parts(op, parts, strategy.operands, self.mesh)
+            assert found is not None  # what costs infinitely much is not chosen
+            axes = [axis for axis, _ in self.mesh.axes[: len(strategy.options)]]
+            return Strategy.of_parts(found, axes)
+        finally:
+            discard(parts)
 
     def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
         keys: list[ArgumentKey] = []
-        for role, attributes in zip(
-            argument_roles(self.entry), argument_attributes(self.entry), strict=True
+        for role, request in zip(
+            argument_roles(self.entry), self.requests, strict=True
         ):
-            layout = requested_layout(attributes) or Layout(self.mesh.name)
-            placement = placement_in(layout, axis)
+            placement = placement_in(request or Layout(self.mesh.name), axis)
             source = SOURCES.get(role, "activation")
             if free_parameters and source == "parameter" and placement == WHOLE:
                 placement = FREE
@@ -164,19 +221,22 @@ class ShardingPlan:
         return keys
 
     def add_axis(self, axis: str) -> None:
-        """Chooses for one more axis and records the outcome for every op."""
+        """Plans one more axis, for every op."""
         if axis == TIME_AXIS:
-            self._record(axis, self._micro_batches(axis))
+            found = self._micro_batches(axis)
         else:
-            self._record(axis, self.solve(axis, free_parameters=False)[1])
+            found = self.solve(axis, free_parameters=False)
+        self.plan = separated(self.module, self._with_plan(axis, found))
+        for plan in with_callees(self.plan):
+            plan.ops = decomposed(plan).ops
 
-    def _micro_batches(self, axis: str) -> FunctionChoice:
+    def _micro_batches(self, axis: str) -> AxisPlan:
         """What splitting the batch over time does; the first axis of a mesh."""
-        if self.ops:
+        if axis != self.mesh.axes[0][0]:
             raise DistIRError(
                 f"mesh @{self.mesh.name}: the axis over time, {axis!r}, must be its first"
             )
-        chooser = MicroBatchChooser(
+        planner = MicroBatchPlanner(
             functions(self.module),
             self.entry.sym_name.data,
             self.mesh,
@@ -185,116 +245,76 @@ class ShardingPlan:
             self.signatures,
         )
         keys = [p for p, _ in self._entry_keys(axis, False)]
-        return chooser.solve(self.entry.sym_name.data, keys)
+        return planner.solve(self.entry.sym_name.data, keys)
 
-    def _record(self, axis: str, choice: FunctionChoice) -> None:
-        """Adds what an axis does to the layouts of every op."""
-        known = functions(self.module)
-        before, arguments = self.ops, self.arguments
-        self.ops, self.arguments = {}, {}
-        variants: dict[FunctionChoice, FuncOp] = {}
-        # Ops that are alike and treated alike share their layouts, also for the next axis.
-        shared: dict[tuple[object, ...], OpLayouts] = {}
-        taken = {self.entry.sym_name.data}
-        pending = [(choice, self.entry, self.entry)]
-        while pending:
-            solved, original, function = pending.pop()
-            pairs = zip(original.body.block.ops, function.body.block.ops, strict=True)
-            copies = dict(pairs)
-            for op_choice in solved.ops:
-                op = copies[op_choice.op]
-                chosen = op_choice.callee
-                if chosen is not None:
-                    if chosen not in variants:
-                        callee = known[chosen.name]
-                        variants[chosen] = self._variant(callee, taken)
-                        pending.append((chosen, callee, variants[chosen]))
-                    name = variants[chosen].sym_name.data
-                    op.properties["callee"] = SymbolRefAttr(name)
-                base = before.get(op_choice.op)
-                key = (
-                    self.signatures.of(op_choice.op, base),
-                    op_choice.factor,
-                    op_choice.run,
-                    op_choice.operands,
-                    op_choice.results,
+    def _with_plan(self, axis: str, found: AxisPlan) -> FunctionPlan:
+        """The plan of all axes before, and of this one."""
+        plans = {p.function: p for p in with_callees(self.plan)}
+        # Ops that are alike and treated alike share their strategy.
+        shared: dict[tuple[int, Strategy, AxisStrategy], Strategy] = {}
+        combined: dict[AxisPlan, FunctionPlan] = {}
+
+        def strategy(op: Operation, before: Strategy, own: AxisStrategy) -> Strategy:
+            key = self.signatures.of(op), before, own
+            if key not in shared:
+                shared[key] = self._with_axis(axis, op, before, own)
+            return shared[key]
+
+        def combine(own: AxisPlan) -> FunctionPlan:
+            if own not in combined:
+                before, block = plans[own.function], own.function.body.block
+                returned = return_op(own.function).operands
+                combined[own] = FunctionPlan(
+                    own.function,
+                    self._placed(axis, before.arguments, own.arguments, block.args),
+                    self._placed(axis, before.results, own.results, returned),
+                    {op: strategy(op, before.ops[op], s) for op, s in own.ops.items()},
+                    {call: combine(callee) for call, callee in own.calls.items()},
                 )
-                if key not in shared:
-                    base = base or self._whole(op)
-                    shared[key] = self._with_choice(op, base, op_choice, axis)
-                self.ops[op] = shared[key]
-            old_return, new_return = return_op(original), return_op(function)
-            base = before.get(old_return) or self._whole(new_return)
-            self.ops[new_return] = OpLayouts(
-                self._placed(base.operands, solved.results, new_return.operands, axis),
-                [],
-            )
-            args = function.body.block.args
-            whole = [Layout(self.mesh.name)] * len(args)
-            self.arguments[function] = self._placed(
-                arguments.get(original, whole), solved.arguments, args, axis
-            )
+            return combined[own]
 
-    def _whole(self, op: Operation) -> OpLayouts:
-        whole = Layout(self.mesh.name)
-        return OpLayouts([whole] * len(op.operands), [whole] * len(op.results))
-
-    def _variant(self, original: FuncOp, taken: set[str]) -> FuncOp:
-        """The function itself for its first set of layouts, a clone for others."""
-        name = original.sym_name.data
-        if name not in taken:
-            taken.add(name)
-            return original
-        clone = original.clone()
-        clone.properties["sym_name"] = StringAttr(unique_name(self.module, name))
-        Rewriter.insert_op(clone, InsertPoint.after(original))
-        return clone
+        return combine(found)
 
     def _placed(
         self,
+        axis: str,
         layouts: Sequence[Layout],
         placements: Sequence[Placement],
         values: Sequence[SSAValue],
-        axis: str,
-    ) -> list[Layout]:
-        return [
+    ) -> tuple[Layout, ...]:
+        return tuple(
             add_placement(layout, axis, placement, rank_of(value.type))
             for layout, placement, value in zip(
                 layouts, placements, values, strict=True
             )
-        ]
+        )
 
-    def _with_choice(
-        self, op: Operation, base: OpLayouts, choice: OpChoice, axis: str
-    ) -> OpLayouts:
-        """The layouts of an op with one more axis, from the factor that it splits."""
-        if choice.factor is None:
-            return OpLayouts(
-                self._placed(base.operands, choice.operands, op.operands, axis),
-                self._placed(base.results, choice.results, op.results, axis),
-                base.assignment,
-            )
-        rule = self.signatures.rule(op)
-        shards = (*base.assignment.get(choice.factor, ()), Shard(axis, choice.run))
-        assignment = {**base.assignment, choice.factor: shards}
+    def _with_axis(
+        self, axis: str, op: Operation, before: Strategy, own: AxisStrategy
+    ) -> Strategy:
+        """What all axes before do to an op, and this one."""
+        options = (*before.options, own.option)
+        operands = self._placed(axis, before.operands, own.operands, op.operands)
+        results = self._placed(axis, before.results, own.results, op.results)
+        found = Strategy(options, operands, results)
+        if own.decompose:
+            return replace(found, parts=self._parts(op, found))
+        if own.option.factor is None:
+            return found
+        rule, assignment = self.signatures.rule(op), found.assignment(self.mesh)
 
         def layouts(
-            values: Sequence[Sequence[Dim]],
-            old: Sequence[Layout],
-            placements: Sequence[Placement],
-        ) -> list[Layout]:
-            found: list[Layout] = []
-            for dims, layout, placement in zip(values, old, placements, strict=True):
-                split = layout_for(dims, rule, assignment, self.mesh, layout.partial)
-                if placement.kind == "partial":
-                    split = add_placement(split, axis, placement, len(dims))
-                found.append(split)
-            return found
+            values: Sequence[Sequence[Dim]], old: Sequence[Layout]
+        ) -> tuple[Layout, ...]:
+            return tuple(
+                layout_for(dims, rule, assignment, self.mesh, layout.partial)
+                for dims, layout in zip(values, old, strict=True)
+            )
 
-        return OpLayouts(
-            layouts(rule.operands, base.operands, choice.operands),
-            layouts(rule.results, base.results, choice.results),
-            assignment,
+        return replace(
+            found,
+            operands=layouts(rule.operands, operands),
+            results=layouts(rule.results, results),
         )
 
     def annotate(self) -> None:
@@ -302,43 +322,22 @@ class ShardingPlan:
         Writes the layouts onto every op and argument of the functions that the entry
         reaches as attributes. Without any axis they are whole.
         """
-        for function in reachable_functions(self.module):
-            args = function.body.block.args
-            self.arguments.setdefault(function, [Layout(self.mesh.name)] * len(args))
         self._check_order()
-        written: dict[int, tuple[Attribute, Attribute, OpLayouts]] = {}
-        for function, layouts in self.arguments.items():
-            attributes = argument_attributes(function)
-            for entry, layout in zip(attributes, layouts, strict=True):
-                entry[LAYOUT] = LayoutAttr(layout)
-            set_argument_attributes(function, attributes)
-            for op in function.body.block.ops:
-                chosen = self.ops.get(op) or self._whole(op)
-                if id(chosen) not in written:
-                    written[id(chosen)] = (
-                        ArrayAttr([LayoutAttr(x) for x in chosen.operands]),
-                        ArrayAttr([LayoutAttr(x) for x in chosen.results]),
-                        chosen,
-                    )
-                operands, results, _ = written[id(chosen)]
-                if chosen.operands:
-                    op.attributes[OPERAND_LAYOUTS] = operands
-                if chosen.results:
-                    op.attributes[RESULT_LAYOUTS] = results
+        annotate(self.module, self.plan)
 
     def _check_order(self) -> None:
         """A dimension's axes are chosen in the mesh's order; requests must agree."""
         names = argument_names(self.entry)
-        requests: list[tuple[str, Layout, Layout]] = []
-        for i, attributes in enumerate(argument_attributes(self.entry)):
-            request = requested_layout(attributes)
-            if request is not None:
-                chosen = self.arguments[self.entry][i]
-                requests.append((f"argument {names[i]!r}", request, chosen))
-        for op, layouts in self.ops.items():
-            if isinstance(op, ConstrainOp):
-                chosen = self._only_fixed(op, layouts.results[0])
-                requests.append((describe(op), op.layout.data, chosen))
+        requests = [
+            (f"argument {names[i]!r}", request, self.plan.arguments[i])
+            for i, request in enumerate(self.requests)
+            if request is not None
+        ]
+        for plan in with_callees(self.plan):
+            for op, strategy in plan.ops.items():
+                if isinstance(op, ConstrainOp):
+                    chosen = self._only_fixed(op, strategy.results[0])
+                    requests.append((describe(op), op.layout.data, chosen))
         for what, request, chosen in requests:
             if request != chosen:
                 raise DistIRError(
@@ -354,16 +353,3 @@ class ShardingPlan:
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
             tuple(p for p in chosen.partial if op.fixes(p[0])),
         )
-
-
-def reachable(choice: FunctionChoice) -> list[FunctionChoice]:
-    """The choices that a solution uses for the functions it calls, its own first."""
-    found: dict[FunctionChoice, None] = {choice: None}
-    pending = [choice]
-    while pending:
-        for op_choice in pending.pop().ops:
-            callee = op_choice.callee
-            if callee is not None and callee not in found:
-                found[callee] = None
-                pending.append(callee)
-    return list(found)

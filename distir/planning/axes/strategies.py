@@ -9,53 +9,20 @@ alternative.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.candidates import OpCandidates
-from distir.planning.axes.choices import Source
+from distir.planning.axes.axis_plan import Source
+from distir.planning.axes.candidates import AxisStrategy, OpCandidates, Take
 from distir.planning.axes.policy import AxisPolicy
+from distir.planning.strategies import NOTHING, Option
 from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
 
 Split = tuple[int, int | None]
 """A factor of an op's rule, and the run length in which it is split."""
-
-
-class Take(Enum):
-    """How an op may come to an operand in the placement that it wants."""
-
-    AS_IS = 0
-    """The value must be there like that."""
-    MOVED = 1
-    """Communication may bring it there, but a whole value is not cut."""
-    CUT = 2
-    """A whole value may be cut, a partial one reduced and scattered."""
-    GATHERED = 3
-    """As `CUT`, and the value must not be there in parts in any way."""
-
-
-class Strategy(NamedTuple):
-    """
-    What an axis does to one op.
-
-    - `operands`, `results`: the placements in which it takes and gives values;
-    - `takes`: per operand, how it may come to be placed so;
-    - `factor`, `run`: what is split of its rule, if anything; `linear`: the number of the
-      rule's linear way by which partial values pass, or -1;
-    - `decompose`: whether only the op's decomposition can do that.
-    """
-
-    operands: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    takes: tuple[Take, ...]
-    factor: int | None = None
-    run: int | None = None
-    linear: int = -1
-    decompose: bool = False
 
 
 class OperandFacts(NamedTuple):
@@ -79,14 +46,14 @@ class OpStrategies:
         operands: Sequence[OperandFacts],
         hints: Iterable[frozenset[Placement]],
         wishes: Iterable[frozenset[Placement]],
-    ) -> list[Strategy]:
+    ) -> list[AxisStrategy]:
         """
         Those for operands of which that is known, the one on whole values first. `hints`
         and `wishes` (`AxisPolicy`) are those for the op's results.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])
-        found: dict[Strategy, None] = {}
+        found: dict[AxisStrategy, None] = {}
         count = len(operands)
         self._add(found, None, None, (Take.MOVED,) * count)
         for split, takes in self._splits(operands, hints, wishes):
@@ -97,7 +64,7 @@ class OpStrategies:
 
     def _add(
         self,
-        found: dict[Strategy, None],
+        found: dict[AxisStrategy, None],
         factor: int | None,
         run: int | None,
         takes: tuple[Take, ...],
@@ -109,9 +76,7 @@ class OpStrategies:
                 Take.MOVED if p.kind != "split" and t is not Take.GATHERED else t
                 for p, t in zip(c.operands, takes, strict=True)
             )
-            found[
-                Strategy(c.operands, c.results, takes, c.factor, c.run, -1, c.decompose)
-            ] = None
+            found[c._replace(takes=takes)] = None
 
     def _splits(
         self,
@@ -214,8 +179,10 @@ class OpStrategies:
             f.source == "activation" for f in operands
         )
 
-    def _linear(self, operands: Sequence[OperandFacts]) -> Iterable[Strategy]:
+    def _linear(self, operands: Sequence[OperandFacts]) -> Iterable[AxisStrategy]:
         """Letting partial values pass through, where the rule is linear in them."""
+        whole = self.info.candidate(None, None)
+        assert whole is not None
         for number, linear in enumerate(self.info.rule.linear):
             monoids = [
                 {p.monoid for p in operands[i].possible if p.kind == "partial"}
@@ -224,20 +191,18 @@ class OpStrategies:
             common = set[str].intersection(*monoids) if monoids else set[str]()
             for monoid in sorted(common & linear.monoids):
                 partial = Placement("partial", monoid=monoid)
-                yield Strategy(
-                    tuple(
-                        partial if i in linear.operands else WHOLE
-                        for i in range(len(operands))
-                    ),
+                passes = [i in linear.operands for i in range(len(operands))]
+                yield AxisStrategy(
+                    Option(linear=number, monoid=monoid),
+                    tuple(partial if p else WHOLE for p in passes),
                     (partial,) * len(self.info.result_bytes),
-                    tuple(
-                        Take.AS_IS if i in linear.operands else Take.MOVED
-                        for i in range(len(operands))
-                    ),
-                    linear=number,
+                    whole.work,
+                    takes=tuple(Take.AS_IS if p else Take.MOVED for p in passes),
                 )
 
-    def _constrained(self, op: ConstrainOp, operand: OperandFacts) -> list[Strategy]:
+    def _constrained(
+        self, op: ConstrainOp, operand: OperandFacts
+    ) -> list[AxisStrategy]:
         axis = self.policy.axis
         if op.fixes(axis):
             target = placement_in(op.layout.data, axis)
@@ -246,6 +211,8 @@ class OpStrategies:
                     f"dist.constrain cannot ask for a value that is partial over "
                     f"{axis!r}; constrain a reduced or split layout"
                 )
-            return [Strategy((target,), (target,), (Take.CUT,))]
+            return [AxisStrategy(NOTHING, (target,), (target,), takes=(Take.CUT,))]
         placements = dict.fromkeys(WHOLE if p == FREE else p for p in operand.possible)
-        return [Strategy((p,), (p,), (Take.AS_IS,)) for p in placements]
+        return [
+            AxisStrategy(NOTHING, (p,), (p,), takes=(Take.AS_IS,)) for p in placements
+        ]

@@ -1,22 +1,27 @@
 """
-What `search-grid` and `distir search` are made of: the configurations (`distir.planning.configuration`),
-what each of them is worth (`evaluate`), all of them on all cores (`runner`), and the best of
+What `search-grid` and `distir search` are made of: the plans (`distir.planning.plan`),
+what each of them is worth (`evaluate`, `distir.planning.result`), all of them on all cores (`runner`), and the best of
 them (`results`, `journal`).
 """
 
-from distir.planning.configuration import Configuration, Space, overlaps
-from distir.planning.grid.evaluate import Evaluator, Outcome, distribute_pass
+from distir.planning.grid.evaluate import Evaluator, distribute_pass
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.results import chosen, nothing_fits, pareto_front, ranked
 from distir.planning.grid.runner import Source, run
+from distir.planning.plan import GridPlan, LayoutPlan, Plan, Space, overlaps
 from distir.planning.programs import Programs, batch_of, trains
+from distir.planning.result import Impossible, Result, Simulated
 
 __all__ = [
-    "Configuration",
     "Evaluator",
+    "GridPlan",
+    "Impossible",
     "Journal",
-    "Outcome",
+    "LayoutPlan",
+    "Plan",
     "Programs",
+    "Result",
+    "Simulated",
     "Source",
     "Space",
     "batch_of",

@@ -11,7 +11,7 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.onnx_values import bytes_per_element
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.planning.configuration import Configuration
+from distir.planning.plan import GridPlan, Plan
 from distir.program import argument_roles, entry_function
 
 
@@ -62,15 +62,14 @@ class Bounds:
         """No plan takes less: all devices compute all the time, at their peak."""
         return self.seconds_at_peak / self.devices
 
-    def least_bytes(self, configuration: Configuration) -> float:
+    def least_bytes(self, plan: Plan) -> float:
         """A plan needs at least that much on one of its devices."""
-        c = configuration
-        if c.axes:
+        if not isinstance(plan, GridPlan):
             return (self.parameters + self.states) / self.devices
-        split = c.t * c.p
-        parameters = self.parameters / (split * (c.d if c.zero == 3 else 1))
-        return parameters + self.states / (split * (c.d if c.zero else 1))
+        split = plan.t * plan.p
+        parameters = self.parameters / (split * (plan.d if plan.zero == 3 else 1))
+        return parameters + self.states / (split * (plan.d if plan.zero else 1))
 
-    def may_fit(self, configuration: Configuration) -> bool:
+    def may_fit(self, plan: Plan) -> bool:
         """Whether what is kept from step to step leaves it any memory at all."""
-        return self.least_bytes(configuration) <= self.memory
+        return self.least_bytes(plan) <= self.memory

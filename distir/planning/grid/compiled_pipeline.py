@@ -35,9 +35,13 @@ from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
 from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.interpreters.simulator.simulate import batch_size
-from distir.passes.lower_reshard import ReshardLowering, reshards
-from distir.passes.pipeline import PipelinePass
-from distir.pipelining import Action, Schedule, check_schedule, global_steps
+from distir.pipelining import (
+    Action,
+    Schedule,
+    ScheduleOptions,
+    check_schedule,
+    global_steps,
+)
 from distir.program import is_removable, updated_arguments
 from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
@@ -47,6 +51,8 @@ from distir.transforms.pipelines.functions import (
     StageFunctionBuilder,
     StageOps,
 )
+from distir.transforms.pipelines.pipeline import check_fits
+from distir.transforms.resharding import ReshardLowering
 
 
 @dataclass(frozen=True)
@@ -112,9 +118,7 @@ class Compilation:
         for name, function in self.fold.made.items():
             if name not in self._lowered:
                 self._lowered.add(name)
-                for op in reshards(function):
-                    self._kept.append(op)
-                    self._lowering.lower(op)
+                self._lowering.lower(function)
 
     def called(
         self, compiled: CompiledFunction
@@ -428,17 +432,16 @@ class PipelineSimulator:
         self._compilations: dict[int, Compilation] = {}
         """By the number of micro-batches."""
 
-    def step(self, division: DividedProgram, pipeline: PipelinePass) -> Step:
+    def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
         """
         What a step of a pipeline takes, as `simulate` finds it for the program that
         `distribute` makes. `division` is that of this simulator, or one with another number
         of micro-batches. Raises DistIRError and NotUniform.
         """
         structure, device_map = division.structure, self._device_map
-        schedule, steps = planned(
-            pipeline, structure.micro_batches, bool(structure.backward)
-        )
-        pipeline.check(schedule, structure)
+        trains = bool(structure.backward)
+        schedule, steps = planned(options, structure.micro_batches, trains)
+        check_fits(schedule, options.p, structure)
         count = structure.micro_batches
         if count not in self._compilations:
             fold = division.fold(division.meshes(schedule.ranks))
@@ -447,7 +450,7 @@ class PipelineSimulator:
         compilation = self._compilations[count]
         fold = compilation.fold
         entry = CompiledEntry(division, compilation)
-        sends = not pipeline.blocking_sends
+        sends = not options.blocking_sends
         results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
         machine = entry.run(results)
         seconds, batch = machine.end, batch_size(structure.function)
@@ -462,9 +465,9 @@ class PipelineSimulator:
 
 @lru_cache(maxsize=128)
 def planned(
-    pipeline: PipelinePass, micro_batches: int, trains: bool
+    options: ScheduleOptions, micro_batches: int, trains: bool
 ) -> tuple[Schedule, list[list[Action]]]:
     """A schedule and its steps, the same for many programs. Raises DistIRError."""
-    schedule = pipeline.schedule_of(micro_batches, trains)
+    schedule = options.schedule_of(micro_batches, trains)
     check_schedule(schedule)
     return schedule, global_steps(schedule)

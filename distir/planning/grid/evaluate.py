@@ -1,11 +1,10 @@
-"""What a configuration is worth."""
+"""What a plan is worth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -16,115 +15,30 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
-from distir.passes.distribute import MESH, DistributePass, cluster_in
-from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
-from distir.passes.pipeline import PipelinePass
-from distir.passes.verify_distribution import (
-    DistributionVerifier,
-    VerifyDistributionPass,
-)
-from distir.planning.configuration import Configuration
+from distir.passes.distribute import DistributePass
+from distir.pipelining import ScheduleOptions
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
+from distir.planning.meshes import MESH, cluster_in
+from distir.planning.overlap import overlap_communication
+from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests, check_whole
-
+from distir.planning.result import Impossible, Result, Simulated
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.verification import DistributionVerifier, verify_distribution
+from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """
-    A configuration and its simulation, or why there is none (`error`).
-
-    `peak_memory_bytes` and `memory_bytes` are of the device that has the least left.
-    `bound_s`: of searched layouts, no others on that mesh take less (see `Found`), unless
-    communication overlaps;
-    `layouts`: which they are, so that they need not be searched again.
-    """
-
-    configuration: Configuration
-    step_time_s: float = 0.0
-    throughput_samples_per_s: float = 0.0
-    peak_memory_bytes: int = 0
-    memory_bytes: int = 0
-    error: str = ""
-    bound_s: float = 0.0
-    layouts: ChosenLayouts | None = None
-
-    @property
-    def is_legal(self) -> bool:
-        """Whether the program can be distributed like that at all."""
-        return not self.error
-
-    @property
-    def fits(self) -> bool:
-        """Whether it also fits into the memory of all devices."""
-        return self.is_legal and self.peak_memory_bytes <= self.memory_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """The outcome as JSON data, all in one object."""
-        data = asdict(replace(self, layouts=None))
-        del data["layouts"]
-        return {**data.pop("configuration"), **data, "fits": self.fits}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Outcome:
-        """The outcome that `to_json` gave. Raises KeyError and TypeError for others."""
-        outcome = Outcome(Configuration(batch=0))
-        return replace(
-            _read(outcome, data, "configuration", "layouts"),
-            configuration=_read(outcome.configuration, data),
-        )
-
-
-_Fields = TypeVar("_Fields", Configuration, Outcome)
-
-
-def _read(like: _Fields, data: dict[str, Any], *others: str) -> _Fields:
-    """The same with the fields that JSON data holds, each of the type that it has there."""
-    values: dict[str, Any] = {}
-    for field in fields(like):
-        if field.name in others:
-            continue
-        value, kind = data[field.name], type(getattr(like, field.name))
-        if type(value) is not kind and (kind, type(value)) != (float, int):
-            raise TypeError(f"{field.name} is {value!r}")
-        values[field.name] = kind(value)
-    return replace(like, **values)
-
-
-def reusable(outcome: Outcome, configuration: Configuration) -> bool:
-    """
-    Whether the searched layouts of an outcome are those of a configuration too: if they
-    differ in nothing but overlap; or in what does not change the problem, the ranks of a
-    pipeline, schedule and stages, if memory did not decide.
-    """
-    if outcome.layouts is None:
-        return False
-    c, other = outcome.configuration, configuration
-    if replace(c, overlap=other.overlap) == other:
-        return True
-    same = replace(c, p=1, schedule="", stages="", overlap=False)
-    return (
-        c.is_pipelined
-        and other.is_pipelined
-        and not outcome.layouts.limited
-        and same == replace(other, p=1, schedule="", stages="", overlap=False)
-    )
+from distir.transforms.pipelines.pipeline import divided, pipeline_ops
+from distir.transforms.resharding import lower_reshards
 
 
 def distribute_pass(
-    configuration: Configuration, shard: tuple[str, ...] = ()
+    configuration: GridPlan, shard: tuple[str, ...] = ()
 ) -> DistributePass:
-    """
-    The pass that distributes a program like that, with these splits of arguments.
-    Searched layouts are for `distribute_as`.
-    """
+    """The pass that distributes a program like that, with these splits of arguments."""
     c = configuration
     return DistributePass(
         d=c.d,
@@ -143,21 +57,26 @@ def distribute_pass(
 def distribute_as(
     context: Context,
     module: ModuleOp,
-    outcome: Outcome,
+    result: Simulated,
     requests: Requests,
 ) -> None:
     """
     Distributes a program like that, as the user's requests allow, and verifies the
     result. Layouts are not searched again. Raises DistIRError.
     """
-    configuration = outcome.configuration
-    if outcome.layouts is None:
-        distribute_pass(configuration, requests.shard).apply(context, module)
-    else:
-        searched = SearchedLayouts(context, requests)
-        searched.replay(module, configuration, outcome.layouts)
-        VerifyDistributionPass().apply(context, module)
+    plan = result.plan
+    if isinstance(plan, GridPlan):
+        distribute_pass(plan, requests.shard).apply(context, module)
+    elif isinstance(plan, LayoutPlan) and result.layouts is not None:
+        searched = SearchedLayouts(requests)
+        searched.replay(module, plan, result.layouts)
+        verify_distribution(module)
     check_whole(module, requests.whole)
+
+
+def _schedule(plan: GridPlan) -> ScheduleOptions:
+    """What a plan says of the order of its work."""
+    return ScheduleOptions(p=plan.p, schedule=plan.schedule)
 
 
 class Evaluator:
@@ -184,31 +103,29 @@ class Evaluator:
         self._programs: dict[int, ModuleOp] = {}
         self._chosen: _Chosen | None = None
         """What layouts were chosen for last."""
-        self._searched = SearchedLayouts(self._context, self._requests)
+        self._searched = SearchedLayouts(self._requests)
 
-    def evaluate(
-        self, configuration: Configuration, known: Outcome | None = None
-    ) -> Outcome:
+    def evaluate(self, configuration: Plan, known: Simulated | None = None) -> Result:
         """
-        Simulates a configuration. One that is not possible has its reason. The layouts of
-        `known` (see `reusable`) are not searched again.
+        Simulates a plan, if it is possible. The layouts of `known`, which are those of this
+        plan too, are not searched again.
         """
         try:
             step = self._pipelined_step(configuration)
             if step is not None:
-                return Outcome(configuration, *step)
+                return Simulated(configuration, *step)
             plan = self._plan(configuration, known)
             simulation = plan.simulation
             if simulation is None:
                 simulation = simulate(plan.module, profiles=self._profiles)
         except (DistIRError, VerifyException) as error:
-            return Outcome(configuration, error=" ".join(str(error).split()))
+            return Impossible(configuration, " ".join(str(error).split()))
         bound = known.bound_s if known else plan.bound
         peak, memory = min(
             zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
             key=lambda device: device[1] - device[0],
         )
-        return Outcome(
+        return Simulated(
             configuration,
             simulation.step_time_s,
             simulation.throughput_samples_per_s,
@@ -218,86 +135,83 @@ class Evaluator:
             layouts=plan.layouts,
         )
 
-    def _pipelined_step(self, configuration: Configuration) -> Step | None:
+    def _pipelined_step(self, plan: Plan) -> Step | None:
         """What a pipeline takes, if its program need not be there for that."""
-        c = configuration
-        if not self._is_simulated_at_once(c):
+        if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None
-        distribute = distribute_pass(c, self._requests.shard)
-        return self._choose(c, distribute).step(distribute.pipeline(), c.k)
+        distribute = distribute_pass(plan, self._requests.shard)
+        return self._choose(plan, distribute).step(_schedule(plan), plan.k)
 
-    def _is_simulated_at_once(self, configuration: Configuration) -> bool:
-        """Whether a configuration is a pipeline whose program nobody needs."""
-        c = configuration
-        others = c.axes or c.stages or c.overlap or self._profiles
-        return c.is_pipelined and not others and not self._requests.whole
+    def _is_simulated_at_once(self, plan: GridPlan) -> bool:
+        """Whether a plan is a pipeline whose program nobody needs."""
+        others = plan.stages or plan.overlap or self._profiles
+        return plan.is_pipelined and not others and not self._requests.whole
 
-    def prepare(self, configurations: Iterable[Configuration]) -> None:
+    def prepare(self, plans: Iterable[Plan]) -> None:
         """
-        Makes the programs and the schedules of configurations, as far as that is possible,
-        for processes that are forked to evaluate them.
+        Makes the programs and the schedules of plans, as far as that is possible, for
+        processes that are forked to evaluate them.
         """
-        for c in configurations:
+        for plan in plans:
             with suppress(DistIRError, VerifyException):
-                program = self._program(c.batch)
-                if self._is_simulated_at_once(c):
-                    kind = trains(program)
-                    planned(distribute_pass(c).pipeline(), c.k, kind)
+                program = self._program(plan.batch)
+                if isinstance(plan, GridPlan) and self._is_simulated_at_once(plan):
+                    planned(_schedule(plan), plan.k, trains(program))
 
     def distributed(
-        self, configuration: Configuration, layouts: ChosenLayouts | None = None
+        self, configuration: Plan, layouts: ChosenLayouts | None = None
     ) -> ModuleOp:
         """
         The distributed program, with the layouts that were searched for it, if they are
         known. Raises DistIRError.
         """
-        if layouts is None:
+        if layouts is None or not isinstance(configuration, LayoutPlan):
             return self._plan(configuration).module
         module = self._program(configuration.batch).clone()
         self._searched.replay(module, configuration, layouts)
         return module
 
     def _plan(
-        self, configuration: Configuration, known: Outcome | None = None
+        self, configuration: Plan, known: Simulated | None = None
     ) -> SearchedPlan:
         """The distributed program, and its layouts if they were searched."""
-        if configuration.axes:
+        if isinstance(configuration, LayoutPlan):
             module = self._program(configuration.batch).clone()
             layouts = known.layouts if known else None
             plan = self._searched.search(module, configuration, self._profiles, layouts)
         else:
+            assert isinstance(configuration, GridPlan)
             plan = SearchedPlan(self._from_grid(configuration))
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self._context, plan.module)
+            overlap_communication(plan.module)
             plan = replace(plan, simulation=None)
         check_whole(plan.module, self._requests.whole)
         return plan
 
-    def _from_grid(self, configuration: Configuration) -> ModuleOp:
+    def _from_grid(self, configuration: GridPlan) -> ModuleOp:
         distribute = distribute_pass(configuration, self._requests.shard)
         chosen = self._choose(configuration, distribute)
         if not configuration.is_pipelined or configuration.stages:
             module = chosen.copy(configuration.k)
-            distribute.complete(self._context, module)
-            return module
-        pipeline = distribute.pipeline()
-        division = chosen.division(pipeline, configuration.k)
-        module = ModuleOp(pipeline.emit(division), division.module.attributes)
-        LowerReshardPass().apply(self._context, module)
+            if configuration.is_pipelined:
+                make_pipeline_as_asked(module, distribute, distribute.stages)
+        else:
+            division = chosen.division(distribute, configuration.k)
+            ops = pipeline_ops(division, distribute)
+            module = ModuleOp(ops, division.module.attributes)
+        lower_reshards(module)
         return module
 
-    def _choose(
-        self, configuration: Configuration, distribute: DistributePass
-    ) -> _Chosen:
+    def _choose(self, configuration: GridPlan, distribute: DistributePass) -> _Chosen:
         """The program in the layouts for a configuration."""
         if self._chosen is None or not self._fits_choice(configuration):
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
-            PartitionPass(lower=False).apply(self._context, module)
+            partition(module)
             self._chosen = _Chosen(configuration, module)
         return self._chosen
 
-    def _fits_choice(self, configuration: Configuration) -> bool:
+    def _fits_choice(self, configuration: GridPlan) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
         return (
             self._chosen is not None
@@ -314,17 +228,17 @@ class Evaluator:
 class _Chosen:
     """A program in the layouts that were chosen for a configuration."""
 
-    def __init__(self, configuration: Configuration, module: ModuleOp):
+    def __init__(self, configuration: GridPlan, module: ModuleOp):
         self._configuration = configuration
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
         self._simulators: dict[str, PipelineSimulator] = {}
-        cluster = cluster_in(module, "")
+        cluster = cluster_in(module, "", "search")
         self._hardware = None if cluster is None else Hardware.of(cluster)
         self._is_uniform = self._hardware is not None
 
-    def is_for(self, configuration: Configuration) -> bool:
+    def is_for(self, configuration: GridPlan) -> bool:
         """Whether a configuration is to have these layouts, if it allows them."""
         first = self._configuration
         if first.shared != configuration.shared:
@@ -358,17 +272,17 @@ class _Chosen:
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
-    def division(self, pipeline: PipelinePass, micro_batches: int) -> DividedProgram:
+    def division(self, pipeline: ScheduleOptions, micro_batches: int) -> DividedProgram:
         """Its division for a pipeline with that many micro-batches."""
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
             return known.with_micro_batches(micro_batches)
-        division = pipeline.divide(self.copy(micro_batches))
+        division = divided(self.copy(micro_batches), pipeline, ())
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
         return division
 
-    def step(self, pipeline: PipelinePass, micro_batches: int) -> Step | None:
+    def step(self, pipeline: ScheduleOptions, micro_batches: int) -> Step | None:
         """
         What a step takes in such a pipeline; None if devices of a mesh differ, so that its
         program is needed to find out. Raises DistIRError.

@@ -1,4 +1,4 @@
-"""The file that a search writes down its outcomes in, so that it can be resumed."""
+"""The file that a search writes down its results in, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from types import TracebackType
 from typing import TextIO
 
 from distir.errors import DistIRError
-from distir.planning.grid.evaluate import Outcome
 from distir.planning.programs import Programs
+from distir.planning.result import Result, from_json
 
 _FORMAT = 2
 
 
 class Journal:
     """
-    A file of JSON lines: first what was searched, then an outcome in each line, written
+    A file of JSON lines: first what was searched, then a result in each line, written
     as soon as it is known. A last line that is cut short (the machine went down) is left
     out and written again.
 
-    `outcomes` are those of the searches before. Opening a file that is of other programs
+    `results` are those of the searches before. Opening a file that is of other programs
     or another cluster, or no such file at all, raises DistIRError.
     """
 
     def __init__(self, path: Path, programs: Programs):
         self.path = path
-        self.outcomes: list[Outcome] = []
+        self.results: list[Result] = []
         self._header = {"format": _FORMAT, "programs": _digest(programs)}
         self._file: TextIO | None = None
 
@@ -61,10 +61,10 @@ class Journal:
         if self._file is not None:
             self._file.close()
 
-    def add(self, outcomes: Iterable[Outcome]) -> None:
-        """Appends outcomes."""
-        for outcome in outcomes:
-            self._write(outcome.to_json())
+    def add(self, results: Iterable[Result]) -> None:
+        """Appends results."""
+        for result in results:
+            self._write(result.to_json())
 
     def _write(self, data: object) -> None:
         assert self._file is not None
@@ -75,12 +75,12 @@ class Journal:
         if not lines:
             return
         try:
-            header, *outcomes = [json.loads(line) for line in lines]
+            header, *results = [json.loads(line) for line in lines]
             if header != self._header:
                 raise self._foreign(
                     "it holds the search of other programs, or of another cluster"
                 )
-            self.outcomes = [Outcome.from_json(data) for data in outcomes]
+            self.results = [from_json(data) for data in results]
         except (ValueError, KeyError, TypeError) as error:
             raise self._foreign("it is not the journal of a search") from error
 

@@ -1,64 +1,65 @@
-"""Ranking the outcomes of a search."""
+"""Ranking the results of a search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from distir.planning.grid.evaluate import Outcome
+from distir.planning.plan import LayoutPlan
+from distir.planning.result import Impossible, Result, Simulated, simulated
 
 
-def ranked(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def ranked(results: Iterable[Result]) -> list[Simulated]:
     """
-    The outcomes that fit into memory, the highest throughput first; among equals the one
+    The results that fit into memory, the highest throughput first; among equals the one
     that needs less memory, then the one with fewer searched axes, then the order of their
-    configurations.
+    plans.
     """
     return sorted(
-        (o for o in outcomes if o.fits),
-        key=lambda o: (
-            -o.throughput_samples_per_s,
-            o.peak_memory_bytes,
-            len(o.configuration.axes),
-            o.configuration,
+        (result for result in simulated(results) if result.fits),
+        key=lambda r: (
+            -r.throughput_samples_per_s,
+            r.peak_memory_bytes,
+            len(r.plan.axes) if isinstance(r.plan, LayoutPlan) else 0,
+            r.plan,
         ),
     )
 
 
-def pareto_front(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def pareto_front(results: Iterable[Result]) -> list[Simulated]:
     """
-    The outcomes that fit and than which none is faster with as little memory, or needs
+    The results that fit and than which none is faster with as little memory, or needs
     less memory at the same throughput; the fastest first.
     """
-    front: list[Outcome] = []
-    for outcome in ranked(outcomes):
-        if not front or outcome.peak_memory_bytes < front[-1].peak_memory_bytes:
-            front.append(outcome)
+    front: list[Simulated] = []
+    for result in ranked(results):
+        if not front or result.peak_memory_bytes < front[-1].peak_memory_bytes:
+            front.append(result)
     return front
 
 
-def nothing_fits(outcomes: Sequence[Outcome]) -> str:
-    """Why no outcome fits: the smallest memory that would do, or what is illegal."""
-    legal = [o for o in outcomes if o.is_legal]
-    if not legal:
-        reasons = list(dict.fromkeys(o.error for o in outcomes))
+def nothing_fits(results: Sequence[Result]) -> str:
+    """Why no result fits: the smallest memory that would do, or what is not possible."""
+    possible = simulated(results)
+    if not possible:
+        first = next(r for r in results if isinstance(r, Impossible))
         return (
-            f"none of the {len(outcomes)} configurations is possible; the reason for "
-            f"{outcomes[0].configuration}: {reasons[0]}"
+            f"none of the {len(results)} configurations is possible; the reason for "
+            f"{first.plan}: {first.error}"
         )
-    best = min(legal, key=lambda o: (o.peak_memory_bytes, o.configuration))
+    best = min(possible, key=lambda r: (r.peak_memory_bytes, r.plan))
     return (
-        f"none of the {len(legal)} possible configurations fits: the one that needs the "
-        f"least, {best.configuration}, needs {best.peak_memory_bytes / 1e9:.4g} GB on a "
+        f"none of the {len(possible)} possible configurations fits: the one that needs the "
+        f"least, {best.plan}, needs {best.peak_memory_bytes / 1e9:.4g} GB on a "
         f"device that has {best.memory_bytes / 1e9:.4g} GB; use devices with more memory, "
         f"more of them, or a smaller batch"
     )
 
 
-def chosen(best: Outcome, outcomes: Sequence[Outcome]) -> str:
+def chosen(best: Simulated, results: Sequence[Result]) -> str:
     """What was chosen, and from what."""
-    fitting = sum(o.fits for o in outcomes)
+    fitting = sum(result.fits for result in results)
     return (
-        f"the grid search chose {best.configuration}, the fastest of {fitting} that fit of "
-        f"{len(outcomes)} configurations: {best.throughput_samples_per_s:.4g} samples/s, "
+        f"the grid search chose {best.plan}, the fastest of {fitting} that fit of "
+        f"{len(results)} configurations: {best.throughput_samples_per_s:.4g} samples/s, "
         f"{best.peak_memory_bytes / 1e9:.4g} GB on a device"
     )

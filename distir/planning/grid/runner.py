@@ -1,4 +1,4 @@
-"""Evaluating many configurations, on all cores."""
+"""Evaluating many plans, on all cores."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from multiprocessing.process import BaseProcess
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
-from distir.planning.configuration import Configuration
-from distir.planning.grid.evaluate import Evaluator, Outcome
+from distir.planning.grid.evaluate import Evaluator
+from distir.planning.plan import GridPlan, Plan
+from distir.planning.result import Result, Simulated
 from distir.solver.clock import Clock
 
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
 _LONGEST = 24
-"""Configurations that a process works on."""
+"""Plans that a process works on."""
 
 _ROUNDS = 6
 """How often each of the processes at a time is to get something to do, at least."""
@@ -34,32 +35,32 @@ _GARBAGE = 2_000_000
 
 def run(
     source: Source,
-    configurations: Sequence[Configuration],
+    plans: Sequence[Plan],
     jobs: int = 0,
     longest: int = _LONGEST,
-    known: Mapping[Configuration, Outcome] | None = None,
+    known: Mapping[Plan, Simulated] | None = None,
     clock: Clock | None = None,
-) -> Generator[list[Outcome]]:
+) -> Generator[list[Result]]:
     """
-    Evaluates configurations in `jobs` processes at a time (0: one for each core) and gives
-    the outcomes as they are known, some at a time or none, in no particular order. When the
-    clock stops, no outcomes are given once, so that the iterator can be closed then.
-    Configurations that share work are evaluated together, in a process of their own or with
-    others of their batch (where processes cannot be forked, `source` is pickled); `known` are outcomes
+    Evaluates plans in `jobs` processes at a time (0: one for each core) and gives
+    the results as they are known, some at a time or none, in no particular order. When the
+    clock stops, no results are given once, so that the iterator can be closed then.
+    Plans that share work are evaluated together, in a process of their own or with others of
+    their batch (where processes cannot be forked, `source` is pickled); `known` are results
     before whose layouts some of them can use (`Evaluator`). Closing the iterator, or
     an interrupt, ends the processes. Raises DistIRError if a process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
-    groups = _groups(configurations, longest, jobs)
+    groups = _groups(plans, longest, jobs)
     if not groups:
         return
     clock = clock or Clock()
     # What runs in this process cannot be ended.
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
         evaluator = Evaluator(source)
-        for configuration in configurations:
-            yield [evaluator.evaluate(configuration, known.get(configuration))]
+        for plan in plans:
+            yield [evaluator.evaluate(plan, known.get(plan))]
         return
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()
@@ -69,7 +70,7 @@ def run(
     try:
         for group in groups:
             while len(running) == jobs:
-                yield _next_outcomes(running, clock)
+                yield _next_results(running, clock)
             if forks:
                 evaluator.prepare(group)
             receiver, sender = context.Pipe(duplex=False)
@@ -80,18 +81,16 @@ def run(
             sender.close()
             running[receiver] = process
         while running:
-            yield _next_outcomes(running, clock)
+            yield _next_results(running, clock)
     finally:
         for process in running.values():
             process.terminate()
             process.join()
 
 
-def _next_outcomes(
-    running: dict[Connection, BaseProcess], clock: Clock
-) -> list[Outcome]:
+def _next_results(running: dict[Connection, BaseProcess], clock: Clock) -> list[Result]:
     """
-    The next outcome of some process; none if that is done and leaves those that run, or if
+    The next result of some process; none if that is done and leaves those that run, or if
     the clock stops meanwhile.
     """
     left = clock.left if 0 < clock.left < inf else None
@@ -100,13 +99,13 @@ def _next_outcomes(
         return []
     receiver = ready[0]
     try:
-        found: Outcome | Exception | None = receiver.recv()
+        found: Result | Exception | None = receiver.recv()
     except EOFError as error:
         raise DistIRError(
             "search: a process died before it was done, most likely for lack of memory; "
             "use fewer processes (--jobs)"
         ) from error
-    if isinstance(found, Outcome):
+    if isinstance(found, Result):
         return [found]
     running.pop(receiver).join()
     if found is not None:
@@ -121,24 +120,22 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _groups(
-    configurations: Sequence[Configuration], longest: int, jobs: int
-) -> list[list[Configuration]]:
+def _groups(plans: Sequence[Plan], longest: int, jobs: int) -> list[list[Plan]]:
     """
     Neighbours that share work, not too many of them; and where there is enough to do for all
     processes, several such groups of one size of the batch, as a process takes its time to
     begin and to end.
     """
-    together = min(longest, len(configurations) // (_ROUNDS * jobs))
-    groups: list[list[Configuration]] = []
-    for _, found in groupby(configurations, key=lambda c: c.shared):
+    together = min(longest, len(plans) // (_ROUNDS * jobs))
+    groups: list[list[Plan]] = []
+    for _, found in groupby(plans, key=lambda c: c.shared):
         group = list(found)
         before = groups[-1] if groups else []
         if (
             before
             and len(before) + len(group) <= together
             and before[0].batch == group[0].batch
-            and not any(c.axes for c in (*before, *group))
+            and all(isinstance(plan, GridPlan) for plan in (*before, *group))
         ):
             before += group
             continue
@@ -149,12 +146,12 @@ def _groups(
 
 def _work(
     evaluator: Evaluator,
-    group: Sequence[Configuration],
-    known: Mapping[Configuration, Outcome],
+    group: Sequence[Plan],
+    known: Mapping[Plan, Simulated],
     sender: Connection,
 ) -> None:
     """
-    In a process of its own: sends each outcome, and None in the end. A program is a large structure, dead when
+    In a process of its own: sends each result, and None in the end. A program is a large structure, dead when
     it has been simulated; that it need not be taken apart, as all of the process ends soon,
     saves a fifth of the time.
     """
@@ -163,10 +160,10 @@ def _work(
     gc.freeze()
     gc.disable()
     try:
-        for configuration in group:
+        for plan in group:
             if gc.get_count()[0] > _GARBAGE:
                 gc.collect()
-            sender.send(evaluator.evaluate(configuration, known.get(configuration)))
+            sender.send(evaluator.evaluate(plan, known.get(plan)))
     except Exception as error:
         sender.send(error)
     else:

@@ -2,7 +2,7 @@
 The search for layouts on a cluster.
 
 For each op the sharding rule offers strategies (`strategies`, `runs`); what they cost and
-what changes of layout cost between them, `Prices` says. `GraphBuilder` makes one node per
+what changes of layout cost between them, `CostModel` says. `GraphBuilder` makes one node per
 op, argument and value that several ops use, and edges along the values; repeated calls
 share their nodes (`sharing`).
 

@@ -11,24 +11,31 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
-from distir.errors import DistIRError
-from distir.planning.layouts.graph import Body, Graph, Node, Port, Use
+from distir.planning.costs import CostModel
+from distir.planning.graph import Body, Node, Port
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
 from distir.planning.layouts.parts import bytes_between_parts, seconds_of_parts
-from distir.planning.layouts.prices import Prices
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    LayoutNode,
+    LayoutPort,
+    ReshardGraph,
+    Use,
+    layouts_of,
+)
 from distir.planning.layouts.runs import RunLengths
 from distir.planning.layouts.sharing import call_kinds, op_kinds
-from distir.planning.layouts.strategies import (
+from distir.planning.layouts.values import Values, restricted
+from distir.planning.strategies import (
     NOTHING,
     Option,
     Strategy,
     options,
     strategies,
 )
-from distir.planning.layouts.values import Values, restricted
 from distir.program import describe
-from distir.sharding.layout import check_layout
+from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.solver.clock import Clock
@@ -38,8 +45,8 @@ from distir.solver.clock import Clock
 class Before:
     """What was chosen for the first `axes` of the mesh's axes."""
 
-    body: Body
-    chosen: Mapping[Node, Strategy]
+    body: LayoutBody
+    chosen: Mapping[LayoutNode, Strategy]
     axes: int
 
 
@@ -60,7 +67,7 @@ class GraphBuilder:
         self,
         reachable: Sequence[FuncOp],
         mesh: Mesh,
-        prices: Prices,
+        prices: CostModel,
         requests: Mapping[int, Layout],
         *,
         share: bool,
@@ -73,7 +80,7 @@ class GraphBuilder:
         self.share = share
         self.prices = prices
         self.clock = clock or Clock()
-        self.graph = Graph(prices, self.clock)
+        self.graph = ReshardGraph(prices, self.clock)
         self.before: Before | None = None
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
@@ -83,9 +90,9 @@ class GraphBuilder:
         }
         self.axis_options = self._axis_options(reachable)
         self.axes = 0
-        self._times: dict[Node, int] = {}
+        self._times: dict[LayoutNode, int] = {}
         self._workspaces: dict[tuple[Operation, int], float] = {}
-        self.intervals: dict[Body, list[Interval]] = {}
+        self.intervals: dict[LayoutBody, list[Interval]] = {}
         self._alternatives: dict[
             tuple[Operation, tuple[Option, ...], int],
             tuple[Sequence[Strategy], Sequence[float]],
@@ -112,12 +119,12 @@ class GraphBuilder:
         """How many alternatives ops have when all axes are chosen together, at most."""
         return sum(prod(map(len, options)) for options in self.axis_options.values())
 
-    def build(self, axes: int, before: Before | None = None) -> Body:
+    def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
         The choices of the entry, and in it those of all calls, for the mesh's first `axes`
         axes. What the axes that were chosen `before` do stays as it is.
         """
-        self.graph = Graph(self.prices, self.clock)
+        self.graph = ReshardGraph(self.prices, self.clock)
         self.axes = axes
         self.before = before
         self._times = {}
@@ -142,9 +149,9 @@ class GraphBuilder:
             return self.mesh.size(TIME_AXIS)
         return 1
 
-    def is_sum(self, port: Port) -> bool:
+    def is_sum(self, port: LayoutPort) -> bool:
         """Whether a value of the entry function is added up over several micro-batches."""
-        first = next(iter(port.layouts()), None)
+        first = next(iter(layouts_of(port)), None)
         partial = first is not None and TIME_AXIS in first.partial_axes
         return partial and self.mesh.size(TIME_AXIS) > 1
 
@@ -227,21 +234,20 @@ class GraphBuilder:
             for axis, dim in zip(free, dims, strict=True):
                 if dim >= 0:
                     layout = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), rank)
-            try:
-                check_layout(shape, layout, self.mesh, describe(op))
-            except DistIRError:
-                continue
-            found.append(Strategy((), (layout,), (layout,)))
+            if not layout_problem(shape, layout, self.mesh):
+                found.append(Strategy((), (layout,), (layout,)))
         if not found:
             check_layout(shape, base, self.mesh, describe(op))
         return found
 
-    def _body(self, function: FuncOp, count: int, before: Body | None) -> Body:
+    def _body(
+        self, function: FuncOp, count: int, before: LayoutBody | None
+    ) -> LayoutBody:
         body, is_entry = Body(function, count), function is self.entry
         calls = call_kinds(function, share=self.share)
         kinds = op_kinds(function, calls)
-        callees: dict[Hashable, Body] = {}
-        nodes: dict[Hashable, Node] = {}
+        callees: dict[Hashable, LayoutBody] = {}
+        nodes: dict[Hashable, LayoutNode] = {}
         sizes: dict[Hashable, int] = {}
         for kind in calls.values():
             sizes[kind] = sizes.get(kind, 0) + 1
@@ -272,13 +278,13 @@ class GraphBuilder:
         Values(self, body, before, is_entry).connect()
         return body
 
-    def _times_of_call(self, before: Body | None) -> int:
+    def _times_of_call(self, before: LayoutBody | None) -> int:
         if before is None:
             return 1
         arguments = (self.chosen_before(node) for node in before.arguments)
         return self.times(a.results[0] for a in arguments)
 
-    def chosen_before(self, node: Node) -> Strategy:
+    def chosen_before(self, node: LayoutNode) -> Strategy:
         """What was chosen for the axes before."""
         assert self.before is not None
         return self.before.chosen[node]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
@@ -14,15 +13,17 @@ from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.passes.distribute import DistributePass
-from distir.passes.partition import PartitionPass
+from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.programs import trains
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver import InfeasibleError
 from distir.solver.clock import Clock, TimeIsOver
+from distir.transforms.partitioning import partition
+from distir.transforms.resharding import lower_reshards
 
 _ROUNDS = 4
 """How often layouts are solved for at most, each time under another limit."""
@@ -81,7 +82,7 @@ class FittedSearch:
 
     - `mesh`: for a pipeline, its first axis is the axis over time, the others are those of
       each stage;
-    - `finish`: makes the pipeline (`distribute`'s last part), if there is to be one;
+    - `finish`: the pipeline, if there is to be one;
     - `limits`: memory is what may be used on each device, by default all of it;
     - `clock`: when it stops, the best plan so far is the answer. There always is one: if
       nothing was solved, arguments are split as was asked for, and nothing else is. But an
@@ -90,16 +91,14 @@ class FittedSearch:
 
     def __init__(
         self,
-        context: Context,
         mesh: Mesh,
         cluster: ClusterOp,
-        finish: DistributePass | None,
+        finish: PipelineOptions | None,
         limits: Limits,
         profiles: Sequence[Profile] = (),
         clock: Clock | None = None,
     ):
         self.clock = clock
-        self.context = context
         self.mesh = mesh
         self.cluster = cluster
         self.finish = finish
@@ -135,7 +134,7 @@ class FittedSearch:
         solved. Raises DistIRError.
         """
         finish = self.finish
-        shares = finish and Shares.of(finish.schedule_of(trains(module)))
+        shares = finish and Shares.of(finish.schedule_of(finish.k, trains(module)))
         plans: list[FittedPlan] = []
         if known is not None:
             plans.append(self._plan(*known))
@@ -201,9 +200,10 @@ class FittedSearch:
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()
-        PartitionPass(lower=self.finish is None).apply(self.context, module)
+        partition(module, lower=self.finish is None)
         if self.finish is not None:
-            self.finish.complete(self.context, module)
+            make_pipeline_as_asked(module, self.finish, self.finish.stages)
+            lower_reshards(module)
         simulation = simulate(module, profiles=self.profiles)
         peaks = zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True)
         occupied, needed = max(
@@ -223,15 +223,3 @@ class FittedSearch:
                 f"devices or stages, more micro-batches, or `activation-checkpoint` before "
                 f"the search"
             )
-
-
-def replace_program(module: ModuleOp, other: ModuleOp) -> None:
-    """Puts everything that is in another module in the place of what is in this one."""
-    for op in list(module.body.block.ops):
-        op.detach()
-        op.drop_all_references()
-    for op in list(other.body.block.ops):
-        op.detach()
-        module.body.block.add_op(op)
-    module.attributes.clear()
-    module.attributes.update(other.attributes)

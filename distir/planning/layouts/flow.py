@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from distir.planning.layouts.builder import GraphBuilder
-from distir.planning.layouts.graph import Body
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+)
+from distir.planning.plans import with_callees
 from distir.solver.flow import Flow
 
 
-def flow_of(builder: GraphBuilder, entry: Body) -> Flow:
+def flow_of(builder: GraphBuilder, entry: LayoutBody) -> Flow:
     """
     Of the nodes of a builder's graph, by their numbers. Contractions (matrix products,
     convolutions) compute much.
@@ -24,21 +25,8 @@ def flow_of(builder: GraphBuilder, entry: Body) -> Flow:
     arguments = {nodes[node] for node in entry.arguments}
     intensive = {
         nodes[node]
-        for body in _bodies(entry)
+        for body in with_callees(entry)
         for op, node in body.ops.items()
         if op in builder.rules and builder.rules[op].flops
     }
     return Flow([around - arguments for around in users], frozenset(intensive))
-
-
-def _bodies(entry: Body) -> Iterator[Body]:
-    """The entry and what it calls, each once."""
-    seen = {entry}
-    waiting = [entry]
-    while waiting:
-        body = waiting.pop()
-        yield body
-        for callee in body.calls.values():
-            if callee not in seen:
-                seen.add(callee)
-                waiting.append(callee)

@@ -12,23 +12,24 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.passes.propagate_sharding import PropagateShardingPass
+from distir.planning.annotate import annotate
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.layouts.annotate import annotate
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
     work_size,
 )
-from distir.planning.layouts.graph import (
-    Node,
-)
 from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
-from distir.planning.layouts.strategies import (
+from distir.planning.layouts.reshards import (
+    LayoutNode,
+    plan_of,
+)
+from distir.planning.micro_batch_costs import MicroBatchCosts, Shares
+from distir.planning.simulated_costs import SimulatedCosts
+from distir.planning.strategies import (
     Strategy,
 )
-from distir.planning.micro_batch_costs import MicroBatchPrices, Shares
-from distir.planning.simulated_costs import SimulatedPrices
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.solver.clock import Clock
@@ -79,9 +80,9 @@ class LayoutGraph:
         plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
         if has_time(mesh):
             first = before_devices(plan)
-            prices = MicroBatchPrices(mesh, cluster, shares, profiles)
+            prices = MicroBatchCosts(mesh, cluster, shares, profiles)
         else:
-            prices = SimulatedPrices(mesh, cluster, profiles)
+            prices = SimulatedCosts(mesh, cluster, profiles)
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS
@@ -105,21 +106,13 @@ def apply_layouts(
         return
     graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
     before, body = graph.first, None
-    chosen: dict[Node, Strategy] = {}
+    chosen: dict[LayoutNode, Strategy] = {}
     for axes, choice in layouts.steps:
         body = graph.builder.build(axes, before)
-        chosen = strategies_of(graph.builder, choice)
+        chosen = graph.builder.graph.chosen(choice)
         before = Before(body, chosen, axes)
     assert body is not None
-    annotate(module, body, chosen)
-
-
-def strategies_of(
-    builder: GraphBuilder, choice: tuple[int, ...]
-) -> dict[Node, Strategy]:
-    """What each node does, of the graph that was built last."""
-    nodes = zip(builder.graph.nodes, choice, strict=True)
-    return {node: node.strategies[a] for node, a in nodes}
+    annotate(module, plan_of(body, chosen))
 
 
 def _requests(module: ModuleOp) -> dict[int, Layout]:

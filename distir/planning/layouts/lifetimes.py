@@ -16,14 +16,20 @@ from typing import NamedTuple
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.planning.layouts.graph import Body, Node, Port, Use
+from distir.planning.graph import Port
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    LayoutNode,
+    LayoutPort,
+    Use,
+)
 from distir.program import updated_arguments
 
 
-class Result(NamedTuple):
+class Computed(NamedTuple):
     """Memory of a result of a node, in its layout."""
 
-    port: Port
+    port: LayoutPort
 
 
 class Partial(NamedTuple):
@@ -32,20 +38,20 @@ class Partial(NamedTuple):
     reduced for all that use them.
     """
 
-    port: Port
+    port: LayoutPort
 
 
 class Fresh(NamedTuple):
     """Memory of a value in the layout that a use of it wants, where it has another one."""
 
-    port: Port
+    port: LayoutPort
     use: Use
 
 
 class Updated(NamedTuple):
     """Memory of what updates an argument, where it has another layout than that."""
 
-    port: Port
+    port: LayoutPort
     use: Use
 
 
@@ -53,10 +59,10 @@ class Workspace(NamedTuple):
     """What an op needs besides while it runs."""
 
     op: Operation
-    node: Node
+    node: LayoutNode
 
 
-What = Result | Partial | Fresh | Updated | Workspace
+What = Computed | Partial | Fresh | Updated | Workspace
 
 
 @dataclass(eq=False)
@@ -86,10 +92,10 @@ class Lifetimes:
 
     def __init__(
         self,
-        entry: Body,
+        entry: LayoutBody,
         is_view: Callable[[Operation], bool],
         may_need: Callable[[What], bool],
-        is_sum: Callable[[Port], bool],
+        is_sum: Callable[[LayoutPort], bool],
     ):
         self.is_view = is_view
         self.may_need = may_need
@@ -98,8 +104,8 @@ class Lifetimes:
         self.buffers: list[_Buffer] = []
         self.moments: list[int] = []
         self.now = 0
-        self._ends: dict[Body, dict[Operation, bool]] = {}
-        arguments = [[self._new(Result(Port(node, 0)))] for node in entry.arguments]
+        self._ends: dict[LayoutBody, dict[Operation, bool]] = {}
+        arguments = [[self._new(Computed(Port(node, 0)))] for node in entry.arguments]
         self._updates = {
             entry.function.body.block.last_op.operands[result]: argument  # type: ignore[union-attr]
             for result, argument in updated_arguments(entry.function).items()
@@ -129,7 +135,7 @@ class Lifetimes:
 
     def _run(
         self,
-        body: Body,
+        body: LayoutBody,
         arguments: Sequence[list[_Buffer]],
         counts: bool,
         is_entry: bool = False,
@@ -138,7 +144,7 @@ class Lifetimes:
         ends = self._end_instances(body)
         block = body.function.body.block
         held: dict[SSAValue, list[_Buffer]] = {}
-        ports: dict[SSAValue, Port] = {}
+        ports: dict[SSAValue, LayoutPort] = {}
         for arg, node, buffers in zip(
             block.args, body.arguments, arguments, strict=True
         ):
@@ -168,7 +174,7 @@ class Lifetimes:
                 if kept is not None:
                     self._new(Partial(port))
                     port = Port(kept, 0)
-                    buffers = [self._new(Result(port), 1)]
+                    buffers = [self._new(Computed(port), 1)]
                 elif is_entry and value in self._updates:
                     target = body.arguments[self._updates[value]]
                     buffers = [self._new(Updated(port, Use(target, (0,))))]
@@ -180,11 +186,11 @@ class Lifetimes:
 
     def _op(
         self,
-        body: Body,
+        body: LayoutBody,
         op: Operation,
         held: dict[SSAValue, list[_Buffer]],
-        ports: dict[SSAValue, Port],
-    ) -> tuple[list[list[_Buffer]], list[Port]]:
+        ports: dict[SSAValue, LayoutPort],
+    ) -> tuple[list[list[_Buffer]], list[LayoutPort]]:
         node = body.ops[op]
         operands: dict[SSAValue, list[int]] = {}
         for i, value in enumerate(op.operands):
@@ -204,11 +210,11 @@ class Lifetimes:
         return [
             []
             if value in self._updates and value not in body.kept
-            else [self._new(Result(port))]
+            else [self._new(Computed(port))]
             for value, port in zip(op.results, own, strict=True)
         ], own
 
-    def _fresh(self, port: Port, use: Use) -> list[_Buffer]:
+    def _fresh(self, port: LayoutPort, use: Use) -> list[_Buffer]:
         return self._if_needed(Fresh(port, use))
 
     def _if_needed(self, what: What) -> list[_Buffer]:
@@ -216,7 +222,7 @@ class Lifetimes:
             self._known[what] = self.may_need(what)
         return [self._new(what)] if self._known[what] else []
 
-    def _end_instances(self, body: Body) -> dict[Operation, bool]:
+    def _end_instances(self, body: LayoutBody) -> dict[Operation, bool]:
         """Whether each op is the first or last one of those that share its choice."""
         if body not in self._ends:
             places: dict[Hashable, list[Operation]] = {}

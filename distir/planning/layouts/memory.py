@@ -16,19 +16,26 @@ from math import inf
 import numpy as np
 
 from distir.dialects.dist import Layout
+from distir.planning.graph import Edge, Floats
 from distir.planning.layouts.builder import GraphBuilder
-from distir.planning.layouts.graph import Body, Edge, Floats, Node, Port
 from distir.planning.layouts.lifetimes import (
+    Computed,
     Fresh,
     Interval,
     Lifetimes,
     Partial,
-    Result,
     Updated,
     What,
     Workspace,
 )
-from distir.planning.layouts.strategies import Strategy
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    LayoutEdge,
+    LayoutNode,
+    LayoutPort,
+    layouts_of,
+)
+from distir.planning.strategies import Strategy
 from distir.solver import Problem
 from distir.solver.problem import Memory
 
@@ -100,7 +107,9 @@ class LimitedProblem:
     what: Sequence[str]
 
 
-def with_memory(builder: GraphBuilder, entry: Body, limit: float) -> LimitedProblem:
+def with_memory(
+    builder: GraphBuilder, entry: LayoutBody, limit: float
+) -> LimitedProblem:
     """The graph that was built last, under a limit of bytes per device."""
     return _Builder(builder, entry, limit).problem()
 
@@ -114,7 +123,7 @@ class Peak:
 
 
 def peak_of(
-    builder: GraphBuilder, entry: Body, chosen: Mapping[Node, Strategy]
+    builder: GraphBuilder, entry: LayoutBody, chosen: Mapping[LayoutNode, Strategy]
 ) -> Peak:
     """What a choice occupies on a device at most."""
     intervals = _intervals(builder, entry)
@@ -135,7 +144,7 @@ def peak_of(
 
 def _name(what: What) -> str:
     match what:
-        case Result(port) | Partial(port) | Updated(port, _):
+        case Computed(port) | Partial(port) | Updated(port, _):
             return port.node.what
         case Fresh(port, _):
             return f"a copy of {port.node.what}"
@@ -143,10 +152,12 @@ def _name(what: What) -> str:
             return node.what
 
 
-def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) -> float:
+def _size(
+    builder: GraphBuilder, what: What, chosen: Mapping[LayoutNode, Strategy]
+) -> float:
     """Bytes of one piece of memory under a choice."""
 
-    def bytes_of(port: Port, layout: Layout) -> float:
+    def bytes_of(port: LayoutPort, layout: Layout) -> float:
         type_ = builder.graph.types.get(port)
         return 0.0 if type_ is None else float(builder.prices.held(type_, layout))
 
@@ -155,7 +166,7 @@ def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) ->
     port = what.port
     have = chosen[port.node].results[port.result]
     match what:
-        case Result():
+        case Computed():
             return bytes_of(port, have)
         case Partial():
             return bytes_of(port, have) if have.partial else 0.0
@@ -167,7 +178,7 @@ def _size(builder: GraphBuilder, what: What, chosen: Mapping[Node, Strategy]) ->
             return bytes_of(port, have) if want != have else 0.0
 
 
-def _intervals(builder: GraphBuilder, entry: Body) -> list[Interval]:
+def _intervals(builder: GraphBuilder, entry: LayoutBody) -> list[Interval]:
     graph = builder.graph
 
     def may_need(what: What) -> bool:
@@ -186,13 +197,13 @@ def _intervals(builder: GraphBuilder, entry: Body) -> list[Interval]:
 
 
 class _Builder:
-    def __init__(self, builder: GraphBuilder, entry: Body, limit: float):
+    def __init__(self, builder: GraphBuilder, entry: LayoutBody, limit: float):
         self.builder = builder
         self.graph = builder.graph
         self.prices = builder.prices
         self.entry = entry
         self.limit = limit
-        self.between: dict[Edge, tuple[int, list[float]]] = {}
+        self.between: dict[LayoutEdge, tuple[int, list[float]]] = {}
 
     def problem(self) -> LimitedProblem:
         """Nodes, edges and what they occupy."""
@@ -211,10 +222,10 @@ class _Builder:
         names += [f"a copy of {edge.source.node.what}" for edge in self.between]
         return LimitedProblem(problem, [names[owner] for owner in owners])
 
-    def _divided(self, every: Iterable[What]) -> dict[Edge, What]:
+    def _divided(self, every: Iterable[What]) -> dict[LayoutEdge, What]:
         """The edges whose uses may need much memory of their own."""
-        found: dict[Edge, What] = {}
-        small: set[Edge] = set()
+        found: dict[LayoutEdge, What] = {}
+        small: set[LayoutEdge] = set()
         for what in every:
             if not isinstance(what, Fresh | Updated):
                 continue
@@ -234,10 +245,10 @@ class _Builder:
     def _copies(self, what: Fresh | Updated) -> list[Layout]:
         """The layouts in which there may be memory besides."""
         if isinstance(what, Updated):
-            return list(dict.fromkeys(what.port.layouts()))
+            return list(dict.fromkeys(layouts_of(what.port)))
         return sorted(what.use.wanted(), key=str)
 
-    def _divide(self, edge: Edge, what: What) -> tuple[int, list[float]]:
+    def _divide(self, edge: LayoutEdge, what: What) -> tuple[int, list[float]]:
         """
         Puts a node between a value and its use, and gives what its alternatives occupy. The
         first of them say that both have a layout, the others that one of them has it and
@@ -247,7 +258,7 @@ class _Builder:
         source, target = what.port.node, what.use.node
         type_ = self.graph.types[what.port]
         copies = self._copies(what)
-        have = what.port.layouts()
+        have = layouts_of(what.port)
         want = [s.operands[what.use.operands[0]] for s in target.strategies]
         into = _is_in(have, copies), _is_in(want, copies)
         count = self.graph.edges[edge]
@@ -267,10 +278,10 @@ class _Builder:
 
     def _occupy(self, at: Interval) -> None:
         match at.what:
-            case Result(port):
+            case Computed(port):
                 self.built.occupy(self.graph.nodes[port.node], at, self._bytes(port))
             case Partial(port):
-                layouts = port.layouts()
+                layouts = layouts_of(port)
                 usage = [
                     size if layout.partial else 0.0
                     for size, layout in zip(self._bytes(port), layouts, strict=True)
@@ -284,8 +295,8 @@ class _Builder:
                 if between is not None:
                     self.built.occupy(between[0], at, between[1])
 
-    def _bytes(self, port: Port) -> list[float]:
-        layouts = port.layouts()
+    def _bytes(self, port: LayoutPort) -> list[float]:
+        layouts = layouts_of(port)
         type_ = self.graph.types.get(port)
         if type_ is None:
             return [0.0] * len(layouts)

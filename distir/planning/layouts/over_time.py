@@ -6,42 +6,29 @@ from collections.abc import Mapping
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import Operation
 
-from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr
-from distir.errors import DistIRError
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.data_parallel import DataParallelPass
 from distir.planning.annotations import requested_layout
-from distir.planning.axes.candidates import (
-    OpLayouts,
-)
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.layouts.builder import (
-    Before,
-)
-from distir.planning.layouts.graph import (
-    Body,
-    Node,
+from distir.planning.graph import Body, Node
+from distir.planning.layouts.builder import Before
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    LayoutNode,
     value_node,
 )
-from distir.planning.layouts.strategies import (
-    NOTHING,
-    Option,
-    Strategy,
-    strategies,
-)
+from distir.planning.plans import FunctionPlan
+from distir.planning.strategies import Strategy
 from distir.program import (
     argument_attributes,
     describe,
     entry_function,
-    reachable_functions,
-    return_op,
     set_argument_attributes,
     updated_arguments,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.sharding.rule import Rule, rank_of, rule_for
+from distir.sharding.rule import rank_of
 
 
 def has_time(mesh: Mesh) -> bool:
@@ -82,60 +69,33 @@ def before_devices(plan: ShardingPlan) -> Before:
     are called both with micro-batches and without are cloned.
     """
     plan.add_axis(TIME_AXIS)
-    chosen: dict[Node, Strategy] = {}
-    bodies: dict[str, Body] = {}
+    chosen: dict[LayoutNode, Strategy] = {}
+    bodies: dict[FunctionPlan, LayoutBody] = {}
 
-    def value(layout: Layout) -> Node:
+    def value(layout: Layout) -> LayoutNode:
         node = value_node("", [layout])
         chosen[node] = node.strategies[0]
         return node
 
-    for function in reachable_functions(plan.module):
-        body = bodies[function.sym_name.data] = Body(function, 0)
-        body.arguments += [value(layout) for layout in plan.arguments[function]]
-        for op in function.body.block.ops:
-            if isinstance(op, ReturnOp):
-                continue
-            if isinstance(op, CallOp):
-                body.calls[op] = bodies[op.callee.string_value()]
-            else:
-                strategy = _strategy(op, plan)
-                node = body.ops[op] = Node(describe(op), [strategy], [0.0])
-                chosen[node] = strategy
-            for result, layout in zip(op.results, plan.ops[op].results, strict=True):
-                body.kept[result] = value(layout)
-    entry = bodies[plan.entry.sym_name.data]
-    returned = plan.ops[return_op(plan.entry)].operands
+    def body_of(function: FunctionPlan) -> LayoutBody:
+        if function in bodies:
+            return bodies[function]
+        body = bodies[function] = Body(function.function, 0)
+        body.arguments += [value(layout) for layout in function.arguments]
+        for op, strategy in function.ops.items():
+            node = body.ops[op] = Node(describe(op), [strategy], [0.0])
+            chosen[node] = strategy
+            body.kept.update(zip(op.results, map(value, strategy.results), strict=True))
+        for call, callee in function.calls.items():
+            body.calls[call] = body_of(callee)
+            body.kept.update(zip(call.results, map(value, callee.results), strict=True))
+        return body
+
+    entry = body_of(plan.plan)
     updates = updated_arguments(plan.entry)
     entry.sinks |= {
-        i: value(layout) for i, layout in enumerate(returned) if i not in updates
+        i: value(layout)
+        for i, layout in enumerate(plan.plan.results)
+        if i not in updates
     }
     return Before(entry, chosen, 1)
-
-
-def _strategy(op: Operation, plan: ShardingPlan) -> Strategy:
-    """What was chosen for an op, as one of its strategies. Raises DistIRError."""
-    layouts = plan.ops[op]
-    if isinstance(op, ConstrainOp):
-        return Strategy((), tuple(layouts.operands), tuple(layouts.results))
-    rule = rule_for(op)
-    option = _option(rule, layouts)
-    for strategy in strategies(op, rule, plan.mesh, [[option]]):
-        if not strategy.parts:
-            return strategy
-    raise DistIRError(
-        f"{describe(op)} cannot work on micro-batches in the layouts "
-        f"{', '.join(map(str, layouts.operands))}"
-    )
-
-
-def _option(rule: Rule, layouts: OpLayouts) -> Option:
-    """What the axis over time does to an op."""
-    for factor, shards in layouts.assignment.items():
-        return Option(factor, shards[0].run)
-    partial = {i: x.partial for i, x in enumerate(layouts.operands) if x.partial}
-    for index, linear in enumerate(rule.linear):
-        if partial and linear.operands == frozenset(partial):
-            ((_, monoid),) = partial[min(partial)]
-            return Option(linear=index, monoid=monoid)
-    return NOTHING

@@ -8,7 +8,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.layouts.strategies import Option
+from distir.planning.strategies import Option
 from distir.sharding.rule import Rule
 
 Monoids = dict[SSAValue, frozenset[str]]

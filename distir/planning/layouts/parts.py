@@ -5,19 +5,19 @@ from __future__ import annotations
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.planning.layouts.prices import Prices
-from distir.planning.layouts.strategies import Part, Strategy
+from distir.planning.costs import CostModel
+from distir.planning.strategies import Strategy
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
 
 
-def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Part]]:
+def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Strategy]]:
     ops = decompose(op)
     assert ops is not None
     return list(zip(ops, strategy.parts, strict=True))
 
 
-def seconds_of_parts(op: Operation, strategy: Strategy, prices: Prices) -> float:
+def seconds_of_parts(op: Operation, strategy: Strategy, prices: CostModel) -> float:
     """Of the ops of the decomposition, and of bringing together what they leave partial."""
     seconds = 0.0
     made: dict[SSAValue, Layout] = {}
@@ -28,11 +28,11 @@ def seconds_of_parts(op: Operation, strategy: Strategy, prices: Prices) -> float
                 seconds += prices.reshard(value.type, before, layout)
                 made[value] = layout  # for the ops behind it, too
         made |= zip(part.results, layouts.results, strict=True)
-        seconds += prices.op(part, rule_for(part), *layouts)
+        seconds += prices.op(part, rule_for(part), layouts.operands, layouts.results)
     return seconds
 
 
-def bytes_between_parts(op: Operation, strategy: Strategy, prices: Prices) -> int:
+def bytes_between_parts(op: Operation, strategy: Strategy, prices: CostModel) -> int:
     """Of what the ops of the decomposition hand to each other."""
     return sum(
         prices.bytes(result.type, layout)

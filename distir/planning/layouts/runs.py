@@ -16,7 +16,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Shard
-from distir.planning.layouts.strategies import Run, split_of
+from distir.planning.strategies import Run, split_of
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Dim, Rule, factor_shards
 

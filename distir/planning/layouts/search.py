@@ -13,19 +13,15 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.planning.layouts.annotate import annotate
+from distir.planning.annotate import annotate
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
 )
 from distir.planning.layouts.flow import flow_of
-from distir.planning.layouts.graph import (
-    Node,
-)
 from distir.planning.layouts.layout_graph import (
     ChosenLayouts,
     LayoutGraph,
-    strategies_of,
 )
 from distir.planning.layouts.memory import (
     LimitedProblem,
@@ -33,10 +29,14 @@ from distir.planning.layouts.memory import (
     peak_of,
     with_memory,
 )
-from distir.planning.layouts.strategies import (
-    Strategy,
+from distir.planning.layouts.reshards import (
+    LayoutNode,
+    plan_of,
 )
 from distir.planning.micro_batch_costs import Shares
+from distir.planning.strategies import (
+    Strategy,
+)
 from distir.sharding.mesh import Mesh
 from distir.solver import InfeasibleError, Problem, Solution, solve
 from distir.solver.clock import Clock, TimeIsOver
@@ -207,7 +207,7 @@ def search_sharding(
         search = _released(search, stages, failure)
     elif failure is not None:
         raise failure
-    annotate(module, search.body, search.chosen)
+    annotate(module, plan_of(search.body, search.chosen))
     return search.found(perf_counter() - start)
 
 
@@ -333,8 +333,7 @@ class _AxisGroups:
         """
         builder = self.builder
         body = builder.build(axes, self.before)
-        if self.limits.level == "O2":
-            self.segments = flow_of(builder, body).segments()
+        self.segments = flow_of(builder, body).segments()
         problem = builder.graph.problem()
         solution = self._solve(problem, clock)
         choice, chosen = self._chosen(solution)
@@ -374,17 +373,18 @@ class _AxisGroups:
             clock=clock,
             gap=self.limits.gap,
             segments=self.segments,
+            level=self.limits.level,
         )
         self.solving += perf_counter() - start
         return solution
 
     def _chosen(
         self, solution: Solution
-    ) -> tuple[tuple[int, ...], Mapping[Node, Strategy]]:
+    ) -> tuple[tuple[int, ...], Mapping[LayoutNode, Strategy]]:
         """The alternative of each node in the order of the graph, and what it does."""
         count = len(self.builder.graph.nodes)
         choice = tuple(int(a) for a in solution.choice[:count])
-        return choice, strategies_of(self.builder, choice)
+        return choice, self.builder.graph.chosen(choice)
 
     @property
     def left(self) -> int:

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.passes.activation_checkpoint import ActivationCheckpointPass
-from distir.passes.distribute import (
-    DistributePass,
-    add_mesh,
-    cluster_in,
-    request_shards,
-)
-from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.partition import PartitionPass
-from distir.planning.configuration import Configuration
+from distir.pipelining import PipelineOptions
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits
-from distir.planning.requests import Requests, axes_of, keep_whole
+from distir.planning.meshes import add_mesh, cluster_in
+from distir.planning.overlap import overlap_communication
+from distir.planning.plan import LayoutPlan, Plan
+from distir.planning.requests import Requests, keep_whole, request_shards
+from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
+from distir.transforms.checkpointing import checkpoint
+from distir.transforms.partitioning import partition
+from distir.transforms.resharding import lower_reshards
 
 _GAP = 1e-3
 """How much dearer than the best the layouts may be: what `search-sharding` allows."""
@@ -62,8 +59,7 @@ class SearchedLayouts:
     for all of them, and if a pipeline fits, that is all that there is to know.
     """
 
-    def __init__(self, context: Context, requests: Requests):
-        self.context = context
+    def __init__(self, requests: Requests):
         self.requests = requests
         # What the last layouts of pipelines were found for, and the annotated program.
         self._known: tuple[object, tuple[ModuleOp, ChosenLayouts]] | None = None
@@ -71,7 +67,7 @@ class SearchedLayouts:
     def search(
         self,
         module: ModuleOp,
-        configuration: Configuration,
+        configuration: LayoutPlan,
         profiles: Sequence[Profile] = (),
         known: ChosenLayouts | None = None,
     ) -> SearchedPlan:
@@ -94,20 +90,16 @@ class SearchedLayouts:
         if not c.is_pipelined:
             if known is not None:
                 apply_layouts(module, mesh, cluster, known)
-                PartitionPass().apply(self.context, module)
+                partition(module, lower=True)
                 return SearchedPlan(module, known)
-            search = FittedSearch(
-                self.context, mesh, cluster, None, limits, profiles, clock
-            )
+            search = FittedSearch(mesh, cluster, None, limits, profiles, clock)
             plan = search.run(module)
             found = plan.found
             bound = 0.0
             if found and found.stages == 1 and not found.shared and not found.left:
                 bound = found.bound
             return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
-        search = FittedSearch(
-            self.context, mesh, cluster, _finish(c), limits, profiles, clock
-        )
+        search = FittedSearch(mesh, cluster, _pipeline(c), limits, profiles, clock)
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:
@@ -120,7 +112,7 @@ class SearchedLayouts:
         return SearchedPlan(plan.module, plan.layouts, simulation=plan.simulation)
 
     def replay(
-        self, module: ModuleOp, configuration: Configuration, layouts: ChosenLayouts
+        self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
         Distributes with the layouts that `search` found, and overlaps communication if the
@@ -129,39 +121,42 @@ class SearchedLayouts:
         cluster, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, cluster, layouts)
         if configuration.is_pipelined:
-            PartitionPass(lower=False).apply(self.context, module)
-            _finish(configuration).complete(self.context, module)
+            partition(module)
+            pipeline = _pipeline(configuration)
+            make_pipeline_as_asked(module, pipeline, pipeline.stages)
+            lower_reshards(module)
         else:
-            PartitionPass().apply(self.context, module)
+            partition(module, lower=True)
         if configuration.overlap:
-            OverlapCommunicationPass().apply(self.context, module)
+            overlap_communication(module)
 
     def _prepare(
-        self, module: ModuleOp, configuration: Configuration
+        self, module: ModuleOp, configuration: LayoutPlan
     ) -> tuple[ClusterOp, Mesh]:
         """Everything up to the search of layouts."""
         cluster = cluster_in(module, "", _WHAT)
         if cluster is None:
             raise DistIRError(f"{_WHAT}: the module has no device.cluster; add one")
-        ActivationCheckpointPass(configuration.checkpoint).apply(self.context, module)
+        checkpoint(module, configuration.checkpoint)
         own = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
         if any(name == TIME_AXIS for op in own for name, _ in op.axes.data):
             raise DistIRError(
                 f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
                 f"which is no axis of devices; remove the mesh"
             )
-        axes = axes_of(configuration.axes.split(","))
         time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []
         mesh = (
-            Mesh.of(own[0]) if own else add_mesh(module, [*time, *axes], cluster, _WHAT)
+            Mesh.of(own[0])
+            if own
+            else add_mesh(module, [*time, *configuration.axes], cluster, _WHAT)
         )
         request_shards(module, mesh, self.requests.shard)
         keep_whole(module, mesh, self.requests.whole)
         return cluster, mesh
 
 
-def _finish(configuration: Configuration) -> DistributePass:
-    """What makes the pipeline of a configuration."""
+def _pipeline(configuration: Plan) -> PipelineOptions:
+    """The pipeline of a configuration."""
     c = configuration
     stages = (c.stages,) if c.stages else ()
-    return DistributePass(p=c.p, k=c.k, schedule=c.schedule, stages=stages)
+    return PipelineOptions(p=c.p, k=c.k, schedule=c.schedule, stages=stages)

@@ -10,7 +10,15 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import Layout
-from distir.planning.layouts.graph import Body, Node, Port, Use, value_node
+from distir.planning.graph import Port
+from distir.planning.layouts.reshards import (
+    LayoutBody,
+    LayoutNode,
+    LayoutPort,
+    Use,
+    layouts_of,
+    value_node,
+)
 from distir.program import argument_names, describe, updated_arguments
 
 if TYPE_CHECKING:
@@ -21,7 +29,11 @@ class Values:
     """Connects the nodes of one function along its values."""
 
     def __init__(
-        self, builder: GraphBuilder, body: Body, before: Body | None, is_entry: bool
+        self,
+        builder: GraphBuilder,
+        body: LayoutBody,
+        before: LayoutBody | None,
+        is_entry: bool,
     ):
         self.builder = builder
         self.before = before
@@ -30,8 +42,7 @@ class Values:
         self.is_entry = is_entry
         self.updates = updated_arguments(body.function) if is_entry else {}
         self.whole = Layout(builder.mesh.name)
-        self.shared: dict[Hashable, Node] = {}
-        self.returned: dict[SSAValue, Port] = {}
+        self.shared: dict[Hashable, LayoutNode] = {}
 
     def connect(self) -> None:
         body = self.body
@@ -49,7 +60,7 @@ class Values:
             for index, result in enumerate(op.results):
                 self._result(op, index, result)
         if not self.is_entry:
-            body.results = [self.returned[v] for v in last.operands]
+            body.results = [body.ports[v] for v in last.operands]
 
     def _uses(self, value: SSAValue) -> list[Use]:
         """The uses of a value by ops and calls, each op once."""
@@ -65,7 +76,7 @@ class Values:
                 found.append(Use(self.body.ops[op], tuple(sorted(indices))))
         return found
 
-    def _argument(self, arg: BlockArgument, name: str) -> Node:
+    def _argument(self, arg: BlockArgument, name: str) -> LayoutNode:
         uses = self._uses(arg)
         request = self.builder.requests.get(arg.index) if self.is_entry else None
         wanted = set[Layout]().union(*(use.wanted() for use in uses))
@@ -80,7 +91,7 @@ class Values:
             before = self.before.arguments[arg.index] if self.before else None
             node = value_node(name, self._ordered(wanted, before))
             if self.is_entry:
-                node.seconds = [
+                node.costs = [
                     self.builder.prices.argument(arg.type, s.results[0])
                     for s in node.strategies
                 ]
@@ -89,26 +100,27 @@ class Values:
         self.graph.types[Port(node, 0)] = arg.type
         return node
 
-    def _fan_out(self, value: SSAValue, port: Port, uses: Iterable[Use]) -> None:
+    def _fan_out(self, value: SSAValue, port: LayoutPort, uses: Iterable[Use]) -> None:
         for use in uses:
             times = self.builder.times_of_use(use) if self.is_entry else 1
             if times > 1 and self._ends_micro_batches(port, use):
                 times = 1
             self.graph.connect(port, use, self.body.count * times)
-        self.returned[value] = port
+        self.body.ports[value] = port
         if self.is_entry:
             for use in value.uses:
                 if isinstance(use.operation, ReturnOp):
                     self._leave(value, port, use.index)
 
-    def _leave(self, value: SSAValue, port: Port, index: int) -> None:
+    def _leave(self, value: SSAValue, port: LayoutPort, index: int) -> None:
         """A result of the program is reduced; one that updates an argument is like it."""
         count = self.body.count
         if index in self.updates:
             target = self.body.arguments[self.updates[index]]
         else:
             layouts = {
-                layout.without_partial(layout.partial_axes) for layout in port.layouts()
+                layout.without_partial(layout.partial_axes)
+                for layout in layouts_of(port)
             }
             before = self.before.sinks[index] if self.before else None
             alternatives = self._ordered(layouts | {self.whole}, before)
@@ -128,9 +140,11 @@ class Values:
             port = self._kept(value, port, uses)
         self._fan_out(value, port, uses)
 
-    def _kept(self, value: SSAValue, port: Port, uses: Sequence[Use]) -> Port:
+    def _kept(
+        self, value: SSAValue, port: LayoutPort, uses: Sequence[Use]
+    ) -> LayoutPort:
         """The layout that a value is brought to once for all that use it."""
-        layouts = set(port.layouts())
+        layouts = set(layouts_of(port))
         layouts = layouts.union(*(use.wanted() for use in uses))
         if len(layouts) == 1:
             return port
@@ -149,12 +163,12 @@ class Values:
         )
         return Port(node, 0)
 
-    def _ends_micro_batches(self, port: Port, use: Use) -> bool:
+    def _ends_micro_batches(self, port: LayoutPort, use: Use) -> bool:
         """Whether a use takes together what each micro-batch has a part of."""
         times = self.builder.times
-        return times(port.layouts()) > 1 and times(use.wanted()) == 1
+        return times(layouts_of(port)) > 1 and times(use.wanted()) == 1
 
-    def _times(self, port: Port, uses: Sequence[Use]) -> int:
+    def _times(self, port: LayoutPort, uses: Sequence[Use]) -> int:
         """
         How often a value is brought to the layout that it is kept in. What all micro-batches
         share, each stage and phase brings together for itself and each micro-batch: the
@@ -162,14 +176,16 @@ class Values:
         """
         if not self.is_entry:
             return 1
-        own = self.builder.times(port.layouts())
+        own = self.builder.times(layouts_of(port))
         if own > 1:
             return own
         times = [self.builder.times_of_use(use) for use in uses]
         each = [n for n in times if n > 1]
         return sum(each[:2]) if each else 1
 
-    def _ordered(self, layouts: Iterable[Layout], before: Node | None) -> list[Layout]:
+    def _ordered(
+        self, layouts: Iterable[Layout], before: LayoutNode | None
+    ) -> list[Layout]:
         """In the same order in every run, whole values first; like before, if given."""
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))

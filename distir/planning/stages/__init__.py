@@ -1,20 +1,9 @@
 """
 How `search-stages` works: `costs` asks the simulator what each op takes, `graph` makes of a
 program the problem that `distir.solver.stages` solves, `candidates` solves it under several
-load caps, and `judge` simulates the pipelines that come out.
+load caps, `judge` simulates the pipelines that come out, and `search` takes the fastest.
 """
 
-from distir.planning.stages.candidates import StagesCandidate, candidates
-from distir.planning.stages.costs import OpCosts
-from distir.planning.stages.graph import StageGraph
-from distir.planning.stages.judge import Judge, JudgedStages, simulated
+from distir.planning.stages.search import make_pipeline_as_asked, search_stages
 
-__all__ = [
-    "Judge",
-    "JudgedStages",
-    "OpCosts",
-    "StageGraph",
-    "StagesCandidate",
-    "candidates",
-    "simulated",
-]
+__all__ = ["make_pipeline_as_asked", "search_stages"]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Operation
@@ -15,10 +14,11 @@ from distir.dialects.dist import SCOPE
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
-from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.pipeline import PipelinePass
+from distir.pipelining import ScheduleOptions
 from distir.program import entry_function, scope_of
+from distir.transforms.pipelines.pipeline import make_pipeline
 from distir.transforms.pipelines.structure import Structure
+from distir.transforms.resharding import lower_reshards
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class OpCosts:
     hardware: Hardware
 
     @staticmethod
-    def of(ctx: Context, module: ModuleOp, structure: Structure) -> OpCosts:
+    def of(module: ModuleOp, structure: Structure) -> OpCosts:
         """
         The costs of a program that `structure` is of. A copy becomes a pipeline of one
         stage, whose steps are what the simulator will execute on several. Scopes, which
@@ -44,8 +44,8 @@ class OpCosts:
         for i, op in enumerate(entry_function(copy).body.block.ops):
             op.attributes[SCOPE] = StringAttr(f"op {i}")
         schedule = "gpipe" if structure.backward else "forward"
-        PipelinePass(p=1, schedule=schedule).apply(ctx, copy)
-        LowerReshardPass().apply(ctx, copy)
+        make_pipeline(copy, ScheduleOptions(schedule=schedule))
+        lower_reshards(copy)
         run = simulate(copy).run
         known = {f"op {i}": op for i, op in enumerate(ops)}
         seconds = dict.fromkeys(ops, 0.0)
@@ -59,8 +59,8 @@ class _Totals:
     def __init__(self, known: Mapping[str, Operation], seconds: dict[Operation, float]):
         self._known = known
         self._seconds = seconds
-        self._of_plans: dict[int, float] = {}
-        self._calls: dict[int, list[tuple[Operation, float]]] = {}
+        self._of_plans: dict[CompiledFunction, float] = {}
+        self._calls: dict[CompiledFunction, list[tuple[Operation, float]]] = {}
 
     def add(self, plan: CompiledFunction) -> None:
         """Adds the steps of a function each time that it is called."""
@@ -68,7 +68,7 @@ class _Totals:
             self._seconds[op] += seconds
 
     def _by_op(self, plan: CompiledFunction) -> Sequence[tuple[Operation, float]]:
-        if id(plan) not in self._calls:
+        if plan not in self._calls:
             found: dict[Operation, float] = {}
             for step in plan.steps:
                 op = self._known.get(scope_of(step.op))
@@ -77,8 +77,8 @@ class _Totals:
                 elif step.callee is not None:
                     for inner, seconds in self._by_op(step.callee):
                         found[inner] = found.get(inner, 0.0) + seconds
-            self._calls[id(plan)] = list(found.items())
-        return self._calls[id(plan)]
+            self._calls[plan] = list(found.items())
+        return self._calls[plan]
 
     def _of_step(self, step: CompiledOp) -> float:
         """Seconds of a step on its slowest device."""
@@ -88,6 +88,6 @@ class _Totals:
         return float(np.max(step.seconds)) + transfers
 
     def _of_plan(self, plan: CompiledFunction) -> float:
-        if id(plan) not in self._of_plans:
-            self._of_plans[id(plan)] = sum(self._of_step(s) for s in plan.steps)
-        return self._of_plans[id(plan)]
+        if plan not in self._of_plans:
+            self._of_plans[plan] = sum(self._of_step(s) for s in plan.steps)
+        return self._of_plans[plan]

@@ -6,33 +6,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.interpreters.simulator import Simulation, simulate
-from distir.passes.lower_reshard import LowerReshardPass
-from distir.passes.pipeline import PipelinePass
+from distir.pipelining import ScheduleOptions
 from distir.planning.stages.candidates import StagesCandidate
 from distir.planning.stages.graph import StageGraph
+from distir.transforms.pipelines.pipeline import make_pipeline
 from distir.transforms.pipelines.stages import mark, take_marks
+from distir.transforms.resharding import lower_reshards
 
 
 @dataclass(frozen=True)
 class Judge:
     """Simulates pipelines that `pipeline` makes of copies of a program."""
 
-    ctx: Context
     module: ModuleOp
-    pipeline: PipelinePass
+    options: ScheduleOptions
 
     def simulate(self, stages: Mapping[Operation, int]) -> Simulation:
         """The pipeline whose forward ops are on these stages. Raises DistIRError."""
         mark(stages)
         copy = self.module.clone()
         take_marks(stages)
-        self.pipeline.apply(self.ctx, copy)
-        LowerReshardPass().apply(self.ctx, copy)
+        make_pipeline(copy, self.options)
+        lower_reshards(copy)
         return simulate(copy)
 
 

@@ -1,54 +1,8 @@
 """
-The sharding rules and local forms of ONNX operators, one file per family. Importing this
-package registers them. Operators that are not here are replicated.
+The sharding rules and local forms of ONNX operators and, in `train`, of training steps, one
+file per family. Importing this package registers them. Ops that are not here are replicated.
 """
 
-from distir.sharding.rules import (
-    addends,
-    attention,
-    contraction,
-    convolution,
-    elementwise,
-    indexing,
-    losses,
-    normalization,
-    parts,
-    query,
-    recurrent,
-    reduction,
-    reshape,
-    train_attention,
-    train_batch_normalization,
-    train_convolution,
-    train_dropout,
-    train_indexing,
-    train_loss_steps,
-    train_losses,
-    train_normalization,
-    train_optimizers,
-)
+from distir.registries import import_families
 
-__all__ = [
-    "addends",
-    "attention",
-    "contraction",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "losses",
-    "normalization",
-    "parts",
-    "query",
-    "recurrent",
-    "reduction",
-    "reshape",
-    "train_attention",
-    "train_batch_normalization",
-    "train_convolution",
-    "train_dropout",
-    "train_indexing",
-    "train_loss_steps",
-    "train_losses",
-    "train_normalization",
-    "train_optimizers",
-]
+import_families(__name__, __path__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.solver.stages.in_order import InOrder
 from distir.solver.stages.integer_program import free_choices, solve
 from distir.solver.stages.problem import StageDivision, StageProblem
@@ -84,11 +84,7 @@ class _Dividing:
     """One question, asked of the methods in turn."""
 
     def __init__(self, problem: StageProblem, method: str, time_limit: float):
-        if method not in METHODS:
-            raise DistIRError(
-                f"stages: there is no method {method!r}; choose one of "
-                f"{', '.join(METHODS)}"
-            )
+        one_of("method", method, METHODS, "stages")
         self.problem = problem
         self.method = method
         self.start = monotonic()

@@ -17,12 +17,17 @@ from distir.tools.arguments import (
     positive_integer,
     positive_integers,
 )
-from distir.tools.auto_search import add_auto_arguments, check_auto_arguments
+from distir.tools.auto_search import (
+    add_auto_arguments,
+    check_auto_arguments,
+    search_options,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.planning.grid import Configuration, Journal, Outcome, Programs
+    from distir.planning.grid import Journal, Plan, Programs, Result, Simulated
+    from distir.planning.plan import SearchOptions
     from distir.solver.clock import Clock
 
 
@@ -78,12 +83,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument(
         "--zero",
         type=_stages,
+        default=(),
         metavar="STAGE,...",
         help="ZeRO stages of a training step (default 0; with --auto all)",
     )
     grid.add_argument(
         "--checkpoint",
         type=names,
+        default=(),
         metavar="POLICY,...",
         help="what a training step recomputes: none, full, whole, selective (default none; with "
         "--auto all)",
@@ -98,6 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grid.add_argument(
         "--overlap",
         type=names,
+        default=(),
         metavar="off,on",
         help="whether communication overlaps computation: off, on or both (default off; "
         "with --auto both)",
@@ -121,10 +129,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="FILE",
-        help="write every outcome to this file at once, and skip those in it already",
+        help="write every result to this file at once, and skip those in it already",
     )
     parser.add_argument(
-        "--json", type=Path, metavar="out.json", help="write all outcomes to a file"
+        "--json", type=Path, metavar="out.json", help="write all results to a file"
     )
     parser.add_argument(
         "--plot",
@@ -143,9 +151,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.device import ClusterOp
-    from distir.errors import DistIRError
+    from distir.errors import DistIRError, one_of
     from distir.hardware import load_cluster
-    from distir.passes.activation_checkpoint import POLICIES
     from distir.pipelining.registry import SCHEDULES
     from distir.planning.grid import (
         Journal,
@@ -153,7 +160,6 @@ def run(arguments: argparse.Namespace) -> int:
         Space,
         batch_of,
         nothing_fits,
-        overlaps,
         ranked,
         trains,
     )
@@ -161,17 +167,14 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import read_program
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.transforms.checkpointing import POLICIES
 
     clock = Clock(arguments.time_limit)
-    for given, known, what in (
-        (arguments.schedules, SCHEDULES, "pipeline schedule"),
-        (arguments.checkpoint or (), POLICIES, "checkpoint policy"),
-    ):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise DistIRError(
-                f"there is no {what} {unknown[0]!r}; choose from {', '.join(known)}"
-            )
+    options = search_options(arguments)
+    for name in options.schedules:
+        one_of("pipeline schedule", name, SCHEDULES)
+    for name in options.checkpoint:
+        one_of("checkpoint policy", name, POLICIES)
     check_auto_arguments(arguments)
     for path in (arguments.json, arguments.plot, arguments.output):
         if path is not None and not path.parent.is_dir():
@@ -179,55 +182,45 @@ def run(arguments: argparse.Namespace) -> int:
     with progress("reading the programs"):
         modules = [read_program(path) for path in arguments.programs]
     if arguments.auto:
-        return _run_auto(arguments, modules, clock)
+        return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
         cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
-        programs = Programs.of(modules, cluster, arguments.profile)
+        programs = Programs.of(modules, cluster, options.profile)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     if len({trains(module) for module in modules}) > 1:
         raise DistIRError("some of the programs are training steps and some are not")
-    configurations = Space(
-        batches=sorted(by_batch),
-        trains=trains(modules[0]),
-        devices=arguments.world_size or arguments.devices or cluster.size,
-        degrees=arguments.degrees,
-        micro_batches=arguments.micro_batches,
-        zero=arguments.zero or (0,),
-        checkpoint=arguments.checkpoint or ("none",),
-        schedules=arguments.schedules,
-        overlap=overlaps(arguments.overlap or ("off",)),
-    ).configurations()
+    plans = Space.of(
+        options, sorted(by_batch), trains(modules[0]), cluster.size, arguments.degrees
+    ).plans()
     journal = Journal(arguments.resume, programs) if arguments.resume else None
     with journal or nullcontext():
-        outcomes, finished = _evaluated(
-            programs, configurations, journal, arguments.jobs
-        )
-    outcomes.sort(key=lambda o: o.configuration)
+        results, finished = _evaluated(programs, plans, journal, options.jobs)
+    results.sort(key=lambda o: o.plan)
     if arguments.json is not None:
-        _write_json(arguments.json, outcomes, finished)
+        _write_json(arguments.json, results, finished)
     if arguments.plot is not None:
-        write_pareto_plot(arguments.plot, outcomes)
+        write_pareto_plot(arguments.plot, results)
     if not finished:
         how = "--resume goes on from here" if journal else "--resume FILE saves them"
-        note(
-            f"interrupted after {len(outcomes)} of {len(configurations)} configurations; "
-            f"{how}"
-        )
-        if outcomes:
-            _report(outcomes, arguments.top)
+        note(f"interrupted after {len(results)} of {len(plans)} configurations; {how}")
+        if results:
+            _report(results, arguments.top)
         return INTERRUPTED
-    if not ranked(outcomes):
-        raise DistIRError(nothing_fits(outcomes))
-    _report(outcomes, arguments.top)
+    if not ranked(results):
+        raise DistIRError(nothing_fits(results))
+    _report(results, arguments.top)
     if arguments.output is not None:
-        best = ranked(outcomes)[0]
-        path = by_batch[best.configuration.batch]
-        _write_best(best, outcomes, programs, path, arguments.output)
+        best = ranked(results)[0]
+        path = by_batch[best.plan.batch]
+        _write_best(best, results, programs, path, arguments.output)
     return 0
 
 
 def _run_auto(
-    arguments: argparse.Namespace, modules: list[ModuleOp], clock: Clock
+    arguments: argparse.Namespace,
+    options: SearchOptions,
+    modules: list[ModuleOp],
+    clock: Clock,
 ) -> int:
     """The search beyond the grid: the best plan found, even if the user interrupts."""
     from distir.errors import DistIRError
@@ -237,77 +230,77 @@ def _run_auto(
     from distir.tools.pareto_plot import write_pareto_plot
     from distir.tools.reporting import INTERRUPTED, note
 
-    found, interrupted = search(arguments, modules, clock)
-    outcomes = sorted(found.outcomes.values(), key=lambda o: o.configuration)
+    found, interrupted = search(arguments, options, modules, clock)
+    results = sorted(found.results.values(), key=lambda o: o.plan)
     if arguments.json is not None:
-        _write_json(arguments.json, outcomes, found.finished)
+        _write_json(arguments.json, results, found.finished)
     if arguments.plot is not None:
-        write_pareto_plot(arguments.plot, outcomes)
+        write_pareto_plot(arguments.plot, results)
     best = found.best
     if best is None and interrupted:
         note(nothing_found(found))
         return INTERRUPTED
     if best is None:
         raise DistIRError(nothing_found(found))
-    _report(outcomes, arguments.top)
+    _report(results, arguments.top)
     if arguments.explain:
         explain(found)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
-    write_plan(found, by_batch[best.configuration.batch], arguments.output)
+    write_plan(found, by_batch[best.plan.batch], arguments.output)
     return INTERRUPTED if interrupted else 0
 
 
 def _evaluated(
     programs: Programs,
-    configurations: Sequence[Configuration],
+    plans: Sequence[Plan],
     journal: Journal | None,
     jobs: int,
-) -> tuple[list[Outcome], bool]:
-    """The outcomes, and whether there was time for all of them."""
+) -> tuple[list[Result], bool]:
+    """The results, and whether there was time for all of them."""
     from distir.planning.grid import run as evaluate_all
     from distir.tools.reporting import progress_bar
 
-    wanted = set(configurations)
-    before = journal.outcomes if journal else []
-    outcomes = [o for o in before if o.configuration in wanted]
-    done = {o.configuration for o in outcomes}
-    missing = [c for c in configurations if c not in done]
+    wanted = set(plans)
+    before = journal.results if journal else []
+    results = [o for o in before if o.plan in wanted]
+    done = {o.plan for o in results}
+    missing = [c for c in plans if c not in done]
     try:
-        with progress_bar("simulating", len(configurations)) as advance:
-            advance(len(outcomes))
+        with progress_bar("simulating", len(plans)) as advance:
+            advance(len(results))
             for some in evaluate_all(programs, missing, jobs) if missing else ():
-                outcomes += some
+                results += some
                 if journal is not None:
                     journal.add(some)
                 advance(len(some))
     except KeyboardInterrupt:
-        return outcomes, False
-    return outcomes, True
+        return results, False
+    return results, True
 
 
-def _report(outcomes: Sequence[Outcome], top: int) -> None:
-    from distir.planning.grid import nothing_fits, pareto_front, ranked
+def _report(results: Sequence[Result], top: int) -> None:
+    from distir.planning.grid import Impossible, nothing_fits, pareto_front, ranked
     from distir.tools.reporting import bytes_text, note, seconds_text, table
 
-    best, front = ranked(outcomes), pareto_front(outcomes)
+    best, front = ranked(results), pareto_front(results)
     if not best:
-        note(nothing_fits(outcomes))
+        note(nothing_fits(results))
         return
-    illegal = [o for o in outcomes if not o.is_legal]
-    large = sum(o.is_legal and not o.fits for o in outcomes)
+    illegal = [o for o in results if isinstance(o, Impossible)]
+    large = len(results) - len(illegal) - len(best)
     print(
-        f"{len(outcomes)} configurations: {len(best)} fit, {large} need more memory, "
+        f"{len(results)} configurations: {len(best)} fit, {large} need more memory, "
         f"{len(illegal)} are not possible"
     )
     headings = ["configuration", "samples/s", "step time", "peak memory", "of"]
 
-    def row(outcome: Outcome) -> list[str]:
+    def row(result: Simulated) -> list[str]:
         return [
-            str(outcome.configuration),
-            f"{outcome.throughput_samples_per_s:.4g}",
-            seconds_text(outcome.step_time_s),
-            bytes_text(outcome.peak_memory_bytes),
-            bytes_text(outcome.memory_bytes),
+            str(result.plan),
+            f"{result.throughput_samples_per_s:.4g}",
+            seconds_text(result.step_time_s),
+            bytes_text(result.peak_memory_bytes),
+            bytes_text(result.memory_bytes),
         ]
 
     print(f"\nthe {min(top, len(best))} fastest")
@@ -317,19 +310,19 @@ def _report(outcomes: Sequence[Outcome], top: int) -> None:
     if illegal:
         note(
             f"not possible: {len(illegal)} configurations, such as "
-            f"{illegal[0].configuration}: {illegal[0].error}"
+            f"{illegal[0].plan}: {illegal[0].error}"
         )
 
 
-def _write_json(path: Path, outcomes: Sequence[Outcome], finished: bool) -> None:
+def _write_json(path: Path, results: Sequence[Result], finished: bool) -> None:
     from distir.errors import DistIRError
     from distir.planning.grid import pareto_front, ranked
 
     data = {
         "finished": finished,
-        "best": [o.to_json() for o in ranked(outcomes)[:1]],
-        "pareto_front": [o.to_json() for o in pareto_front(outcomes)],
-        "outcomes": [o.to_json() for o in outcomes],
+        "best": [o.to_json() for o in ranked(results)[:1]],
+        "pareto_front": [o.to_json() for o in pareto_front(results)],
+        "outcomes": [o.to_json() for o in results],
     }
     try:
         path.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
@@ -338,20 +331,21 @@ def _write_json(path: Path, outcomes: Sequence[Outcome], finished: bool) -> None
 
 
 def _write_best(
-    best: Outcome,
-    outcomes: list[Outcome],
+    best: Simulated,
+    results: list[Result],
     programs: Programs,
     source: Path,
     output: Path,
 ) -> None:
     from distir.planning.annotations import add_notes, read_notes
-    from distir.planning.grid import chosen, distribute_pass
+    from distir.planning.grid import GridPlan, chosen, distribute_pass
     from distir.tools.files import apply_passes, keep_weights_reachable, write_program
     from distir.tools.reporting import note
 
-    module: ModuleOp = programs(best.configuration.batch)
-    apply_passes(module, distribute_pass(best.configuration))
-    add_notes(module, [chosen(best, outcomes)])
+    module: ModuleOp = programs(best.plan.batch)
+    assert isinstance(best.plan, GridPlan)
+    apply_passes(module, distribute_pass(best.plan))
+    add_notes(module, [chosen(best, results)])
     for text in read_notes(module):
         note(text)
     keep_weights_reachable(module, source, output)

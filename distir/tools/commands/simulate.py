@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from distir.tools.arguments import add_cluster_arguments, add_profile_argument
-from distir.tools.distribution import add_distribution_arguments
+from distir.tools.distribution import add_distribution_arguments, given_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DistIRError(
             "give one program to simulate, or two to compare with --diff a.mlir b.mlir"
         )
-    asked = _asked_distribution(arguments)
+    asked = given_options(arguments)
     if asked and arguments.cluster is None:
         raise DistIRError(
             f"{' and '.join(asked)} distributes a sequential program; say over which "
@@ -82,19 +82,6 @@ def run(arguments: argparse.Namespace) -> int:
             )
         return _difference(arguments)
     return _one(arguments)
-
-
-def _asked_distribution(arguments: argparse.Namespace) -> list[str]:
-    """The options of `distribute` that were given, as they are written."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_cluster_arguments(parser, required=False)
-    add_distribution_arguments(parser)
-    return [
-        max(action.option_strings, key=len)
-        for action in parser._actions
-        if action.dest != "cluster"
-        and getattr(arguments, action.dest) != action.default
-    ]
 
 
 def _one(arguments: argparse.Namespace) -> int:

@@ -8,15 +8,15 @@ ones, such as the stages of a pipeline, all of their parameters would be gathere
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import FunctionType, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.collective import AllGatherOp
 from distir.dialects.dist import SCOPE
-from distir.passes.inline_calls import specialise
-from distir.program import made_with, reachable_functions, return_op, scope_of
+from distir.program import made_with, reachable_functions, scope_of
+from distir.transforms.repeats.naming import specialise
 
 
 def hoist_gathers(module: ModuleOp) -> None:
@@ -59,7 +59,4 @@ def _hoist(function: FuncOp, gather: AllGatherOp, calls: list[CallOp]) -> None:
     argument = Rewriter.replace_value_with_new_type(argument, gather.result.type)
     gather.result.replace_all_uses_with(argument)
     Rewriter.erase_op(gather)
-    end = return_op(function)
-    function.properties["function_type"] = FunctionType.from_lists(
-        [a.type for a in function.body.block.args], [v.type for v in end.operands]
-    )
+    function.update_function_type()

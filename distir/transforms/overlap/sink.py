@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    FunctionType,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
@@ -118,9 +117,7 @@ def _with_reductions(module: ModuleOp, name: str, sunk: _Sunk) -> FuncOp:
             Rewriter.insert_op(new, InsertPoint.after(like))
             value = new.result
         end.operands[i] = value
-    function.properties["function_type"] = FunctionType.from_lists(
-        [a.type for a in function.body.block.args], [v.type for v in end.operands]
-    )
+    function.update_function_type()
     return function
 
 

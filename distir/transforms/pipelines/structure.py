@@ -109,7 +109,7 @@ class Structure:
         if found is None:
             values = (*op.operands, *op.results)
             depends = isinstance(op, CallOp) or any(falls_apart(v) for v in values)
-            found = self._likes[op] = (self._signatures.of(op, None), depends)
+            found = self._likes[op] = (self._signatures.of(op), depends)
         return found
 
     def number_of(self, value: SSAValue) -> int:

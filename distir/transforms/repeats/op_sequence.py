@@ -30,7 +30,7 @@ def is_constant(op: Operation) -> bool:
     )
 
 
-def constant_of(value: SSAValue) -> Operation | None:
+def defining_constant(value: SSAValue) -> Operation | None:
     """The constant that defines a value, if one does."""
     if isinstance(value, OpResult) and is_constant(value.op):
         return value.op
@@ -64,7 +64,7 @@ class Tokens:
         )
 
     def _operand(self, value: SSAValue) -> Any:
-        constant = constant_of(value)
+        constant = defining_constant(value)
         return value.type if constant is None else ("constant", self.of(constant))
 
 
@@ -93,7 +93,7 @@ class OpSequence:
         numbers: dict[SSAValue, int] = {}
         for row, op in enumerate(self.ops):
             for column, operand in enumerate(op.operands):
-                if constant_of(operand) is not None:
+                if defining_constant(operand) is not None:
                     continue
                 self.value[row, column] = numbers.setdefault(operand, len(numbers))
                 self._note_use(operand, row)

@@ -20,7 +20,7 @@
 // DRAWN:     train.dropout %{{.*}}, %counter
 // DRAWN-NOT: train.dropout_grad
 
-// MASKS: error: differentiate: dropout masks cannot be 'kept'; choose one of drawn, stored
+// MASKS: error: differentiate: there is no way to have masks 'kept'; choose one of drawn, stored
 
 func.func @main(%x: tensor<4x8xf32> {dist.role = "input", dist.name = "x"}, %w: tensor<8x8xf32> {dist.role = "parameter", dist.name = "w"}, %step: tensor<i64> {dist.role = "state", dist.name = "optimizer.step", dist.counter}) -> tensor<4x8xf32> {
   %0 = func.call @layer(%x, %w, %step) : (tensor<4x8xf32>, tensor<8x8xf32>, tensor<i64>) -> tensor<4x8xf32>

@@ -23,7 +23,7 @@
 // NARROW-NOT: collective.all_reduce {{.*}} : tensor<8x8xf32
 // NARROW:     collective.all_reduce {{.*}} : tensor<8x8xbf16
 
-// DTYPE: error: differentiate: gradients cannot be of type 'f64'; choose one of parameter, f32
+// DTYPE: error: differentiate: there is no type of gradients 'f64'; choose one of parameter, f32
 
 func.func @main(%x: tensor<4x8xbf16> {dist.role = "input", dist.name = "x"}, %w: tensor<8x8xbf16> {dist.role = "parameter", dist.name = "w"}) -> tensor<4x8xbf16> {
   %h = onnx.MatMul(%x, %w) : (tensor<4x8xbf16>, tensor<8x8xbf16>) -> tensor<4x8xbf16>

@@ -21,7 +21,7 @@
 
 // LARGE: error: distribute: d=4 x t=2 needs 8 devices, but cluster @box has 4
 // UNEVEN: error: data-parallel: the batch of 8 (dimension 0 of input 'x') cannot be split evenly over axis 'd' of size 3
-// NAME: error: distribute: no argument is called 'w9'; the program has x, w1, w2
+// NAME: error: no argument is called 'w9'; the program has x, w1, w2
 // AXIS: error: mesh @mesh has no axis 'q' (axes: t)
 
 device.cluster @box {

@@ -12,7 +12,7 @@
 // DEVICES: error: search-sharding: t=8 needs 8 devices, but cluster @box has 4
 // SOLVER: error: search-sharding: there is no solver 'glpk'; choose one of auto, highs, cbc
 // LEVEL: error: search-sharding: there is no level 'O1'; choose one of O2, O3
-// NAME: error: search-sharding: no argument is called 'w9'
+// NAME: error: no argument is called 'w9'
 // MEMORY: error: search-sharding: no layouts fit into 1000 bytes per device; {{.*}} bytes would do{{.*}}. Most is taken by
 // GAP: error: search-sharding: the gap is -1; give a number from 0 on
 

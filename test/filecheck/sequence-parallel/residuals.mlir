@@ -27,7 +27,7 @@
 // WHOLE:      %[[N:.*]] = onnx.Reshape(%n
 // WHOLE-NEXT: onnx.Gemm(%[[N]],
 
-// RESIDUALS: error: sequence-parallel: residuals cannot be kept as 'none'; choose one of parts, whole
+// RESIDUALS: error: sequence-parallel: there is no way to keep residuals 'none'; choose one of parts, whole
 
 device.mesh @mesh on @box <"t" = 2> [0 to 2]
 func.func @main(%x: tensor<2x8x16xf32> {dist.role = "input", dist.name = "x"}, %scale: tensor<16xf32> {dist.role = "parameter", dist.name = "scale"}, %bias: tensor<16xf32> {dist.role = "parameter", dist.name = "bias"}, %w1: tensor<16x32xf32> {dist.role = "parameter", dist.name = "w1"}, %w2: tensor<32x16xf32> {dist.role = "parameter", dist.name = "w2"}) -> tensor<2x8x16xf32> {

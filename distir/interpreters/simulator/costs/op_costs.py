@@ -14,18 +14,19 @@ sharding rule counts, or the bytes of their operands and results, whichever take
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
 from distir.dialects.onnx_values import ElementType
-from distir.errors import DistIRError
+from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
 from distir.interpreters.simulator.fusion import is_bucketed, is_view, joins, stays
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Work
+from distir.registries import Registry
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ class CostContext:
         if after is not None:
             moved -= self.result_bytes[after.index]
         moved = max(moved, 0)
-        op_class = _CLASSES.get(self.op.name, "contraction" if flops else "elementwise")
+        op_class = _CLASSES.get(self.op.name) or (
+            "contraction" if flops else "elementwise"
+        )
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
         if before is not None or is_bucketed(self.op, profile.fusion):
@@ -145,21 +148,14 @@ class CostContext:
 
 
 CostFunction = Callable[[CostContext], Cost]
-_COSTS: dict[str, CostFunction] = {}
 
+_FAMILIES = "distir.interpreters.train"
+"""Where the costs of training steps are registered, beside what the ops compute."""
 
-def cost_function(*names: str) -> Callable[[CostFunction], CostFunction]:
-    """Registers a function as the cost of the ops with these names."""
+cost_function = Registry[CostFunction](_FAMILIES)
+"""Registers the cost of the ops with these names: from a `CostContext` to a `Cost`."""
 
-    def register(function: CostFunction) -> CostFunction:
-        for name in names:
-            _COSTS[name] = function
-        return function
-
-    return register
-
-
-_CLASSES: dict[str, str] = {}
+_CLASSES = Registry[str](_FAMILIES)
 
 
 def op_class(name: str, *ops: str) -> None:
@@ -167,16 +163,13 @@ def op_class(name: str, *ops: str) -> None:
     Says which class of a profile's curves (`profiles.OP_CLASSES`) the ops with these names
     belong to. Others are contractions if they compute, elementwise if they do not.
     """
-    if name not in OP_CLASSES:
-        raise DistIRError(
-            f"there is no class of ops {name!r}; choose one of {', '.join(OP_CLASSES)}"
-        )
-    _CLASSES.update(dict.fromkeys(ops, name))
+    one_of("class of ops", name, OP_CLASSES)
+    _CLASSES(*ops)(name)
 
 
 def cost_of(context: CostContext) -> Cost:
     """The cost of an op on one device."""
-    function = _COSTS.get(context.op.name)
+    function = cost_function.get(context.op.name)
     return context.roofline() if function is None else function(context)
 
 
@@ -193,20 +186,11 @@ def no_work(context: CostContext) -> Cost:
     return context.unworked()
 
 
-@cost_function(
-    "onnx.Gather", "onnx.GatherElements", "onnx.GatherND", "train.label_logit"
-)
+@cost_function("onnx.Gather", "onnx.GatherElements", "onnx.GatherND")
 def lookup(context: CostContext) -> Cost:
     """Reads the indices and the elements that it selects, not the whole table."""
     indices = sum(context.operand_bytes[1:])
     return context.roofline(moved=indices + 2 * sum(context.result_bytes))
-
-
-@cost_function("train.gather_grad")
-def lookup_gradient(context: CostContext) -> Cost:
-    """Fills its result with zeros, then reads and writes the elements looked up."""
-    gradient, indices = context.operand_bytes[:2]
-    return context.roofline(moved=3 * gradient + indices + sum(context.result_bytes))
 
 
 @cost_function("onnx.Slice", "collective.slice")
@@ -224,29 +208,11 @@ def fill(context: CostContext) -> Cost:
     return context.roofline(moved=moved)
 
 
-@cost_function("train.layer_norm_grad")
-def layer_norm_gradient(context: CostContext) -> Cost:
-    """The kernel takes statistics from a forward that runs again, beside its result."""
-    (_, x, _) = context.operand_bytes
-    cost = context.roofline(moved=context.bytes + 2 * x)
-    return replace(cost, workspace=x)
-
-
-@cost_function("train.attention_grad")
-def attention_gradient(context: CostContext) -> Cost:
-    """The forward runs again, on copies of its operands; its result is kept."""
-    dy, q, k, v, *_ = context.operand_bytes
-    return replace(context.roofline(), workspace=dy + q + k + v)
-
-
 op_class("attention", "onnx.Attention")
-op_class("attention_gradient", "train.attention_grad")
 op_class(
     "convolution",
     "onnx.Conv",
     "onnx.ConvTranspose",
-    "train.conv_grad_input",
-    "train.conv_grad_weight",
 )
 op_class(
     "normalization",
@@ -254,24 +220,10 @@ op_class(
     "onnx.LogSoftmax",
     "onnx.RMSNormalization",
     "onnx.Softmax",
-    "train.layer_norm_grad",
-    "train.log_softmax_grad",
-    "train.rms_norm_grad",
-    "train.softmax_grad",
 )
-op_class(
-    "loss",
-    "train.cross_entropy",
-    "train.cross_entropy_grad",
-    "train.cross_entropy_part_grad",
-    "train.exponential_sum",
-)
-op_class("optimizer", "train.adam", "train.adamw", "train.sgd")
 op_class(
     "gather",
     "onnx.Gather",
     "onnx.GatherElements",
     "onnx.GatherND",
-    "train.gather_grad",
-    "train.label_logit",
 )

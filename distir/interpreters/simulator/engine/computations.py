@@ -61,7 +61,7 @@ class Computations:
             self.device_map.hardware,
             self.device_map.meshes.get(name or ""),
         )
-        signature, axes = self._signatures.of(op, None), mesh.axes if mesh else ()
+        signature, axes = self._signatures.of(op), mesh.axes if mesh else ()
         work = self._works.get((signature, axes))
         if work is None:
             work = Work.of(op, mesh, self._signatures.rule(op))

@@ -49,7 +49,8 @@ class DeviceMap:
         self._position = {d: i for i, d in enumerate(self.devices)}
         self._positions: dict[str, Positions] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
-        self._bytes: dict[int, int] = {}
+        # By the type's identity, as hashing takes long; the type stays alive with it.
+        self._bytes: dict[int, tuple[Attribute, int]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:
         """The meshes of the values, each once, in order."""
@@ -86,10 +87,10 @@ class DeviceMap:
 
     def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
         """The same of a value of this type, that of an operand or result of an op."""
-        key = id(type_)
-        if key not in self._bytes:
-            self._bytes[key] = self._bytes_of_type(type_, op)
-        return self._bytes[key]
+        known = self._bytes.get(id(type_))
+        if known is None:
+            known = self._bytes[id(type_)] = type_, self._bytes_of_type(type_, op)
+        return known[1]
 
     def _bytes_of_type(self, type_: Attribute, op: Operation) -> int:
         if not isinstance(type_, TensorType | UnrankedTensorType):

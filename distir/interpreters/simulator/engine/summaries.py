@@ -188,17 +188,17 @@ class Summaries:
         for buffer in arguments:
             buffer.holders += 1
         returned = machine.run(compiled, arguments)
-        numbers = {id(buffer): number for number, buffer in enumerate(buffers)}
-        constants = {id(buffer) for buffer in machine.constants.values()}
-        made: dict[int, int] = {}
+        numbers = {buffer: number for number, buffer in enumerate(buffers)}
+        constants = set(machine.constants.values())
+        made: dict[Buffer, int] = {}
 
         def held(buffer: Buffer) -> Held:
-            if id(buffer) in numbers:
-                return numbers[id(buffer)]
-            if id(buffer) in constants:
+            if buffer in numbers:
+                return numbers[buffer]
+            if buffer in constants:
                 buffer.holders -= 1
                 return buffer
-            number = made.setdefault(id(buffer), len(made))
+            number = made.setdefault(buffer, len(made))
             started = None
             if buffer.arrival is not None:
                 started = machine.number_of(buffer.arrival)

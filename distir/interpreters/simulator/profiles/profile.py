@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator.fusion import FUSIONS
 from distir.interpreters.simulator.profiles.measured import OpFigures, OpTable
 from distir.interpreters.simulator.profiles.table import Table
@@ -237,11 +237,7 @@ class Profile:
         return {}
 
     def _find(self, element_type: str, op_class: str) -> Curve:
-        if op_class not in OP_CLASSES:
-            raise DistIRError(
-                f"there is no class of ops {op_class!r}; choose one of "
-                f"{', '.join(OP_CLASSES)}"
-            )
+        one_of("class of ops", op_class, OP_CLASSES)
         for wanted in _served_by(op_class):
             for name in (element_type, DEFAULT):
                 found = self.compute.get(name, {}).get(wanted)
@@ -273,11 +269,7 @@ class Profile:
         for element_type, classes in table.tables("compute").items():
             curves = compute[element_type] = dict[str, Curve]()
             for op_class, curve in classes.all_tables().items():
-                if op_class not in OP_CLASSES:
-                    raise DistIRError(
-                        f"{classes.owner}: there is no class of ops {op_class!r}; "
-                        f"choose one of {', '.join(OP_CLASSES)}"
-                    )
+                one_of("class of ops", op_class, OP_CLASSES, classes.owner)
                 computes = "contraction" in _served_by(op_class)
                 curves[op_class] = Curve.read(curve, computes)
         dispatch = Dispatch.read(table.table("dispatch"))

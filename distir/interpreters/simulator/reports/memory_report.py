@@ -163,7 +163,7 @@ class MemoryRecorder(Follower):
             )
             for group in groups
         ]
-        self._live: dict[int, _Live] = {}
+        self._live: dict[Buffer, _Live] = {}
         self._bytes = [np.zeros(len(KINDS), dtype=np.int64) for _ in groups]
         self._total = [0] * count
         self._reserved = [self._reserve(row) for row in range(count)]
@@ -209,14 +209,14 @@ class MemoryRecorder(Follower):
         if not sizes:
             return
         kind = KINDS.index(self._kinds[value])
-        self._live[id(buffer)] = _Live(value, kind, tuple(path), sizes)
+        self._live[buffer] = _Live(value, kind, tuple(path), sizes)
         for row, size in sizes:
             self._bytes[row][kind] += size
             self._total[row] += size
             self._touched.add(row)
 
     def released(self, buffer: Buffer) -> None:
-        live = self._live.pop(id(buffer), None)
+        live = self._live.pop(buffer, None)
         if live is not None:
             for row, size in live.sizes:
                 self._bytes[row][live.kind] -= size

@@ -155,7 +155,7 @@ class TimeRecorder(Follower):
         self._resolution = ticks(resolution) if resolution >= 0 else None
         self._scope = ScopeCache()
         self._causes: dict[tuple[str, str], Cause] = {}
-        self._sent: dict[int, Cause] = {}
+        self._sent: dict[Buffer, Cause] = {}
 
     def ran(self, execution: Execution) -> None:
         step, path, positions, start, seconds = execution
@@ -180,7 +180,7 @@ class TimeRecorder(Follower):
             and ASYNCHRONOUS in value.owner.attributes
         ):
             scope = self._scope(value.owner, path)
-            self._sent[id(buffer)] = self._cause(scope, value.owner.name)
+            self._sent[buffer] = self._cause(scope, value.owner.name)
 
     def awaited(self, buffer: Buffer) -> None:
         for row, _ in self._rows.among(buffer.positions):
@@ -188,7 +188,7 @@ class TimeRecorder(Follower):
             if until > self._until[row]:
                 # What updates an argument takes its memory: none is allocated for it, and
                 # nothing waits for it before the step ends.
-                cause = self._sent.get(id(buffer)) or self._cause("", END)
+                cause = self._sent.get(buffer) or self._cause("", END)
                 self._waited(row, cause, until)
                 self._until[row] = until
 

@@ -1,0 +1,112 @@
+"""
+What a differentiated program says of its functions: whose backward a function is, and what
+that takes of its forward. From this, the calls of a forward and of its backward find each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import CallOp, FuncOp
+
+from distir.program import functions
+
+FORWARD = "train.forward"
+"""On a backward function: the forward function that it belongs to."""
+
+SAVED = "train.saved"
+"""
+On a backward function: which of the forward's values its first arguments are, as
+`"argument 0"` or `"result 1"`; gradients of results follow.
+"""
+
+
+@dataclass(frozen=True)
+class CallPair:
+    """A call of a forward function and the call of its backward."""
+
+    forward: CallOp
+    backward: CallOp
+
+
+def saved_values(backward: FuncOp) -> list[tuple[str, int]]:
+    """What the first arguments of a backward function are, as (kind, index)."""
+    attr = backward.attributes.get(SAVED)
+    if not isinstance(attr, ArrayAttr):
+        return []
+    texts = [a.data for a in attr.data if isinstance(a, StringAttr)]
+    return [(kind, int(index)) for kind, index in (t.split() for t in texts)]
+
+
+def describe_backward(
+    backward: FuncOp, forward: FuncOp, saved: Iterable[tuple[str, int]]
+) -> None:
+    """Says whose backward a function is, and what `saved_values` reads."""
+    backward.attributes[FORWARD] = SymbolRefAttr(forward.sym_name.data)
+    backward.attributes[SAVED] = ArrayAttr(
+        [StringAttr(f"{kind} {index}") for kind, index in saved]
+    )
+
+
+def call_pairs(function: FuncOp, known: Mapping[str, FuncOp]) -> list[CallPair]:
+    """
+    The calls in a function that have a backward call, with that, in forward order. `known`
+    holds the functions of the module by name.
+    """
+    found: dict[CallOp, CallOp] = {}
+    for op in function.body.block.ops:
+        if isinstance(op, CallOp):
+            forward = _forward_of(op, known[op.callee.string_value()], found)
+            if forward is not None:
+                found[forward] = op
+    order = {op: i for i, op in enumerate(function.body.block.ops)}
+    pairs = [CallPair(forward, backward) for forward, backward in found.items()]
+    return sorted(pairs, key=lambda pair: order[pair.forward])
+
+
+def _forward_of(
+    call: CallOp, backward: FuncOp, taken: Container[CallOp]
+) -> CallOp | None:
+    """
+    The forward call that a call of a backward function belongs to: the one whose
+    arguments and results it takes. Several are possible only if they compute the same;
+    each is taken once. None if the callee is no backward function.
+    """
+    name = backward.attributes.get(FORWARD)
+    saved = list(zip(saved_values(backward), call.operands, strict=False))
+    if not isinstance(name, SymbolRefAttr) or not saved:
+        return None
+    (kind, index), value = saved[0]
+    candidates = (
+        [value.owner]
+        if kind == "result"
+        else [use.operation for use in value.uses if use.index == index]
+    )
+    for op in candidates:
+        if (
+            isinstance(op, CallOp)
+            and op.callee.string_value() == name.string_value()
+            and op.parent_block() is call.parent_block()
+            and op not in taken
+            and all(
+                value is (op.operands if kind == "argument" else op.results)[i]
+                for (kind, i), value in saved
+            )
+        ):
+            return op
+    return None
+
+
+def renumber_saved(module: ModuleOp, name: str, kept: Sequence[int]) -> None:
+    """Tells the backwards of a forward that it has only these of its results left."""
+    known = functions(module)
+    for function in known.values():
+        if function.attributes.get(FORWARD) == SymbolRefAttr(name):
+            entries = [
+                (kind, i if kind == "argument" else kept.index(i))
+                for kind, i in saved_values(function)
+            ]
+            describe_backward(function, known[name], entries)

@@ -1,0 +1,34 @@
+"""`add-mesh`: the devices that a program is to be distributed over, as a mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.passes.options import DistIRPass
+from distir.planning.meshes import add_mesh, check_sequential, cluster_in
+from distir.planning.requests import axes_of
+
+
+@dataclass(frozen=True)
+class AddMeshPass(DistIRPass):
+    """
+    Declares a mesh on the first devices of a cluster, for a sequential program: the passes
+    that annotate arguments name its axes.
+
+    - `axes`: `NAME=SIZE` for each, outermost first; those of size 1 are left out.
+    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
+      one, or none.
+    """
+
+    name = "add-mesh"
+
+    axes: tuple[str, ...] = ()
+    cluster: str = ""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        check_sequential(op, self.name)
+        cluster = cluster_in(op, self.cluster, self.name)
+        add_mesh(op, axes_of(self.axes, self.name), cluster, self.name)

@@ -1,0 +1,31 @@
+"""`request-sharding`: splits of arguments that a user asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.passes.options import DistIRPass
+from distir.planning.requests import request_shards
+from distir.sharding.mesh import only_mesh
+
+
+@dataclass(frozen=True)
+class RequestShardingPass(DistIRPass):
+    """
+    Annotates arguments with splits over axes of the module's mesh; what follows for other
+    values is left to `propagate-sharding`. A split that cannot be done is an error.
+
+    - `shard`: each `NAME:DIM=AXIS[:RUN]`: dimension DIM of the arguments with this source
+      name (with `*`) is split over AXIS, in runs of RUN elements. Axes that split the
+      dimension already stay the outer ones.
+    """
+
+    name = "request-sharding"
+
+    shard: tuple[str, ...] = ()
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        request_shards(op, only_mesh(op), self.shard)

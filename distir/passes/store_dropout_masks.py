@@ -1,0 +1,25 @@
+"""`store-dropout-masks`: a backward takes the masks of dropout instead of drawing them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.gradients.dropout_masks import with_masks
+from distir.passes.options import DistIRPass
+
+
+@dataclass(frozen=True)
+class StoreDropoutMasksPass(DistIRPass):
+    """
+    Makes every `train.dropout` give its mask too, a byte for each element, which the
+    backward that `differentiate` makes then takes instead of drawing it again.
+    `differentiate{dropout-masks=stored}` does so between `train-dropout` and the gradients.
+    """
+
+    name = "store-dropout-masks"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        with_masks(op)

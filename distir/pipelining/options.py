@@ -1,0 +1,96 @@
+"""What a user may ask of a pipeline: options that passes and commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from distir.errors import DistIRError
+from distir.pipelining.actions import Schedule
+from distir.pipelining.csv_format import read_csv
+from distir.pipelining.registry import build_schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions:
+    """
+    The order in which the ranks of a pipeline work.
+
+    - `p`: ranks of the pipeline;
+    - `schedule`: `gpipe`, `1f1b` (the default of a training step), `interleaved-1f1b`,
+      `zb-h1`, `interleaved-zero-bubble`, `zbv`, `dualpipev`, or `forward` for inference;
+    - `chunks`: stages per rank, by default the fewest that the schedule can have;
+    - `schedule_file`: a schedule as PyTorch's CSV, in place of these;
+    - `blocking_sends`: a send occupies sender and receiver (DistIR's semantics). Otherwise
+      devices compute meanwhile and wait where a value is used.
+    """
+
+    p: int = 1
+    schedule: str = ""
+    chunks: int | None = None
+    schedule_file: str = ""
+    blocking_sends: bool = False
+
+    def schedule_of(self, micro_batches: int, trains: bool) -> Schedule:
+        """
+        The schedule of so many micro-batches of a training step, or of inference. Raises
+        DistIRError.
+        """
+        if not self.schedule_file:
+            name = self.schedule or ("1f1b" if trains else "forward")
+            return build_schedule(name, self.p, micro_batches, self.chunks)
+        if self.schedule or self.chunks is not None:
+            raise DistIRError(
+                f"pipeline: the schedule comes from {self.schedule_file}, which says "
+                f"the order and the stages of each rank; leave out "
+                f"{'the name of a schedule' if self.schedule else 'chunks'}"
+            )
+        try:
+            return read_csv(Path(self.schedule_file).read_text("utf-8"))
+        except OSError as error:
+            raise DistIRError(
+                f"pipeline: cannot read the schedule {self.schedule_file}: "
+                f"{error.strerror}"
+            ) from error
+
+
+SEARCH = "search"
+"""In place of the stages of a pipeline: `search-stages` finds them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions(ScheduleOptions):
+    """
+    A pipeline, or the accumulation of gradients, for a program that is not divided yet.
+
+    - `k`: micro-batches; with p = 1 they accumulate gradients;
+    - `stages`: where stages begin, see `pipeline`; `search` for those that `search-stages`
+      finds.
+    """
+
+    k: int = 1
+    stages: tuple[str, ...] = ()
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether there are several ranks or several micro-batches."""
+        return self.p > 1 or self.k > 1
+
+    def check_pipeline(self, what: str) -> None:
+        """Refuses options of a pipeline that is none; `what` is asked. Raises DistIRError."""
+        asked = [
+            option
+            for option, given in (
+                ("schedule", self.schedule or self.schedule_file),
+                ("chunks", self.chunks is not None),
+                ("stages", self.stages),
+            )
+            if given
+        ]
+        if asked and not self.is_pipelined:
+            raise DistIRError(
+                f"{what}: {' and '.join(asked)} is of a pipeline, but p and k are 1; "
+                f"choose a larger p"
+            )
+        if self.k < 1:
+            raise DistIRError(f"{what}: k={self.k} micro-batches; choose 1 or more")

@@ -1,0 +1,204 @@
+"""Writes a plan onto a sequential program, for `partition`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import (
+    LAYOUT,
+    OPERAND_LAYOUTS,
+    RESULT_LAYOUTS,
+    SCOPE,
+    ConstrainOp,
+    Layout,
+    LayoutAttr,
+)
+from distir.errors import DistIRError
+from distir.planning.plans import FunctionPlan, with_callees
+from distir.planning.strategies import Strategy
+from distir.program import (
+    argument_attributes,
+    describe,
+    return_op,
+    set_argument_attributes,
+    unique_name,
+)
+from distir.sharding.decompose import decompose, equal_before
+
+
+def annotate(module: ModuleOp, plan: FunctionPlan) -> None:
+    """
+    Gives every op and argument that the entry reaches the layouts of its plan. Functions
+    whose calls differ in them are cloned; ops whose decomposition was chosen are
+    decomposed; values that are kept in another layout than they are computed in are
+    constrained to it.
+    """
+    writer = _Writer()
+    for own in list(with_callees(separated(module, plan))):
+        writer.write(decomposed(own))
+
+
+def separated(module: ModuleOp, plan: FunctionPlan) -> FunctionPlan:
+    """
+    The same plan, where each function has one: those that are planned in several ways are
+    cloned, and calls go to the clones.
+    """
+    return _Copies(module).of(plan, is_entry=True)
+
+
+def decomposed(plan: FunctionPlan) -> FunctionPlan:
+    """
+    The same plan of one function, after its ops whose strategies have parts were replaced
+    by these. What another op computes already in the same layouts is not computed again.
+    Raises DistIRError for an op that has no decomposition.
+    """
+    if not any(strategy.parts for strategy in plan.ops.values()):
+        return plan
+    ops: dict[Operation, Strategy] = {}
+    values: dict[SSAValue, OpResult] = {}
+    for op, strategy in plan.ops.items():
+        if not strategy.parts:
+            ops[op] = strategy
+            continue
+        parts = parts_of(op)
+        ops.update(zip(parts, strategy.parts, strict=True))
+        values[op.results[0]] = parts[-1].results[0]
+        Rewriter.replace_op(op, parts)
+        for part in parts[:-1]:
+            same = equal_before(part)
+            if same is not None and ops.get(same) == ops[part]:
+                del ops[part]
+                Rewriter.replace_op(part, [], same.results)
+    kept = {values.get(value, value): layout for value, layout in plan.kept.items()}
+    return replace(plan, ops=ops, kept=kept)
+
+
+def parts_of(op: Operation) -> list[Operation]:
+    """The new, detached ops of an op's decomposition. Raises DistIRError if it has none."""
+    parts = decompose(op)
+    if parts is None:
+        raise DistIRError(
+            f"{describe(op)} has a dimension that it cannot split by itself, and no "
+            f"decomposition; register one (distir.sharding.decompose)"
+        )
+    return parts
+
+
+class _Copies:
+    """Finds which plans are equal, and makes a function for each of the others."""
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self._copies: dict[Hashable, FunctionPlan] = {}
+        self._of_plan: dict[FunctionPlan, FunctionPlan] = {}
+        self._used: set[FuncOp] = set()
+
+    def of(self, plan: FunctionPlan, *, is_entry: bool = False) -> FunctionPlan:
+        """The plan on a function of its own, one for all plans that do the same."""
+        if plan not in self._of_plan:
+            calls = {call: self.of(callee) for call, callee in plan.calls.items()}
+            key = (
+                None if is_entry else (plan.function, *calls.values(), *_content(plan))
+            )
+            if key not in self._copies:
+                self._copies[key] = self._copy(plan, calls)
+            self._of_plan[plan] = self._copies[key]
+        return self._of_plan[plan]
+
+    def _copy(
+        self, plan: FunctionPlan, calls: Mapping[CallOp, FunctionPlan]
+    ) -> FunctionPlan:
+        function = self._function(plan.function)
+        if function is plan.function:
+            copy = replace(plan, calls=calls)
+        else:
+            pairs = zip(
+                plan.function.body.block.ops, function.body.block.ops, strict=True
+            )
+            new = dict(pairs)
+            copy = replace(
+                plan,
+                function=function,
+                ops={new[op]: strategy for op, strategy in plan.ops.items()},
+                calls={_call(new[call]): callee for call, callee in calls.items()},
+                kept={new[v.op].results[v.index]: x for v, x in plan.kept.items()},
+            )
+        for call, callee in copy.calls.items():
+            call.properties["callee"] = SymbolRefAttr(callee.function.sym_name)
+        return copy
+
+    def _function(self, original: FuncOp) -> FuncOp:
+        if original not in self._used:
+            self._used.add(original)
+            return original
+        clone = original.clone()
+        name = unique_name(self.module, original.sym_name.data)
+        clone.properties["sym_name"] = StringAttr(name)
+        Rewriter.insert_op(clone, InsertPoint.after(original))
+        return clone
+
+
+def _call(op: Operation) -> CallOp:
+    assert isinstance(op, CallOp)
+    return op
+
+
+def _content(plan: FunctionPlan) -> Iterator[Hashable]:
+    """All that makes plans of one function differ, but for what it calls."""
+    yield tuple(plan.arguments)
+    yield tuple(plan.results)
+    yield tuple((s.operands, s.results, s.parts) for s in plan.ops.values())
+    yield tuple(plan.kept.values())
+
+
+class _Writer:
+    """Writes the plans of functions; layouts that ops share are made into attributes once."""
+
+    def __init__(self) -> None:
+        self._attributes: dict[tuple[Layout, ...], ArrayAttr[LayoutAttr]] = {}
+
+    def write(self, plan: FunctionPlan) -> None:
+        """Onto the ops and arguments of the plan's function."""
+        attributes = argument_attributes(plan.function)
+        for entry, layout in zip(attributes, plan.arguments, strict=True):
+            entry[LAYOUT] = LayoutAttr(layout)
+        set_argument_attributes(plan.function, attributes)
+        self._request(return_op(plan.function), plan.results, ())
+        for call, callee in plan.calls.items():
+            self._request(call, callee.arguments, callee.results)
+        for op, strategy in plan.ops.items():
+            self._request(op, strategy.operands, strategy.results)
+        for value, layout in plan.kept.items():
+            given = plan.ops[value.op].results if value.op in plan.ops else None
+            if given is None:
+                assert isinstance(value.op, CallOp)
+                given = plan.calls[value.op].results
+            if given[value.index] != layout:
+                self._keep(value, layout)
+
+    def _request(
+        self, op: Operation, operands: Sequence[Layout], results: Sequence[Layout]
+    ) -> None:
+        for name, layouts in ((OPERAND_LAYOUTS, operands), (RESULT_LAYOUTS, results)):
+            if layouts:
+                key = tuple(layouts)
+                if key not in self._attributes:
+                    self._attributes[key] = ArrayAttr([LayoutAttr(x) for x in key])
+                op.attributes[name] = self._attributes[key]
+
+    def _keep(self, value: OpResult, layout: Layout) -> None:
+        """Brings a value to a layout where it is computed, for all that use it."""
+        constrain = ConstrainOp(value, layout)
+        self._request(constrain, [layout], [layout])
+        if SCOPE in value.op.attributes:
+            constrain.attributes[SCOPE] = value.op.attributes[SCOPE]
+        Rewriter.insert_op(constrain, InsertPoint.after(value.op))
+        for use in list(value.uses):
+            if use.operation is not constrain:
+                use.operation.operands[use.index] = constrain.result

@@ -1,0 +1,138 @@
+"""The graph of strategies on layouts, whose edges are changes of layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from xdsl.ir import Attribute, OpResult
+
+from distir.dialects.dist import Layout
+from distir.planning.costs import CostModel
+from distir.planning.graph import Body, Edge, Floats, Node, Port, StrategyGraph
+from distir.planning.plans import FunctionPlan
+from distir.planning.strategies import Strategy
+from distir.program import return_op, updated_arguments
+from distir.solver.clock import Clock
+
+
+class Use(NamedTuple):
+    """A use of a value: as some operands of a node."""
+
+    node: Node[Strategy]
+    operands: tuple[int, ...]
+
+    def wanted(self) -> set[Layout]:
+        """Every layout in which some alternative takes the value."""
+        return {s.operands[i] for s in self.node.strategies for i in self.operands}
+
+
+LayoutNode: TypeAlias = Node[Strategy]
+LayoutPort: TypeAlias = Port[Strategy]
+LayoutBody: TypeAlias = Body[Strategy]
+LayoutEdge: TypeAlias = Edge[Strategy, Use]
+
+
+def layouts_of(port: LayoutPort) -> list[Layout]:
+    """The layout of a value under each alternative."""
+    return [s.results[port.result] for s in port.node.strategies]
+
+
+def value_node(what: str, layouts: Iterable[Layout]) -> LayoutNode:
+    """The choice of a layout; nothing is done to the value."""
+    alternatives = [
+        Strategy((), (layout,), (layout,)) for layout in dict.fromkeys(layouts)
+    ]
+    return Node(what, alternatives, [0.0] * len(alternatives))
+
+
+class ReshardGraph(StrategyGraph[Strategy, Use]):
+    """
+    - `types`: the (sequential) type of every value of the program;
+    - `clock`: when it stops, TimeIsOver is raised.
+    """
+
+    def __init__(self, prices: CostModel, clock: Clock | None = None):
+        super().__init__(self.reshards)
+        self.prices = prices
+        self.clock = clock or Clock()
+        self.types: dict[LayoutPort, Attribute] = {}
+        self._reshards: dict[LayoutEdge, Floats | None] = {}
+        self._moves: dict[
+            tuple[Attribute, tuple[Layout, ...], tuple[Layout, ...]], Floats
+        ] = {}
+
+    def reshards(self, edge: LayoutEdge) -> Floats | None:
+        """Seconds of bringing a value from each alternative to each; None: none ever."""
+        if edge not in self._reshards:
+            self._reshards[edge] = self._found_reshards(edge)
+        return self._reshards[edge]
+
+    def _found_reshards(self, edge: LayoutEdge) -> Floats | None:
+        type_ = self.types[edge.source]
+        have = layouts_of(edge.source)
+        total: Floats | None = None
+        seen: list[list[Layout]] = []
+        for operand in edge.use.operands:
+            want = [s.operands[operand] for s in edge.use.node.strategies]
+            moves = self.moves(type_, have, want)
+            # A layout that two operands share is made once.
+            for before in seen:
+                same = [a == b for a, b in zip(before, want, strict=True)]
+                moves = np.where(same, 0.0, moves)
+            seen.append(want)
+            total = moves if total is None else total + moves
+        return total if total is not None and total.any() else None
+
+    def moves(
+        self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
+    ) -> Floats:
+        """Seconds of a change from each layout of the rows to each of the columns."""
+        key = type_, tuple(have), tuple(want)
+        if key not in self._moves:
+            rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
+            columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
+            small = np.empty((len(rows), len(columns)))
+            # To one layout after the other, which is what prices are quick at.
+            for j, after in enumerate(columns):
+                self.clock.check()
+                small[:, j] = [self.prices.reshard(type_, a, after) for a in rows]
+            all_rows, all_columns = [rows[a] for a in have], [columns[b] for b in want]
+            self._moves[key] = small[np.ix_(all_rows, all_columns)]
+        return self._moves[key]
+
+
+def plan_of(entry: LayoutBody, chosen: Mapping[LayoutNode, Strategy]) -> FunctionPlan:
+    """The plan in which each node does what was chosen for it."""
+    plans: dict[LayoutBody, FunctionPlan] = {}
+
+    def layout(node: LayoutNode) -> Layout:
+        return chosen[node].results[0]
+
+    def plan(body: LayoutBody) -> FunctionPlan:
+        if body not in plans:
+            plans[body] = FunctionPlan(
+                body.function,
+                [layout(node) for node in body.arguments],
+                results(body),
+                {op: chosen[node] for op, node in body.ops.items()},
+                {call: plan(callee) for call, callee in body.calls.items()},
+                {
+                    value: layout(node)
+                    for value, node in body.kept.items()
+                    if isinstance(value, OpResult)
+                },
+            )
+        return plans[body]
+
+    def results(body: LayoutBody) -> list[Layout]:
+        if body is not entry:
+            return [chosen[port.node].results[port.result] for port in body.results]
+        updates = updated_arguments(entry.function)
+        return [
+            layout(entry.arguments[updates[i]] if i in updates else entry.sinks[i])
+            for i in range(len(return_op(entry.function).operands))
+        ]
+
+    return plan(entry)

@@ -1,0 +1,116 @@
+"""The mesh that a sequential program is to be distributed over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import MOST_DEVICES, ClusterOp, MeshOp
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.program import functions
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.rule import shape_of
+
+MESH = "mesh"
+"""What the mesh is called."""
+
+
+def check_sequential(module: ModuleOp, what: str) -> None:
+    """
+    Refuses programs that are distributed already or have unknown sizes, for a pass `what`.
+    Raises DistIRError.
+    """
+    for function in functions(module).values():
+        for type_ in function.function_type.inputs.data:
+            if layout_of(type_) is not None:
+                raise DistIRError(
+                    f"{what}: the program is distributed already; start from the "
+                    f"sequential one"
+                )
+            if any(size < 0 for size in shape_of(type_)):
+                raise DistIRError(
+                    f"{what}: @{function.sym_name.data} has an argument of unknown "
+                    f"size ({type_}); give dimensions at import and run fold-shapes"
+                )
+
+
+def cluster_in(module: ModuleOp, name: str, what: str) -> ClusterOp | None:
+    """
+    The cluster of that name, or the only one if the name is empty; None for none. Raises
+    DistIRError, in the name of a pass `what`.
+    """
+    clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]
+    if name:
+        found = [c for c in clusters if c.sym_name.data == name]
+        if not found:
+            raise DistIRError(
+                f"{what}: there is no device.cluster @{name} in the module"
+            )
+        return found[0]
+    if len(clusters) > 1:
+        raise DistIRError(
+            f"{what}: the module has {len(clusters)} clusters; name one with `cluster=`"
+        )
+    return clusters[0] if clusters else None
+
+
+def check_size(
+    degrees: Sequence[tuple[str, int]], cluster: ClusterOp | None, what: str
+) -> None:
+    """Refuses axes (with sizes) that a cluster has too few devices for. Raises DistIRError."""
+    for axis, size in degrees:
+        if size < 1:
+            raise DistIRError(f"{what}: the degree {axis}={size} must be positive")
+    names = [axis for axis, _ in degrees]
+    for axis in names:
+        if names.count(axis) > 1:
+            raise DistIRError(f"{what}: there are two axes {axis!r}; give each a name")
+    needed = prod(size for _, size in degrees)
+    if cluster is not None and needed > cluster.size:
+        shown = " x ".join(f"{axis}={size}" for axis, size in degrees)
+        raise DistIRError(
+            f"{what}: {shown} needs {needed} devices, but cluster "
+            f"@{cluster.sym_name.data} has {cluster.size}; lower the degrees or use a "
+            f"larger cluster"
+        )
+
+
+def _check_positions(axes: Sequence[tuple[str, int]], what: str) -> None:
+    """A mesh lists its devices; micro-batches count like devices."""
+    positions = prod(size for _, size in axes)
+    if positions > MOST_DEVICES:
+        shown = " x ".join(f"{axis}={size}" for axis, size in axes)
+        raise DistIRError(
+            f"{what}: {shown} are {positions} parts of the program; ask for at most "
+            f"{MOST_DEVICES}"
+        )
+
+
+def add_mesh(
+    module: ModuleOp,
+    axes: Sequence[tuple[str, int]],
+    cluster: ClusterOp | None,
+    what: str = "distribute",
+) -> Mesh:
+    """
+    Declares a mesh with these axes (names with sizes) on the first devices of a cluster.
+    Raises DistIRError, in the name of a pass `what`.
+    """
+    check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
+    _check_positions(axes, what)
+    # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
+    # over time stays: `pipeline` reads off it what runs once per micro-batch.
+    kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
+    name = "cluster" if cluster is None else cluster.sym_name.data
+    mesh = MeshOp(MESH, name, kept, range(prod(size for _, size in axes)))
+    first = module.body.block.first_op
+    if cluster is not None:
+        module.body.block.insert_op_after(mesh, cluster)
+    elif first is not None:
+        module.body.block.insert_op_before(mesh, first)
+    else:
+        module.body.block.add_op(mesh)
+    return Mesh.of(mesh)

@@ -1,0 +1,288 @@
+"""Plans: ways to distribute a program, and the grid of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from math import isqrt
+from typing import Any
+
+from distir.dialects.device import MOST_DEVICES
+from distir.errors import DistIRError
+
+MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
+"""Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
+
+OVERLAP = {"off": False, "on": True}
+"""Whether communication overlaps computation, as options name it."""
+
+
+def overlaps(names: Sequence[str]) -> tuple[bool, ...]:
+    """The values of `overlap` that options name. Raises DistIRError."""
+    unknown = [name for name in names if name not in OVERLAP]
+    if unknown:
+        raise DistIRError(
+            f"search: overlap cannot be {unknown[0]!r}; choose from {', '.join(OVERLAP)}"
+        )
+    return tuple(OVERLAP[name] for name in names)
+
+
+Axes = tuple[tuple[str, int], ...]
+"""The axes of a mesh by name, outermost first, with their sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """
+    What a search over configurations may choose from: options that passes and commands share.
+    Where one is empty, the search has a choice of its own.
+
+    - `profile`: what devices reach in practice, as in `simulate`;
+    - `world_size`: devices to use, d x t x p; all of the cluster by default;
+    - `micro_batches`: numbers of micro-batches; `schedules`: of pipelines;
+    - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
+    - `overlap`: `off`, `on` or both: whether communication overlaps computation;
+    - `jobs`: processes; 0 for one on each core.
+    """
+
+    profile: tuple[str, ...] = ()
+    world_size: int | None = None
+    micro_batches: tuple[int, ...] = ()
+    zero: tuple[int, ...] = ()
+    checkpoint: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
+    overlap: tuple[str, ...] = ()
+    jobs: int = 0
+
+
+@dataclass(frozen=True)
+class Plan(ABC):
+    """
+    One way to distribute a program: what `GridPlan` and `LayoutPlan`, which say how tensors
+    are split over the devices of a pipeline's rank, have in common. Plans are sorted by all
+    that they say.
+
+    - `batch`: the size of the batch; `checkpoint`: the policy of `activation-checkpoint`;
+    - `p`, `k`: ranks of the pipeline and micro-batches; `schedule`: of the pipeline, empty
+      for the default one; `stages`: may be `search`;
+    - `overlap`: whether communication overlaps computation.
+    """
+
+    batch: int
+    _: KW_ONLY
+    p: int = 1
+    k: int = 1
+    checkpoint: str = "none"
+    schedule: str = ""
+    stages: str = ""
+    overlap: bool = False
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether there is a schedule: several ranks or several micro-batches."""
+        return self.p > 1 or self.k > 1
+
+    @property
+    @abstractmethod
+    def division(self) -> tuple[object, ...]:
+        """How the program is divided among the devices."""
+
+    @property
+    @abstractmethod
+    def _order(self) -> tuple[Any, ...]:
+        """What plans are sorted by."""
+
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What two plans have in common whose layouts are chosen together."""
+        return (self.batch, self.division, self.checkpoint, self.is_pipelined)
+
+    def __lt__(self, other: Plan) -> bool:
+        return self._order < other._order
+
+    @property
+    def _rest(self) -> tuple[str, int, str, str, bool]:
+        return self.checkpoint, self.k, self.schedule, self.stages, self.overlap
+
+    def _options(self) -> str:
+        """The options that are not as usual, as text."""
+        text = ""
+        if self.checkpoint != "none":
+            text += f" checkpoint={self.checkpoint}"
+        if self.schedule:
+            text += f" schedule={self.schedule}"
+        if self.stages:
+            text += f" stages={self.stages}"
+        return text + (" overlap" if self.overlap else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridPlan(Plan):
+    """
+    A point of DistIR's grid: options of `distribute`. `d`, `t`: degrees of data and tensor
+    parallelism; `zero`: the ZeRO stage.
+    """
+
+    d: int = 1
+    t: int = 1
+    zero: int = 0
+
+    @property
+    def division(self) -> tuple[object, ...]:
+        return self.d, self.t, self.p, self.zero
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
+
+    def searched(self, axes: Axes) -> LayoutPlan:
+        """The same pipeline, with layouts that are searched on a mesh of these axes."""
+        options = {k: v for k, v in vars(self).items() if k not in ("d", "t", "zero")}
+        return LayoutPlan(**options, axes=axes)
+
+    def __str__(self) -> str:
+        text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
+        return text + (f" zero={self.zero}" if self.zero else "") + self._options()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutPlan(Plan):
+    """Layouts are searched (`search-sharding`) on a mesh of these `axes` for each rank."""
+
+    axes: Axes
+
+    @property
+    def division(self) -> tuple[object, ...]:
+        return self.axes, self.p
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        return self.batch, 1, 1, self.p, 0, *self._rest, self.axes
+
+    def __str__(self) -> str:
+        axes = ",".join(f"{name}={size}" for name, size in self.axes)
+        text = f"batch={self.batch} layouts searched over {axes}"
+        if self.is_pipelined:
+            text += f" p={self.p} k={self.k}"
+        return text + self._options()
+
+
+@dataclass(frozen=True)
+class Space:
+    """
+    The grid of plans (DistIR section 5).
+
+    - `batches`: sizes of the batch; `trains`: whether the program is a training step;
+    - `devices`: d x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
+    - `micro_batches`: numbers of micro-batches k. Without them, k is 1 for p = 1, and
+      one of 2, 4, ... 128 for a pipeline. With them, pipelines take each of them, and a
+      training step on one pipeline rank takes 1 and each of them (it accumulates
+      gradients);
+    - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
+    - `schedules`: of pipelines; none is the default schedule;
+    - `overlap`: whether communication overlaps computation, where there are several devices.
+    """
+
+    batches: Sequence[int]
+    trains: bool
+    devices: int = 1
+    degrees: Sequence[tuple[int, int, int]] = ()
+    micro_batches: Sequence[int] = ()
+    zero: Sequence[int] = (0,)
+    checkpoint: Sequence[str] = ("none",)
+    schedules: Sequence[str] = ()
+    overlap: Sequence[bool] = (False,)
+
+    @staticmethod
+    def of(
+        options: SearchOptions,
+        batches: Sequence[int],
+        trains: bool,
+        devices: int,
+        degrees: Sequence[tuple[int, int, int]] = (),
+    ) -> Space:
+        """
+        The grid of a search; without options no ZeRO, no checkpointing and no overlap.
+        `devices` are used if the options do not say how many. Raises DistIRError.
+        """
+        return Space(
+            batches,
+            trains,
+            options.world_size or devices,
+            degrees,
+            options.micro_batches,
+            options.zero or (0,),
+            options.checkpoint or ("none",),
+            options.schedules,
+            overlaps(options.overlap or ("off",)),
+        )
+
+    def plans(self) -> list[GridPlan]:
+        """
+        All of them, those that share work next to each other. Those whose devices would
+        get no sample per micro-batch are left out. Raises DistIRError if none is left.
+        """
+        if not self.trains and (any(self.zero) or set(self.checkpoint) != {"none"}):
+            raise DistIRError(
+                "search: ZeRO and activation checkpointing are for training steps, but the "
+                "program updates no argument (dist.updates); build or import it with "
+                "--training, or leave them out"
+            )
+        if self.devices > MOST_DEVICES:
+            raise DistIRError(
+                f"search: {self.devices} devices are more than a cluster may have; ask for "
+                f"at most {MOST_DEVICES}"
+            )
+        found = self.known()
+        if not found:
+            raise DistIRError(
+                f"search: the grid is empty: none of its configurations gives each device "
+                f"a sample of a batch of {max(self.batches)} or less; choose larger batches, "
+                f"fewer devices or fewer micro-batches"
+            )
+        return found
+
+    def known(self) -> list[GridPlan]:
+        """As `plans`, of which there may be none."""
+        return list(dict.fromkeys(self._all()))
+
+    def _all(self) -> Iterator[GridPlan]:
+        degrees = self.degrees or list(_factorisations(self.devices))
+        for batch in self.batches:
+            for d, t, p in degrees:
+                for zero in self.zero if d > 1 else sorted({0} & set(self.zero)) or [0]:
+                    for checkpoint in self.checkpoint:
+                        for k, schedule in self._pipelines(p):
+                            if batch // d // k == 0:
+                                continue
+                            for overlap in self.overlap if d * t * p > 1 else (False,):
+                                yield GridPlan(
+                                    batch, d=d, t=t, p=p, k=k, zero=zero,
+                                    checkpoint=checkpoint, schedule=schedule,
+                                    overlap=overlap,
+                                )  # fmt: skip
+
+    def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
+        """Numbers of micro-batches and schedules on p ranks."""
+        if p == 1:
+            yield 1, ""
+            if self.trains:
+                yield from ((k, "") for k in sorted(self.micro_batches) if k > 1)
+            return
+        for k in sorted(self.micro_batches or MICRO_BATCHES):
+            for schedule in self.schedules or ("",):
+                yield k, schedule
+
+
+def _factorisations(devices: int) -> Iterator[tuple[int, int, int]]:
+    """All (d, t, p) whose product is the number of devices."""
+    for d in _divisors(devices):
+        for t in _divisors(devices // d):
+            yield d, t, devices // (d * t)
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors of a number, ascending."""
+    small = [i for i in range(1, isqrt(number) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})

@@ -1,0 +1,118 @@
+"""What plans are worth, by the simulator."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.plan import GridPlan, LayoutPlan, Plan
+
+
+@dataclass(frozen=True)
+class Result(ABC):
+    """A plan and what came of it: `Simulated` or `Impossible`."""
+
+    plan: Plan
+
+    @property
+    @abstractmethod
+    def fits(self) -> bool:
+        """Whether the program can be distributed so, within the memory of all devices."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as JSON data, all in one object, with the same keys for all results."""
+        known = {**vars(self.plan), **vars(self)}
+        if isinstance(self.plan, LayoutPlan):
+            known["axes"] = ",".join(f"{n}={size}" for n, size in self.plan.axes)
+        data = {name: known.get(name, default) for name, default in _JSON.items()}
+        return {**data, "fits": self.fits}
+
+
+@dataclass(frozen=True)
+class Impossible(Result):
+    """A plan that the program cannot be distributed by, and why."""
+
+    error: str
+
+    @property
+    def fits(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Simulated(Result):
+    """
+    A plan and its simulation. `peak_memory_bytes` and `memory_bytes` are of the device that
+    has the least left. `bound_s`: of searched layouts, no others on that mesh take less (0:
+    unknown; communication that overlaps may); `layouts`: which they are, so that they need
+    not be searched again.
+    """
+
+    step_time_s: float
+    throughput_samples_per_s: float
+    peak_memory_bytes: int
+    memory_bytes: int
+    bound_s: float = 0.0
+    layouts: ChosenLayouts | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_memory_bytes <= self.memory_bytes
+
+    def has_layouts_of(self, plan: Plan) -> bool:
+        """
+        Whether the searched layouts are those of another plan too: if they differ in nothing
+        but overlap; or in what does not change the problem, the ranks of a pipeline,
+        schedule and stages, if memory did not decide.
+        """
+        if self.layouts is None:
+            return False
+        if replace(self.plan, overlap=plan.overlap) == plan:
+            return True
+        return (
+            self.plan.is_pipelined
+            and plan.is_pipelined
+            and not self.layouts.limited
+            and _without_pipeline(self.plan) == _without_pipeline(plan)
+        )
+
+
+_JSON: Mapping[str, str | int | float] = {
+    **vars(GridPlan(0)),
+    "axes": "",
+    "step_time_s": 0.0,
+    "throughput_samples_per_s": 0.0,
+    "peak_memory_bytes": 0,
+    "memory_bytes": 0,
+    "error": "",
+    "bound_s": 0.0,
+}
+"""The keys of a result as JSON data, with the values where a result has none."""
+
+
+def from_json(data: Mapping[str, Any]) -> Result:
+    """The result that `to_json` gave. Raises KeyError, ValueError or TypeError for others."""
+    found: dict[str, Any] = {}
+    for name, default in _JSON.items():
+        value, kind = data[name], type(default)
+        if type(value) is not kind and (kind, type(value)) != (float, int):
+            raise TypeError(f"{name} is {value!r}")
+        found[name] = kind(value)
+    axes = [axis.split("=") for axis in found.pop("axes").split(",") if axis]
+    plan = GridPlan(**{name: found.pop(name) for name in vars(GridPlan(0))})
+    if axes:
+        plan = plan.searched(tuple((name, int(size)) for name, size in axes))
+    error = found.pop("error")
+    return Impossible(plan, error) if error else Simulated(plan, **found)
+
+
+def simulated(results: Iterable[Result]) -> list[Simulated]:
+    """Those of plans that are possible."""
+    return [result for result in results if isinstance(result, Simulated)]
+
+
+def _without_pipeline(plan: Plan) -> Plan:
+    return replace(plan, p=1, schedule="", stages="", overlap=False)

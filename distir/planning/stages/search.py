@@ -1,0 +1,108 @@
+"""The stages of a pipeline that the simulator finds the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import monotonic
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp
+
+from distir.pipelining import SEARCH, ScheduleOptions
+from distir.planning.annotations import add_notes
+from distir.planning.stages.candidates import candidates
+from distir.planning.stages.costs import OpCosts
+from distir.planning.stages.graph import StageGraph
+from distir.planning.stages.judge import Judge, JudgedStages, simulated
+from distir.solver.stages import StageDivision
+from distir.transforms.pipelines.pipeline import make_pipeline, schedule_for
+from distir.transforms.pipelines.stages import UNIFORM, forward_stages, mark
+from distir.transforms.pipelines.structure import Structure
+
+SECONDS = 10.0
+"""For the divisions and their simulation, without a limit."""
+
+
+def search_stages(
+    module: ModuleOp,
+    options: ScheduleOptions,
+    method: str = "auto",
+    time_limit: float | None = None,
+) -> None:
+    """
+    Marks each forward op of a program that is distributed over time with its stage, and
+    notes what was chosen. `method` and `time_limit` (seconds) are those of `search-stages`.
+    Raises DistIRError.
+    """
+    start = monotonic()
+    structure = Structure(module)
+    schedule = schedule_for(structure, options)
+    usual = dict(_usual_divisions(structure, schedule.stages))
+    graph = StageGraph.of(structure, schedule, OpCosts.of(module, structure))
+    limit = SECONDS if time_limit is None else time_limit
+    half, end = start + limit / 2, start + limit
+    found = candidates(graph, method, half, usual)
+    judge, no_limit = Judge(module, options), time_limit is None
+    outcomes = simulated(graph, found, judge, end, usual_too=no_limit)
+    best = min(outcomes, key=lambda o: (not o.fits, o.step_time_s))
+    mark(graph.stages(best.candidate.stages))
+    add_notes(module, [_chosen(graph, best, outcomes, len(found))])
+
+
+def make_pipeline_as_asked(
+    module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
+) -> None:
+    """
+    Turns a program into a pipeline, with stages as `pipeline` takes them: those that
+    `search_stages` finds, if they are to be searched for. Raises DistIRError.
+    """
+    if tuple(stages) == (SEARCH,):
+        search_stages(module, options)
+        stages = ()
+    make_pipeline(module, options, stages)
+
+
+def _usual_divisions(
+    structure: Structure, count: int
+) -> Iterator[tuple[str, list[int]]]:
+    """What `pipeline` does by itself; raises its errors for what cannot be divided."""
+    equal = forward_stages(structure, count, ())
+    yield "equal work", [equal[op] for op in structure.forward]
+    if sum(isinstance(op, CallOp) for op in structure.forward) >= count:
+        uniform = forward_stages(structure, count, (UNIFORM,))
+        yield "equal numbers of layers", [uniform[op] for op in structure.forward]
+
+
+def _chosen(
+    graph: StageGraph, best: JudgedStages, outcomes: Sequence[JudgedStages], found: int
+) -> str:
+    """What was chosen, and from what."""
+    candidate, problem = best.candidate, graph.problem
+    loads = problem.stage_loads(candidate.stages)
+    text = (
+        f"search-stages divided {len(graph.ops)} ops into {problem.stages} stages, "
+        f"{candidate.name}: the busiest works {loads.max():.4g} s a step, the average "
+        f"{loads.mean():.4g} s, sends take "
+        f"{problem.communication(candidate.stages):.4g} s"
+    )
+    if candidate.division is not None:
+        text += f" ({_proof(candidate.division)})"
+    text += f"; simulated, a step takes {best.step_time_s:.4g} s"
+    others = [o for o in outcomes if o is not best]
+    if others:
+        text += " (" + ", ".join(
+            f"{o.candidate.name}: {o.step_time_s:.4g} s" for o in others
+        )
+        text += ")"
+    if found > len(outcomes):
+        text += f"; {len(outcomes)} of {found} divisions were simulated"
+    return text if best.fits else text + "; it does not fit into memory"
+
+
+def _proof(division: StageDivision) -> str:
+    """How good a division is for its load cap."""
+    if division.gap < 1e-6:
+        return f"{division.method}, proven to be the best"
+    if division.method == "in-order" and not division.bound:
+        return "the best in the order of the program"
+    return f"{division.method}, within {100 * division.gap:.2g} % of the bound"

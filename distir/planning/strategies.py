@@ -1,0 +1,262 @@
+"""
+What an op can do on a mesh: every legal assignment of the mesh's axes.
+
+A mesh axis splits one factor of the op's rule, or lets the partial sums of some operands
+pass through where the op is linear in them, or does nothing. A strategy combines one such
+option per axis. Where one splits a factor that the op cannot split itself, the op is
+decomposed: a product on split operands, its partial results brought together, then the
+addition of a bias; the steps of a cross-entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+from xdsl.ir import Operation
+
+from distir.dialects.dist import Layout, Shard
+from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
+from distir.sharding.layout import canonical, layout_problem
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import (
+    Rule,
+    dim_shards,
+    inference_of,
+    layout_for,
+    rule_for,
+    shape_of,
+)
+
+Run = tuple[int, int]
+"""A factor and a run length on it."""
+
+
+class Option(NamedTuple):
+    """
+    What one axis does: split `factor` (in runs of `run`), let the operands of the rule's
+    `linear`-th way pass with values that are partial with `monoid`, or nothing.
+    """
+
+    factor: int | None = None
+    run: int | None = None
+    linear: int | None = None
+    monoid: str = ""
+
+
+NOTHING = Option()
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """
+    The layouts in which an op takes its operands and gives its results; `options` says
+    what each axis does, in the mesh's order, `parts` what the ops of its decomposition do
+    (none: the op stays itself).
+    """
+
+    options: tuple[Option, ...]
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+    parts: tuple[Strategy, ...] = ()
+
+    @staticmethod
+    def whole(op: Operation, mesh: Mesh) -> Strategy:
+        """Nothing is split."""
+        layout = Layout(mesh.name)
+        return Strategy((), (layout,) * len(op.operands), (layout,) * len(op.results))
+
+    @staticmethod
+    def of_parts(
+        layouts: Iterable[PartLayouts], axes: Sequence[str]
+    ) -> tuple[Strategy, ...]:
+        """
+        The strategies of the ops of a decomposition that work in these layouts; `axes` are
+        those of which their options speak.
+        """
+        return tuple(
+            Strategy(_options(own.assignment, axes), own.operands, own.results)
+            for own in layouts
+        )
+
+    def assignment(self, mesh: Mesh) -> dict[int, tuple[Shard, ...]]:
+        """How each factor of the op's rule is split, by the first of the mesh's axes."""
+        found: dict[int, tuple[Shard, ...]] = {}
+        for (axis, _), option in zip(mesh.axes, self.options, strict=False):
+            if option.factor is not None:
+                before = found.get(option.factor, ())
+                found[option.factor] = (*before, Shard(axis, option.run))
+        return found
+
+
+def _options(
+    assignment: Mapping[int, tuple[Shard, ...]], axes: Sequence[str]
+) -> tuple[Option, ...]:
+    """What each axis does where the factors of a rule are split like that."""
+    found = {
+        shard.axis: Option(factor, shard.run)
+        for factor, shards in assignment.items()
+        for shard in shards
+    }
+    return tuple(found.get(axis, NOTHING) for axis in axes)
+
+
+def options(
+    op: Operation, rule: Rule, mesh: Mesh, axis: str, runs: Iterable[Run]
+) -> list[Option]:
+    """What an axis can do to an op; `runs` are the run lengths worth trying."""
+    size = mesh.size(axis)
+    found = [NOTHING]
+    tried: list[tuple[int, int | None]] = [(f, None) for f in range(len(rule.factors))]
+    tried += sorted(runs)
+    for factor, run in tried:
+        whole = rule.factors[factor].size
+        if rule.factors[factor].kind == "replicate" or whole % (size * (run or 1)):
+            continue
+        if run is None or run * size != whole:
+            found.append(Option(factor, run))
+    for index, linear in enumerate(rule.linear):
+        found += [Option(linear=index, monoid=m) for m in sorted(linear.monoids)]
+    return found
+
+
+def strategies(
+    op: Operation, rule: Rule, mesh: Mesh, per_axis: Sequence[Sequence[Option]]
+) -> list[Strategy]:
+    """
+    The legal combinations of one option for each of the mesh's first axes (each with other
+    layouts), the one that splits nothing first.
+    """
+    axes = [axis for axis, _ in mesh.axes]
+    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Strategy] = {}
+    for combination in product(*per_axis):
+        chosen = dict(zip(axes, combination, strict=False))
+        for strategy in _combined(op, rule, mesh, chosen):
+            found.setdefault((strategy.operands, strategy.results), strategy)
+    return list(found.values())
+
+
+def _combined(
+    op: Operation, rule: Rule, mesh: Mesh, chosen: Mapping[str, Option]
+) -> Iterator[Strategy]:
+    assignment: dict[int, tuple[Shard, ...]] = {}
+    partial: list[list[tuple[str, str]]] = [[] for _ in rule.operands]
+    for axis, option in chosen.items():
+        if option.factor is not None:
+            before = assignment.get(option.factor, ())
+            assignment[option.factor] = (*before, Shard(axis, option.run))
+        if option.linear is not None:
+            for index in rule.linear[option.linear].operands:
+                partial[index].append((axis, option.monoid))
+    if not _divides(rule, assignment, mesh):
+        return
+    given = tuple(chosen.values())
+    operands = _layouts(op, rule, assignment, mesh, partial)
+    if operands is None:
+        return
+    if not rule.decomposed.isdisjoint(assignment):
+        yield from _decomposed(op, mesh, given, operands)
+        return
+    found = inference_of(rule, operands, mesh)
+    if isinstance(found, str) or any(
+        layout_problem(shape_of(result.type), layout, mesh)
+        for result, layout in zip(op.results, found.results, strict=True)
+    ):
+        return
+    yield Strategy(given, operands, found.results)
+
+
+def _divides(
+    rule: Rule, assignment: Mapping[int, tuple[Shard, ...]], mesh: Mesh
+) -> bool:
+    return all(
+        rule.factors[f].size % prod(mesh.size(s.axis) for s in shards) == 0
+        for f, shards in assignment.items()
+    )
+
+
+def _layouts(
+    op: Operation,
+    rule: Rule,
+    assignment: Mapping[int, tuple[Shard, ...]],
+    mesh: Mesh,
+    partial: Sequence[Sequence[tuple[str, str]]],
+) -> tuple[Layout, ...] | None:
+    found: list[Layout] = []
+    for value, dims, sums in zip(op.operands, rule.operands, partial, strict=True):
+        layout = layout_for(dims, rule, assignment, mesh, sums)
+        layout = canonical(shape_of(value.type), layout, mesh)
+        if layout_problem(shape_of(value.type), layout, mesh):
+            return None
+        found.append(layout)
+    return tuple(found)
+
+
+def _decomposed(
+    op: Operation, mesh: Mesh, given: tuple[Option, ...], operands: tuple[Layout, ...]
+) -> Iterator[Strategy]:
+    """
+    The parts, with what they leave partial brought together before it is used. Where the
+    last one adds something to what the first one leaves partial, that may also be reduced
+    and scattered.
+    """
+    ops = decompose(op)
+    if ops is None:
+        return
+    first, *middle, last = ops
+    layouts = layouts_of_parts(op, ops, operands, mesh)
+    if layouts is None:
+        return
+    parts = Strategy.of_parts(layouts, ())
+    yield Strategy(given, tuple(operands), parts[-1].results, parts)
+    (partial, *_), start = parts[0].results, parts[0]
+    if last.name != "onnx.Add" or last.operands[0] is not first.results[0]:
+        return
+    count = len(first.operands)
+    whole = Layout(mesh.name)
+    for reduced in _scattered(partial, shape_of(first.results[0].type), mesh):
+        addend = _addend(last, reduced, mesh)
+        # What prepares the addend does so on the whole of it.
+        if addend is None or (middle and addend != whole):
+            continue
+        between = [Strategy.whole(o, mesh) for o in middle]
+        parts = (start, *between, Strategy((), (reduced, addend), (reduced,)))
+        yield Strategy(given, (*operands[:count], addend), (reduced,), parts)
+
+
+def _scattered(partial: Layout, shape: Sequence[int], mesh: Mesh) -> Iterator[Layout]:
+    """The layouts that a reduce-scatter brings a partial value to."""
+    reduced = partial.without_partial(partial.partial_axes)
+    if len(partial.partial_axes) != 1:
+        return
+    (axis,) = partial.partial_axes
+    for dim in range(len(shape)):
+        shards = (*reduced.dim(dim), Shard(axis))
+        split = reduced.with_dim(dim, shards, len(shape))
+        if not layout_problem(shape, split, mesh):
+            yield split
+
+
+def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
+    """How the addend comes to an addition whose first operand and result are like that."""
+    rule = rule_for(add)
+    assignment: dict[int, tuple[Shard, ...]] = {
+        dim[0]: reduced.dim(d) for d, dim in enumerate(rule.operands[0]) if dim
+    }
+    addend = layout_for(rule.operands[1], rule, assignment, mesh)
+    found = inference_of(rule, (reduced, addend), mesh)
+    return None if isinstance(found, str) or found.results != (reduced,) else addend
+
+
+def split_of(
+    dims: Sequence[Sequence[int]], rule: Rule, factor: int, shard: Shard, mesh: Mesh
+) -> tuple[int, Shard] | None:
+    """The dimension, and how, that splitting one factor splits of an operand or result."""
+    for d, dim in enumerate(dims):
+        if factor in dim:
+            (split,) = dim_shards(tuple(dim), rule, {factor: (shard,)}, mesh)
+            return d, split
+    return None

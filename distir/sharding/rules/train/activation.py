@@ -1,0 +1,15 @@
+"""Rules of the gradients of activation functions, which are linear in what comes in."""
+
+from __future__ import annotations
+
+from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+
+
+@train_rule("gelu_grad", "swish_grad")
+def activation_gradient(op: GeluGradOp | SwishGradOp) -> Rule:
+    """Every dimension is parallel."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.x))
+    return builder.rule([dims, dims], [dims], linear=[(0,)])

@@ -1,0 +1,258 @@
+"""The type check of distributed programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects import collective, dist
+from distir.dialects.constants import draws_random_numbers
+from distir.dialects.dist import Layout, layout_of
+from distir.dominance import check_dominance
+from distir.errors import DistIRError
+from distir.program import (
+    argument_names,
+    check_links,
+    describe,
+    entry_function,
+    functions,
+)
+from distir.sharding.layout import check_layout, layout_problem
+from distir.sharding.local import mesh_of_op
+from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.rule import inference_of
+from distir.sharding.signatures import Signatures
+
+
+def _shown(type_: Attribute) -> str:
+    layout = layout_of(type_)
+    return f"layout {layout}" if layout is not None else f"type {type_}"
+
+
+class DistributionVerifier:
+    """
+    The check of one program. What it found right, it can check once more for other sizes of
+    the mesh's axes (`verify_on`), without going through the program.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self.meshes: Mapping[str, Mesh] = meshes(module)
+        self.functions = functions(module)
+        self.entry = entry_function(module)
+        # Types, and pairs of types of sends, that were found right, by their ids: the
+        # same few types come again and again.
+        self._right: dict[int, Attribute] = {}
+        self._sends: set[tuple[int, int]] = set()
+        self._signatures = Signatures()
+        self._checked: dict[int, Operation] = {}
+        """Signatures of ops that were found right, so that all alike are."""
+
+    def verify(self) -> None:
+        """
+        Raises DistIRError, naming op and expected layout, at the first type error, or at
+        the first use of a value before it is defined.
+        """
+        check_dominance(self.module)
+        check_links(self.entry)
+        for function in self.functions.values():
+            if not function.is_declaration:
+                self.function(function)
+
+    def is_right_on(self, known: Mapping[str, Mesh]) -> bool:
+        """
+        Whether a program that was found right is so with other sizes of the axes of its
+        meshes: checks all that depends on these.
+        """
+        self.meshes = known
+        for type_ in self._right.values():
+            layout = layout_of(type_)
+            assert layout is not None and isinstance(type_, TensorType)
+            if (
+                layout_problem(type_.get_shape(), layout, known[layout.mesh])
+                is not None
+            ):
+                return False
+        return all(self._problem(op) is None for op in self._checked.values())
+
+    def function(self, function: FuncOp) -> None:
+        name = function.sym_name.data
+        names = argument_names(function)
+        inputs = function.function_type.inputs.data
+        for arg, declared in zip(function.body.block.args, inputs, strict=True):
+            what = f"@{name}: argument {names[arg.index]!r}"
+            if arg.type != declared:
+                raise DistIRError(
+                    f"{what} has {_shown(arg.type)}, expected {_shown(declared)} as the "
+                    f"function's type says"
+                )
+            self.type(arg.type, what)
+        for op in function.body.block.ops:
+            for result in op.results:
+                if id(result.type) not in self._right:
+                    self.type(result.type, f"@{name}: {describe(op)}")
+            try:
+                self.op(op, function)
+            except (DistIRError, VerifyException) as error:
+                raise DistIRError(f"@{name}: {describe(op)}: {error}") from error
+
+    def type(self, type_: Attribute, what: str) -> None:
+        """Every tensor has a layout that its shape and the mesh allow."""
+        if not isinstance(type_, TensorType):
+            return
+        layout = layout_of(type_)
+        if layout is None:
+            raise DistIRError(
+                f"{what}: {type_} has no layout; in a distributed program every tensor "
+                f"has a #dist.layout"
+            )
+        if layout.mesh not in self.meshes:
+            raise DistIRError(f"{what}: there is no device.mesh @{layout.mesh}")
+        check_layout(type_.get_shape(), layout, self.meshes[layout.mesh], what)
+        self._right[id(type_)] = type_
+
+    def op(self, op: Operation, function: FuncOp) -> None:
+        if collective.is_per_rank(op):
+            raise DistIRError(
+                "belongs to the program of one rank; a distributed program says by layouts "
+                "who holds what"
+            )
+        if isinstance(op, CallOp):
+            self.call(op)
+        elif isinstance(op, ReturnOp):
+            self.returned(op, function)
+        elif isinstance(op, collective.CollectiveOp | dist.SendOp):
+            self.communication(op)
+        elif isinstance(op, dist.ReshardOp):
+            op.verify_()
+        elif isinstance(op, dist.ConstrainOp):
+            raise DistIRError(
+                "dist.constrain belongs to sequential programs; partition removes it"
+            )
+        else:
+            self.compute(op)
+
+    def call(self, op: CallOp) -> None:
+        callee = self.functions.get(op.callee.string_value())
+        if callee is None or callee.is_declaration:
+            raise DistIRError(
+                f"calls @{op.callee.string_value()}, which the module does not define"
+            )
+        inputs = callee.function_type.inputs.data
+        outputs = callee.function_type.outputs.data
+        if len(inputs) != len(op.operands) or len(outputs) != len(op.results):
+            raise DistIRError(
+                f"@{callee.sym_name.data} takes {len(inputs)} arguments and gives "
+                f"{len(outputs)} results; the call has {len(op.operands)} and "
+                f"{len(op.results)}"
+            )
+        for i, (value, expected) in enumerate(zip(op.operands, inputs, strict=True)):
+            type_ = value.type
+            if type_ is not expected and type_ != expected:
+                raise DistIRError(
+                    f"operand {i} ({argument_names(callee)[i]!r}) has {_shown(type_)}, "
+                    f"expected {_shown(expected)} of @{callee.sym_name.data}"
+                )
+        for i, (value, expected) in enumerate(zip(op.results, outputs, strict=True)):
+            if value.type is not expected and value.type != expected:
+                raise DistIRError(
+                    f"result {i} has {_shown(value.type)}, expected {_shown(expected)} "
+                    f"of @{callee.sym_name.data}"
+                )
+
+    def returned(self, op: ReturnOp, function: FuncOp) -> None:
+        outputs = function.function_type.outputs.data
+        if len(outputs) != len(op.operands):
+            raise DistIRError(f"returns {len(op.operands)} values of {len(outputs)}")
+        for i, (value, expected) in enumerate(zip(op.operands, outputs, strict=True)):
+            if value.type != expected:
+                raise DistIRError(
+                    f"result {i} has {_shown(value.type)}, expected {_shown(expected)} "
+                    f"as the function's type says"
+                )
+            layout = layout_of(value)
+            if function is self.entry and layout is not None and layout.partial:
+                raise DistIRError(
+                    f"result {i} leaves the program partial; expected layout "
+                    f"{layout.without_partial(layout.partial_axes)}"
+                )
+
+    def communication(self, op: collective.CollectiveOp | dist.SendOp) -> None:
+        pair = id(op.operands[0].type), id(op.results[0].type)
+        if isinstance(op, dist.SendOp) and pair in self._sends:
+            return
+        op.verify_()
+        for value in (*op.operands, *op.results):
+            layout = layout_of(value)
+            if layout is None:
+                raise DistIRError("needs a #dist.layout on both sides")
+            if layout.mesh not in self.meshes:
+                raise DistIRError(f"there is no device.mesh @{layout.mesh}")
+        source = layout_of(op.operands[0])
+        target = layout_of(op.results[0])
+        assert source is not None and target is not None
+        if isinstance(op, dist.SendOp):
+            before, after = self.meshes[source.mesh], self.meshes[target.mesh]
+            if before.axes != after.axes:
+                raise DistIRError(
+                    f"a send needs meshes with the same axes, got {dict(before.axes)} "
+                    f"and {dict(after.axes)}"
+                )
+            self._sends.add(pair)
+            return
+        wide = target.mesh
+        if isinstance(op, collective.ReduceOp | collective.GatherOp):
+            wide = source.mesh
+        for axis in op.axis_names:
+            self.meshes[wide].size(axis)
+        if isinstance(op, collective.RootedOp):
+            one = target.mesh if wide == source.mesh else source.mesh
+            if not self.meshes[wide].has_root(self.meshes[one], op.axis_names):
+                raise DistIRError(
+                    f"@{one} must be one device, which belongs to @{wide}, and the op must "
+                    f"run over all axes of @{wide}"
+                )
+
+    def compute(self, op: Operation) -> None:
+        signature = self._signatures.of(op)
+        if signature not in self._checked:
+            problem = self._problem(op)
+            if problem is not None:
+                raise DistIRError(problem)
+            self._checked[signature] = op
+
+    def _problem(self, op: Operation) -> str | None:
+        """Why results do not have the layouts that the op's rule gives for its operands'."""
+        mesh = mesh_of_op(op, self.meshes)
+        if mesh is None:
+            return None
+        if len(mesh.devices) > 1 and draws_random_numbers(op):
+            return (
+                "draws random numbers, and every device would draw others; expected a "
+                "program without random ops (export the model in evaluation mode, or make a "
+                "training step of it, whose dropout is the same on all devices)"
+            )
+        whole = Layout(mesh.name)
+        operands = [layout_of(v) or whole for v in op.operands]
+        inference = inference_of(self._signatures.rule(op), operands, mesh)
+        if isinstance(inference, str):
+            return inference
+        for i, (value, expected) in enumerate(
+            zip(op.results, inference.results, strict=True)
+        ):
+            actual = layout_of(value)
+            if actual is not None and actual != expected:
+                return (
+                    f"result {i} has layout {actual}, expected layout {expected} from "
+                    f"the layouts of its operands"
+                )
+        return None
+
+
+def verify_distribution(module: ModuleOp) -> None:
+    """Raises DistIRError, naming op and expected layout, at the first type error."""
+    DistributionVerifier(module).verify()

@@ -1,0 +1,234 @@
+"""
+Functions that keep fewer residuals: their backward computes again what it needs of the
+forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import SCOPE
+from distir.errors import DistIRError, one_of
+from distir.gradients.call_pairs import (
+    CallPair,
+    call_pairs,
+    describe_backward,
+    renumber_saved,
+    saved_values,
+)
+from distir.program import (
+    KEPT,
+    argument_attributes,
+    argument_roles,
+    drop_unused_results,
+    entry_function,
+    erase_unreachable,
+    functions,
+    replace_call,
+    return_op,
+    set_argument_attributes,
+    unique_name,
+)
+from distir.sharding.rule import rule_for
+
+POLICIES = ("none", "full", "whole", "selective")
+"""What a backward computes again; `activation-checkpoint` explains them."""
+
+
+def checkpoint(
+    module: ModuleOp, policy: str, every: int = 1, layers: Sequence[int] = ()
+) -> None:
+    """
+    Lets backwards recompute instead of keeping residuals, as `activation-checkpoint` says:
+    by a policy, for every n-th layer, or for some only. Raises DistIRError.
+    """
+    one_of("policy", policy, POLICIES, "activation-checkpoint")
+    if every < 1:
+        raise DistIRError("activation-checkpoint: `every` must be at least 1")
+    if policy == "none":
+        return
+    pairs = call_pairs(entry_function(module), functions(module))
+    if not pairs:
+        raise DistIRError(
+            "activation-checkpoint: the program calls no differentiated function; "
+            "run outline-repeats and differentiate first"
+        )
+    if layers and max(layers) >= len(pairs):
+        raise DistIRError(
+            f"activation-checkpoint: there is no layer {max(layers)}; the "
+            f"program has {len(pairs)}"
+        )
+    recomputing = Recomputing(module)
+    for i, pair in enumerate(pairs):
+        if i % every or (layers and i not in layers):
+            continue
+        drop = recomputing.dropped(pair, policy)
+        if drop:
+            recomputing.apply(pair, drop, policy)
+    erase_unreachable(module)
+    for name, kept in drop_unused_results(module).items():
+        renumber_saved(module, name, kept)
+
+
+def attention_core(forward: FuncOp) -> set[SSAValue]:
+    """
+    What selective recomputation drops: the results of a contraction of two activations
+    and all that follows up to the next contraction. In attention these are the scores,
+    the masked scores and the probabilities, which grow with the square of the sequence
+    and cost little to compute again (Korthikanti et al. 2022, section 5).
+    """
+    roles = argument_roles(forward)
+    derived: set[SSAValue] = {
+        arg
+        for arg, role in zip(forward.body.block.args, roles, strict=True)
+        if role != "input"
+    }
+    core: set[SSAValue] = set()
+    for op in forward.body.block.ops:
+        if isinstance(op, CallOp | ReturnOp):
+            continue
+        if all(v in derived for v in op.operands):
+            derived.update(op.results)
+            continue
+        contraction = rule_for(op).flops > 0
+        in_core = any(v in core for v in op.operands)
+        starts = (
+            contraction and not in_core and not any(v in derived for v in op.operands)
+        )
+        if starts or (in_core and not contraction):
+            core.update(op.results)
+    return core
+
+
+class Recomputing:
+    """Pairs of functions that keep fewer residuals, each made once."""
+
+    def __init__(self, module: ModuleOp):
+        self.module = module
+        self.known = functions(module)
+        self.made: dict[tuple[str, frozenset[int], str], tuple[FuncOp, FuncOp]] = {}
+
+    def dropped(self, pair: CallPair, policy: str) -> frozenset[int]:
+        """The saved results of the forward that the policy does not keep."""
+        forward = self.known[pair.forward.callee.string_value()]
+        backward = self.known[pair.backward.callee.string_value()]
+        results = {i for kind, i in saved_values(backward) if kind == "result"}
+        if policy == "selective":
+            core = attention_core(forward)
+            values = return_op(forward).operands
+            results = {i for i in results if values[i] in core}
+        return frozenset(results)
+
+    def apply(self, pair: CallPair, drop: frozenset[int], policy: str) -> None:
+        """Makes one pair of calls recompute these results; all of them, if `whole`."""
+        name = pair.backward.callee.string_value()
+        backward = self.known[name]
+        forward = self.known[pair.forward.callee.string_value()]
+        saved = saved_values(backward)
+        key = (name, drop, policy)
+        if key not in self.made:
+            self.made[key] = self._make(forward, backward, saved, drop, policy)
+        new = self.made[key][1]
+        operands: list[SSAValue] = [
+            (pair.forward.operands if kind == "argument" else pair.forward.results)[i]
+            for kind, i in saved_values(new)
+        ]
+        operands += pair.backward.operands[len(saved) :]
+        types = pair.backward.result_types
+        replace_call(pair.backward, new.sym_name.data, operands, types)
+
+    def _make(
+        self,
+        forward: FuncOp,
+        backward: FuncOp,
+        saved: Sequence[tuple[str, int]],
+        drop: frozenset[int],
+        policy: str,
+    ) -> tuple[FuncOp, FuncOp]:
+        new = backward.clone()
+        body = new.body.block
+        values = return_op(forward).operands
+        attributes = argument_attributes(new)
+        # Forward values that the new backward has, by forward value.
+        known: dict[SSAValue, SSAValue] = {}
+        gone: dict[SSAValue, SSAValue] = {}
+        for (kind, i), arg in zip(saved, list(body.args), strict=False):
+            value = forward.body.block.args[i] if kind == "argument" else values[i]
+            if kind == "result" and i in drop:
+                gone[value] = arg
+            else:
+                known[value] = arg
+        entries = [
+            entry for entry in saved if entry[0] != "result" or entry[1] not in drop
+        ]
+        needed = _needed_ops(gone, known)
+        ops = needed
+        if policy == "whole":
+            ops = [op for op in forward.body.block.ops if not isinstance(op, ReturnOp)]
+        position = sum(kind == "argument" for kind, _ in entries)
+        for arg in forward.body.block.args:
+            if arg in known or not any(arg in op.operands for op in ops):
+                continue
+            known[arg] = body.insert_arg(arg.type, position)
+            known[arg].name_hint = arg.name_hint
+            attributes.insert(position, argument_attributes(forward)[arg.index])
+            entries.insert(position, ("argument", arg.index))
+            position += 1
+        first = body.first_op
+        copies: dict[object, Operation] = {}
+        for op in ops:
+            copy = op.clone({v: known[v] for v in op.operands})
+            if op not in needed:
+                copy.attributes[KEPT] = UnitAttr()
+            assert first is not None
+            body.insert_op_before(copy, first)
+            copies.setdefault(_identity(copy), copy)
+            known |= zip(op.results, copy.results, strict=True)
+        for value, arg in gone.items():
+            arg.replace_all_uses_with(known[value])
+        # What an earlier run of the pass recomputes already is computed once.
+        for op in list(body.ops):
+            same = copies.get(_identity(op))
+            if same is not None and same is not op:
+                Rewriter.replace_op(op, [], same.results)
+        for arg in gone.values():
+            del attributes[arg.owner.args.index(arg)]  # type: ignore[union-attr]
+            body.erase_arg(arg)  # type: ignore[arg-type]
+        new.update_function_type()
+        set_argument_attributes(new, attributes)
+        new.properties["sym_name"] = StringAttr(
+            unique_name(self.module, f"{backward.sym_name.data}_recompute")
+        )
+        describe_backward(new, forward, entries)
+        Rewriter.insert_op(new, InsertPoint.after(backward))
+        return forward, new
+
+
+def _identity(op: Operation) -> object:
+    """Equal for ops that compute the same from the same values."""
+    return (
+        op.name,
+        tuple(op.operands),
+        frozenset(op.properties.items()),
+        frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
+    )
+
+
+def _needed_ops(
+    wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
+) -> list[Operation]:
+    """The forward ops that compute the wanted values from known ones, in order."""
+    found: set[Operation] = set()
+    pending = list(wanted)
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and owner not in found:
+            found.add(owner)
+            pending += [v for v in owner.operands if v not in known]
+    block = next(iter(found)).parent_block() if found else None
+    return [] if block is None else [op for op in block.ops if op in found]

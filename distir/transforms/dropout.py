@@ -1,0 +1,187 @@
+"""Dropout that every distribution of a program draws alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+
+import numpy as np
+from xdsl.dialects.builtin import ModuleOp, TensorType, i64
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.constants import direct_constant
+from distir.dialects.dist import SCOPE
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.train_ops.dropout import DropoutOp
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder
+from distir.gradients.training_step import TrainingStep
+from distir.program import (
+    argument_attributes,
+    describe,
+    entry_function,
+    reachable_functions,
+    replace_call,
+    set_argument_attributes,
+)
+
+DEFAULT_RATIO = 0.5
+"""ONNX's ratio of a Dropout that gives none."""
+
+
+def dropouts(functions: Iterable[FuncOp]) -> dict[OnnxOp, FuncOp]:
+    """
+    The Dropouts that set elements to zero, in program order, with the functions that they
+    are in. Raises DistIRError for one that depends on values of a run.
+    """
+    known = {
+        op: function
+        for function in functions
+        for op in function.body.block.ops
+        if isinstance(op, OnnxOp) and op.name == "onnx.Dropout"
+    }
+    trains = any(_mode(op) for op in known)
+    # PyTorch's exporters write the dropout inside attention without a mode.
+    return {
+        op: function
+        for op, function in known.items()
+        if _mode(op) or (trains and _mode(op) is None)
+    }
+
+
+def _mode(op: OnnxOp) -> bool | None:
+    """Whether a Dropout is in training mode; None where it does not say."""
+    mode = op.input(2)
+    if mode is None:
+        return None
+    known = direct_constant(mode)
+    if known is None:
+        raise DistIRError(
+            f"{describe(op)} is told at run time whether it is in training mode; export "
+            f"the model in one mode"
+        )
+    return bool(known.any())
+
+
+def _ratio(op: OnnxOp) -> float:
+    ratio = op.input(1)
+    if ratio is None:
+        return DEFAULT_RATIO
+    known = direct_constant(ratio)
+    if known is None:
+        raise DistIRError(
+            f"{describe(op)} is told its ratio at run time; export the model with a "
+            f"constant one"
+        )
+    value = float(known.reshape(-1)[0])
+    if not 0 <= value < 1:
+        raise DistIRError(
+            f"{describe(op)} has the ratio {value}; expected at least 0 and less than 1"
+        )
+    return round(value, 7)  # It is a 32-bit float: 0.1, not 0.100000001.
+
+
+def replace_dropout(op: OnnxOp, counter: SSAValue, seed: int, stream: int) -> None:
+    """`train.dropout` in place of a Dropout. Raises DistIRError if its mask is used."""
+    if len(op.results) > 1 and op.results[1].uses:
+        raise DistIRError(
+            f"{describe(op)}: the program uses the mask of a dropout, which is never made "
+            f"as a whole; use the result only"
+        )
+    ratio = _ratio(op)
+    value = op.operands[0]
+    if ratio:
+        new = DropoutOp(value, counter, ratio=ratio, seed=seed, stream=stream)
+        new.attributes.update(op.attributes)
+        new.y.name_hint = op.results[0].name_hint
+        Rewriter.insert_op(new, InsertPoint.before(op))
+        value = new.y
+    op.results[0].replace_all_uses_with(value)
+    op.detach()
+    op.erase()
+
+
+class Counters:
+    """
+    Gives each function the number that its dropouts take as `counter`: in the entry that
+    of the steps done before, in another one `calls * caller's counter + call`, where
+    `calls` is how many calls of it the program's text has. So every step and every call
+    has another one.
+    """
+
+    def __init__(self, module: ModuleOp, needed_by: Iterable[FuncOp]):
+        self.module = module
+        self.entry = entry_function(module)
+        self.values: dict[FuncOp, SSAValue] = {}
+        functions = reachable_functions(module)
+        own = {function.sym_name.data for function in needed_by}
+        calls: Counter[str] = Counter()
+        for function in functions:
+            for call in _calls(function):
+                calls[call.callee.string_value()] += 1
+                if call.callee.string_value() in own:
+                    own.add(function.sym_name.data)
+        place: Counter[str] = Counter()
+        for function in functions:
+            if function.sym_name.data not in own:
+                continue
+            self.values[function] = self._argument(function)
+            for call in _calls(function):
+                name = call.callee.string_value()
+                if name in own:
+                    self._pass_on(call, calls[name], place[name], function)
+                    place[name] += 1
+
+    def _argument(self, function: FuncOp) -> SSAValue:
+        """The counter of a function; a new last argument if there is none."""
+        type_ = TensorType(i64, [])
+        block = function.body.block
+        if function is self.entry:
+            step = TrainingStep(self.module)
+            argument = step.counter()
+            if argument is None:
+                argument = step.add_counter()
+                step.describe_arguments()
+            return argument
+        attributes = [*argument_attributes(function), {}]
+        value = block.insert_arg(type_, len(block.args))
+        value.name_hint = "counter"
+        function.update_function_type()
+        set_argument_attributes(function, attributes)
+        return value
+
+    def _pass_on(self, call: CallOp, calls: int, index: int, caller: FuncOp) -> None:
+        """Makes a call take the counter of the callee."""
+        build = GradientBuilder(
+            lambda op: Rewriter.insert_op(op, InsertPoint.before(call)),
+            call.attributes.get(SCOPE),
+        )
+        value = self.values[caller]
+        if calls > 1:
+            number = build.constant(np.array(calls, np.int64))
+            own = build.constant(np.array(index, np.int64))
+            value = build.onnx("Add", build.onnx("Mul", value, number), own)
+        name = call.callee.string_value()
+        replace_call(call, name, [*call.operands, value], call.result_types)
+
+
+def _calls(function: FuncOp) -> list[CallOp]:
+    return [op for op in function.body.block.ops if isinstance(op, CallOp)]
+
+
+def train_dropouts(module: ModuleOp, seed: int) -> None:
+    """
+    Makes `train.dropout` of every `onnx.Dropout` in training mode, with random numbers
+    that follow from the seed. Raises DistIRError.
+    """
+    found = dropouts(reachable_functions(module))
+    if not found:
+        return
+    taken = {o.stream.value.data for o in module.walk() if isinstance(o, DropoutOp)}
+    streams = (n for n in count() if n not in taken)
+    counters = Counters(module, found.values())
+    for op, function in found.items():
+        replace_dropout(op, counters.values[function], seed, next(streams))

@@ -1,0 +1,199 @@
+"""Annotations become layouts in types, with the communication they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    ModuleOp,
+    TensorType,
+    UnitAttr,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
+
+from distir.dialects.constants import constant_of
+from distir.dialects.dist import (
+    LAYOUT,
+    OPERAND_LAYOUTS,
+    REDUCE_LATE,
+    RESHARD_EARLY,
+    RESULT_LAYOUTS,
+    SCOPE,
+    ConstrainOp,
+    Layout,
+    LayoutAttr,
+    ReshardOp,
+    layout_of,
+    with_layout,
+)
+from distir.dialects.onnx_values import bytes_per_element
+from distir.errors import DistIRError
+from distir.program import (
+    argument_attributes,
+    argument_roles,
+    describe,
+    entry_function,
+    erase_unreachable,
+    functions,
+    made_with,
+    set_argument_attributes,
+)
+from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
+from distir.sharding.placement import WHOLE, placement_in
+from distir.sharding.prices import local_bytes
+from distir.sharding.reshard import reshard_bytes
+from distir.transforms.pipelines.over_time import without_time
+from distir.transforms.resharding import lower_reshards
+
+_REQUESTS = (OPERAND_LAYOUTS, RESULT_LAYOUTS, RESHARD_EARLY, REDUCE_LATE)
+"""Attributes that mean nothing once they are fulfilled."""
+
+
+def _layouts(op: Operation, name: str, count: int) -> list[Layout]:
+    if count == 0:
+        return []
+    attr = op.attributes.get(name)
+    if not isinstance(attr, ArrayAttr) or len(attr.data) != count:
+        raise DistIRError(
+            f"{describe(op)} carries no {name} for its {count} values; run "
+            f"propagate-sharding before partition"
+        )
+    found = [a.data for a in attr.data if isinstance(a, LayoutAttr)]
+    if len(found) != count:
+        raise DistIRError(f"{describe(op)}: {name} must hold #dist.layout attributes")
+    return found
+
+
+def _placed(type_: Attribute, layout: Layout) -> Attribute:
+    return with_layout(type_, layout) if isinstance(type_, TensorType) else type_
+
+
+class Partitioner:
+    """Rebuilds one function with layouts in its types."""
+
+    def __init__(self, function: FuncOp, known: Mapping[str, Mesh], is_entry: bool):
+        self.function = function
+        self.known = known
+        self.block = Block()
+        # Every layout that a value already exists in, so that it is resharded once.
+        self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
+        self.roles = argument_roles(function)
+        self.is_entry = is_entry
+
+    def run(self) -> None:
+        """Replaces the body, the type and the argument attributes."""
+        function = self.function
+        attributes = argument_attributes(function)
+        for arg, entry in zip(function.body.block.args, attributes, strict=True):
+            request = entry.pop(LAYOUT, None)
+            if not isinstance(request, LayoutAttr):
+                raise DistIRError(
+                    f"@{function.sym_name.data}: argument {arg.index} has no "
+                    f"dist.layout; run propagate-sharding before partition"
+                )
+            new = self.block.insert_arg(
+                _placed(arg.type, request.data), len(self.block.args)
+            )
+            new.name_hint = arg.name_hint
+            self.versions[arg] = {request.data: new}
+        for op in function.body.block.ops:
+            self._op(op)
+        set_argument_attributes(function, attributes)
+        function.detach_region(function.body).drop_all_references()
+        function.add_region(Region(self.block))
+        function.update_function_type()
+
+    def _op(self, op: Operation) -> None:
+        wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
+        given = _layouts(op, RESULT_LAYOUTS, len(op.results))
+        operands = [
+            self._version(value, layout, op)
+            for value, layout in zip(op.operands, wanted, strict=True)
+        ]
+        if isinstance(op, ConstrainOp):
+            # A constant is whole on every device anyway, and no collective should come
+            # between it and the ops whose rules ask for its value.
+            known = constant_of(op.source) is not None
+            versions = self.versions[op.source] if known else {given[0]: operands[0]}
+            self.versions[op.result] = versions
+            return
+        types = [
+            _placed(r.type, layout) for r, layout in zip(op.results, given, strict=True)
+        ]
+        new = made_with(op, operands, types)
+        for request in _REQUESTS:
+            new.attributes.pop(request, None)
+        self.block.add_op(new)
+        for old, result, layout in zip(op.results, new.results, given, strict=True):
+            result.name_hint = old.name_hint
+            self.versions[old] = {layout: result}
+
+    def _version(self, value: SSAValue, layout: Layout, user: Operation) -> SSAValue:
+        """The value in a layout, from whichever of its versions is cheapest."""
+        versions = self.versions[value]
+        if layout in versions or not isinstance(value.type, TensorType):
+            return versions.get(layout) or next(iter(versions.values()))
+        source = next(iter(versions.values()))
+        if len(versions) > 1:
+            source = min(versions.values(), key=lambda v: self._price(v, layout))
+        reshard = ReshardOp(source, with_layout(value.type, layout))
+        if SCOPE in user.attributes:
+            reshard.attributes[SCOPE] = user.attributes[SCOPE]
+        if RESHARD_EARLY in user.attributes and isinstance(source.owner, Operation):
+            reshard.attributes[RESHARD_EARLY] = UnitAttr()
+            self.block.insert_op_after(reshard, source.owner)
+        else:
+            self.block.add_op(reshard)
+        if not self._is_gathered_for_each_use(value):
+            versions[layout] = reshard.result
+        return reshard.result
+
+    def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
+        """
+        Whether a value is a parameter of the program of which a device stores a part
+        (ZeRO stage 3). Each use in the entry function gathers it anew, so that the whole
+        does not live from the forward to the backward. A called function is the unit of
+        gathering (one layer's forward or backward, which may recompute the forward):
+        all uses in it share one gathered parameter, as each gathering costs traffic.
+        """
+        return (
+            self.is_entry
+            and isinstance(value, BlockArgument)
+            and self.roles[value.index] == "parameter"
+            and any(layout_of(v).split_axes for v in self.versions[value].values())  # type: ignore[union-attr]
+        )
+
+    def _price(self, source: SSAValue, after: Layout) -> float:
+        """
+        Bytes that a reshard of all micro-batches moves; what brings these together is as
+        dear as what they make up. So it does not matter how many there are.
+        """
+        before, type_ = layout_of(source), source.type
+        assert before is not None and isinstance(type_, TensorType)
+        mesh = self.known[before.mesh]
+        time, later = placement_in(before, TIME_AXIS), placement_in(after, TIME_AXIS)
+        together = time not in (WHOLE, later)
+        moved = reshard_bytes(
+            without_time(before),
+            without_time(after),
+            type_.get_shape(),
+            mesh,
+            bytes_per_element(type_.element_type),
+        )
+        return moved + (local_bytes(source, after, mesh) if together else 0.0)
+
+
+def partition(module: ModuleOp, *, lower: bool = False) -> None:
+    """
+    Puts the annotated layouts into the types and inserts `dist.reshard`; with `lower`
+    these become collectives at once. Raises DistIRError.
+    """
+    known = meshes(module)
+    erase_unreachable(module)
+    entry = entry_function(module)
+    for function in functions(module).values():
+        Partitioner(function, known, function is entry).run()
+    if lower:
+        lower_reshards(module)

@@ -1,0 +1,88 @@
+"""A pipeline in the place of a program that is distributed over time, in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from distir.errors import DistIRError
+from distir.pipelining import (
+    Phase,
+    Schedule,
+    ScheduleOptions,
+    check_schedule,
+    global_steps,
+)
+from distir.transforms.pipelines.division import DividedProgram
+from distir.transforms.pipelines.entry import EntryFunction
+from distir.transforms.pipelines.split_calls import CallSplitter
+from distir.transforms.pipelines.structure import Structure
+
+
+def make_pipeline(
+    module: ModuleOp, options: ScheduleOptions, stages: Sequence[str] = ()
+) -> None:
+    """Turns a program into a pipeline, with stages as `pipeline` takes them. Raises DistIRError."""
+    ops = pipeline_ops(divided(module, options, stages), options)
+    block = module.body.block
+    for old in list(block.ops):
+        old.detach()
+    block.add_ops(ops)
+
+
+def divided(
+    module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
+) -> DividedProgram:
+    """The first part: takes the program apart, in place. Raises DistIRError."""
+    structure = Structure(module)
+    schedule = schedule_for(structure, options)
+    splits = any(phase is Phase.BACKWARD_INPUT for _, phase in schedule.stage_phases)
+    if splits and CallSplitter(module).split(structure.backward):
+        structure = Structure(module)
+    return DividedProgram.of(module, structure, schedule.stages, stages)
+
+
+def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Operation]:
+    """The second part: the ops of a module that holds the pipeline. Raises DistIRError."""
+    schedule = schedule_for(division.structure, options)
+    meshes = division.meshes(schedule.ranks)
+    fold = division.fold(meshes)
+    entry, steps = EntryFunction(division.structure, fold), global_steps(schedule)
+    sends = not options.blocking_sends
+    results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
+    functions = [*fold.made.values(), entry.finish(results)]
+    return division.program(meshes, functions)
+
+
+def schedule_for(structure: Structure, options: ScheduleOptions) -> Schedule:
+    """The schedule that the options ask for a program. Raises DistIRError."""
+    trains = bool(structure.backward)
+    schedule = options.schedule_of(structure.micro_batches, trains)
+    check_schedule(schedule)
+    check_fits(schedule, options.p, structure)
+    return schedule
+
+
+def check_fits(schedule: Schedule, ranks: int, structure: Structure) -> None:
+    """Refuses a schedule that is one, but not for this program. Raises DistIRError."""
+    if schedule.ranks != ranks:
+        raise DistIRError(
+            f"pipeline: the schedule has {schedule.ranks} ranks, but p is {ranks}"
+        )
+    if schedule.micro_batches != structure.micro_batches:
+        raise DistIRError(
+            f"pipeline: the schedule has {schedule.micro_batches} micro-batches, but "
+            f"the program is split into {structure.micro_batches}"
+        )
+    if schedule.forward_only and structure.backward:
+        raise DistIRError(
+            "pipeline: the schedule has no backward, but the program is a training "
+            "step; choose one that has, such as 1f1b"
+        )
+    if not schedule.forward_only and not structure.backward:
+        raise DistIRError(
+            "pipeline: the schedule has backwards, but the program only computes "
+            "forwards; choose the schedule `forward`"
+        )

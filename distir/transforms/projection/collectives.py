@@ -1,0 +1,105 @@
+"""A collective in the program of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
+
+from distir.dialects import collective
+from distir.dialects.dist import Layout, layout_of
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import constant_attr, numpy_dtype
+from distir.errors import DistIRError
+from distir.program import describe
+from distir.sharding.layout import joint_run, local_type
+from distir.sharding.mesh import Mesh
+
+
+def layouts_around(op: Operation) -> tuple[Layout, Layout]:
+    """The layouts of an op's first operand and result. Raises DistIRError."""
+    before, after = layout_of(op.operands[0]), layout_of(op.results[0])
+    if before is None or after is None:
+        raise DistIRError(f"{describe(op)} needs a #dist.layout on both sides")
+    return before, after
+
+
+def per_rank_collective(
+    op: collective.CollectiveOp,
+    source: SSAValue,
+    rank: int,
+    mesh: Mesh,
+    known: Mapping[str, Mesh],
+) -> collective.CollectiveOp:
+    """
+    What device `rank` of `mesh` does for a collective, given its part of the operand: the
+    same op with its group and everything that local types do not show. Raises DistIRError.
+    """
+    before, after = layouts_around(op)
+    assert isinstance(op.source.type, TensorType)
+    joined: int | None = None
+    split: int | None = None
+    for i in range(op.source.type.get_num_dims()):
+        if len(before.dim(i)) > len(after.dim(i)):
+            joined = i
+        elif len(before.dim(i)) < len(after.dim(i)):
+            split = i
+    dim, run = _dim_and_run(op, before, joined, known)
+    split_dim, split_run = _dim_and_run(op, after, split, known)
+    if joined is None:
+        dim, run, split_dim, split_run = split_dim, split_run, None, None
+    monoids = dict(before.partial)
+    reduced = [monoids[a] for a in op.axis_names if a in monoids]
+    reduces = isinstance(
+        op,
+        collective.AllReduceOp | collective.ReduceScatterOp | collective.ReduceOp,
+    )
+    new = type(op)(
+        source,
+        op.axis_names,
+        local_type(op.result.type, known),
+        group=mesh.group(rank, op.axis_names),
+        reduction=reduced[0] if reduces else None,
+        dim=dim,
+        run=run,
+        split_dim=split_dim,
+        split_run=split_run,
+    )
+    new.attributes.update(op.attributes)
+    if isinstance(op, collective.PermuteOp) and op.shift is not None:
+        new.properties["shift"] = op.shift
+    return new
+
+
+def _dim_and_run(
+    op: collective.CollectiveOp,
+    layout: Layout,
+    dim: int | None,
+    known: Mapping[str, Mesh],
+) -> tuple[int | None, int | None]:
+    """The dimension and, for its innermost axes (those of the op), the run length."""
+    if dim is None:
+        return None, None
+    count = len(op.axis_names)
+    mesh = known[layout.mesh]
+    shards = layout.dim(dim)
+    outer = prod(mesh.size(s.axis) for s in shards[:-count])
+    assert isinstance(op.source.type, TensorType)
+    size = op.source.type.get_shape()[dim] // outer
+    try:
+        return dim, joint_run(size, shards[-count:], mesh)
+    except ValueError as error:
+        raise DistIRError(
+            f"{describe(op)}: dimension {dim} of {layout} is split over "
+            f"{', '.join(op.axis_names)} with run lengths that do not nest, which "
+            f"one collective cannot do; use one collective per axis"
+        ) from error
+
+
+def placeholder(type_: TensorType) -> Operation:
+    """A constant for a device that has no operand, but takes part in a collective."""
+    zeros = np.zeros(type_.get_shape(), numpy_dtype(type_.element_type))
+    return operator("Constant").build_op([], [type_], {"value": constant_attr(zeros)})

@@ -1,0 +1,107 @@
+"""What is called how in a function that stands for several pieces of a program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import NAME, OF
+from distir.program import name_hint, scope_of
+from distir.transforms.repeats.op_sequence import common_scope
+
+VARYING = "*"
+"""A part of a name that differs between the calls of a function."""
+
+
+def generalise(names: Sequence[str]) -> str | None:
+    """
+    The one name for several dotted names that differ in numbers only: `h.*.attn` for
+    `h.0.attn` and `h.1.attn`. None where they differ in more.
+    """
+    split = [name.split(".") for name in names]
+    if len({len(parts) for parts in split}) != 1:
+        return None
+    general: list[str] = []
+    for parts in zip(*split, strict=True):
+        if len(set(parts)) == 1:
+            general.append(parts[0])
+        elif all(part == VARYING or part.isdecimal() for part in parts):
+            general.append(VARYING)
+        else:
+            return None
+    return ".".join(general)
+
+
+def specialise(scope: str, call_scope: str) -> str:
+    """
+    `h.3.attn` for the scope `h.*.attn` of an op called from the scope `h.3`. The call
+    has the innermost scope that holds all ops, so a result is never outside that.
+    """
+    parts = scope.split(".")
+    inside = call_scope.split(".")
+    for index, part in enumerate(inside):
+        if index < len(parts) and parts[index] == VARYING:
+            parts[index] = part
+    return ".".join(parts) if parts[: len(inside)] == inside else call_scope
+
+
+def general_scope(ops: Sequence[Operation]) -> str:
+    """The scope of an op in the function, from those of the ops it stands for."""
+    scopes = [scope_of(op) for op in ops]
+    general = generalise(scopes)
+    # Ops from unlike places: only what they have in common is true of all of them.
+    return ".".join(common_scope(list(ops))) if general is None else general
+
+
+def general_hint(values: Sequence[SSAValue]) -> str | None:
+    """A name hint for all these values, without the numbers in which theirs differ."""
+    hints = [value.name_hint or "" for value in values]
+    split = [re.split(r"([._]?\d+)", hint) for hint in hints]
+    if len({tuple(parts[::2]) for parts in split}) == 1:
+        columns = zip(*split, strict=True)
+        hint = "".join(c[0] for c in columns if len(set(c)) == 1)
+    else:
+        shorter = {"".join(parts[::2]) for parts in split}
+        hint = shorter.pop() if len(shorter) == 1 else ""
+    return name_hint(hint)
+
+
+def general_attributes(
+    dictionaries: Sequence[dict[str, Attribute]],
+) -> dict[str, Attribute]:
+    """What the attributes of all arguments that a parameter is bound to agree on."""
+    first = dictionaries[0]
+    common = {
+        key: attribute
+        for key, attribute in first.items()
+        if key != OF and all(d.get(key) == attribute for d in dictionaries)
+    }
+    names = [d.get(NAME) for d in dictionaries]
+    texts = [name.data for name in names if isinstance(name, StringAttr)]
+    if len(texts) == len(names):
+        name = generalise(texts)
+        if name is not None:
+            common[NAME] = StringAttr(name)
+    return common
+
+
+def function_name(scopes: Sequence[str], taken: set[str]) -> str:
+    """A new symbol: what the calls' scopes have in common, or `repeat0`, `repeat1`..."""
+    general = (generalise(scopes) or "").split(".")
+    words = [part for part in general if part not in ("", VARYING)]
+    name = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(words))
+    if not name:
+        name, first = "repeat", 0
+    else:
+        first = 1
+        if name[0].isdigit():
+            name = f"_{name}"
+        if name not in taken:
+            return name
+        name += "_"
+    while f"{name}{first}" in taken:
+        first += 1
+    return f"{name}{first}"

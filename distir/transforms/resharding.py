@@ -1,0 +1,125 @@
+"""Abstract layout changes become collectives and sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from distir.dialects import collective, dist
+from distir.dialects.dist import SCOPE, Layout, layout_of, with_layout
+from distir.errors import DistIRError
+from distir.program import functions
+from distir.sharding.layout import local_shape
+from distir.sharding.mesh import Mesh, meshes
+from distir.sharding.reshard import ReshardStep, plan_reshard
+
+_COLLECTIVES: Mapping[str, type[collective.CollectiveOp]] = {
+    "all_reduce": collective.AllReduceOp,
+    "all_gather": collective.AllGatherOp,
+    "reduce_scatter": collective.ReduceScatterOp,
+    "all_to_all": collective.AllToAllOp,
+    "slice": collective.SliceOp,
+}
+
+
+def plan_between_meshes(
+    before: Layout, after: Layout, shape: tuple[int, ...], known: Mapping[str, Mesh]
+) -> list[ReshardStep]:
+    """
+    The steps of a reshard, with a send where it leaves its mesh: on the side where the
+    value is smaller per device.
+    """
+    for layout in (before, after):
+        if layout.mesh not in known:
+            raise DistIRError(f"dist.reshard: there is no device.mesh @{layout.mesh}")
+    source, target = known[before.mesh], known[after.mesh]
+    if before.mesh == after.mesh:
+        return plan_reshard(before, after, shape, source)
+    if source.axes != target.axes:
+        raise DistIRError(
+            f"dist.reshard from mesh @{source.name} to @{target.name}: a value moves "
+            f"between meshes with the same axes only; these have {dict(source.axes)} "
+            f"and {dict(target.axes)}"
+        )
+    size_before = prod(local_shape(shape, before, source))
+    size_after = prod(local_shape(shape, after, target))
+    if before.partial or size_after < size_before:
+        there = replace(after, mesh=before.mesh)
+        steps = plan_reshard(before, there, shape, source)
+        return [*steps, ReshardStep("send", (), after)]
+    here = replace(before, mesh=after.mesh)
+    return [ReshardStep("send", (), here), *plan_reshard(here, after, shape, target)]
+
+
+def op_of_step(source: SSAValue, step: ReshardStep) -> Operation:
+    """The collective or send that takes a distributed value one step further."""
+    assert isinstance(source.type, TensorType)
+    result_type = with_layout(source.type, step.layout)
+    if step.kind == "send":
+        return dist.SendOp(source, result_type)
+    return _COLLECTIVES[step.kind](source, step.axes, result_type)
+
+
+class _Plan(NamedTuple):
+    """The steps between two types."""
+
+    types: tuple[Attribute, Attribute]
+    steps: list[ReshardStep]
+
+
+class ReshardLowering:
+    """
+    Replaces each `dist.reshard` between known meshes by the cheapest chain of collectives and
+    sends.
+    """
+
+    def __init__(self, known: Mapping[str, Mesh]):
+        self.known = known
+        # By the ids of the types before and after, which come again and again; the types
+        # are kept, for the ids of those that are gone are given to others.
+        self._plans: dict[tuple[int, int], _Plan] = {}
+
+    def lower(self, function: FuncOp) -> None:
+        """Replaces those of a function. Raises DistIRError."""
+        found = [op for block in function.body.blocks for op in block.ops]
+        for op in found:
+            if isinstance(op, dist.ReshardOp):
+                ops = self.ops(op)
+                value = ops[-1].results[0] if ops else op.source
+                Rewriter.replace_op(op, ops, [value])
+
+    def ops(self, op: dist.ReshardOp) -> list[Operation]:
+        """What takes its place, the last of which gives its result. Raises DistIRError."""
+        ops: list[Operation] = []
+        value: SSAValue = op.source
+        for step in self._plan(op):
+            ops.append(op_of_step(value, step))
+            value = ops[-1].results[0]
+            if SCOPE in op.attributes:
+                ops[-1].attributes[SCOPE] = op.attributes[SCOPE]
+        return ops
+
+    def _plan(self, op: dist.ReshardOp) -> list[ReshardStep]:
+        type_ = op.source.type
+        key = id(type_), id(op.result.type)
+        if key not in self._plans:
+            before, after = layout_of(type_), layout_of(op.result)
+            if not isinstance(type_, TensorType) or before is None or after is None:
+                raise DistIRError(f"dist.reshard: {type_} has no layout to start from")
+            steps = plan_between_meshes(before, after, type_.get_shape(), self.known)
+            self._plans[key] = _Plan((type_, op.result.type), steps)
+        return self._plans[key].steps
+
+
+def lower_reshards(module: ModuleOp) -> None:
+    """Replaces every `dist.reshard` of a program. Raises DistIRError."""
+    lowering = ReshardLowering(meshes(module))
+    for function in functions(module).values():
+        lowering.lower(function)

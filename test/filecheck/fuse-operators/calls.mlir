@@ -1,0 +1,40 @@
+// RUN: distir-opt %s -p fuse-operators --split-input-file | filecheck %s
+// RUN: distir-opt %s -p fuse-operators,fuse-operators --split-input-file | filecheck %s
+
+// A product and a sum with a vector are one call; what it is made of goes. What follows it
+// keeps its scope.
+
+func.func @main(%x: tensor<2x8xf32>, %w: tensor<8x4xf32>, %b: tensor<4xf32>) -> tensor<2x4xf32> {
+  %p = onnx.MatMul(%x, %w) {scope = "fc"} : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
+  %l = onnx.Add(%p, %b) {scope = "fc"} : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+  %i = onnx.Identity(%l) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  %s = onnx.Sigmoid(%i) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  %y = onnx.Mul(%s, %i) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  func.return %y : tensor<2x4xf32>
+}
+
+// CHECK:      func.func @main
+// CHECK-NEXT:   %l = "torch.call"(%x, %w, %b) <{expression = "F.linear({0}, {1}.t(), {2})"}> {scope = "fc"}
+// CHECK-NEXT:   %y = "torch.call"(%l) <{expression = "F.silu({0})"}>
+// CHECK-NEXT:   func.return %y
+
+// -----
+
+// A product that something else uses too stays; so does a gate of another value, and
+// communication that nothing uses.
+
+func.func @main(%x: tensor<2x8xf32>, %w: tensor<8x4xf32>, %b: tensor<2x4xf32>) -> (tensor<2x4xf32>, tensor<2x4xf32>) {
+  %p = onnx.MatMul(%x, %w) : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
+  %l = onnx.Add(%p, %b) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %s = onnx.Sigmoid(%p) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  %y = onnx.Mul(%s, %l) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %n = onnx.Relu(%l) : (tensor<2x4xf32>) -> tensor<2x4xf32>
+  func.return %l, %y : tensor<2x4xf32>, tensor<2x4xf32>
+}
+
+// CHECK:      func.func @main
+// CHECK-NEXT:   %p = onnx.MatMul
+// CHECK-NEXT:   %l = onnx.Add
+// CHECK-NEXT:   %s = onnx.Sigmoid
+// CHECK-NEXT:   %y = onnx.Mul
+// CHECK-NEXT:   func.return %l, %y

@@ -1,0 +1,112 @@
+"""Rules of the source that no tool checks: what errors are for, and one name for one class."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import distir
+
+FOLDER = Path(distir.__file__).parent
+
+ANSWERS = {
+    "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
+    "planning/layouts": "a search says which axes and splits were not possible",
+}
+"""Modules and folders that may catch an error for users without raising one, and why."""
+
+SHARED_NAMES: dict[str, str] = {
+    name: "the graph of one axis's strategies replaces that of layouts step by step"
+    for name in ("Body", "Node", "Port", "StrategyGraph", "Use")
+}
+"""Classes that may be defined twice, and why."""
+
+
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """The syntax trees of the package, by path."""
+    paths = sorted(FOLDER.rglob("*.py"))
+    return {p.relative_to(FOLDER).as_posix(): ast.parse(p.read_text()) for p in paths}
+
+
+@functools.cache
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    """Each class of the package, with its path."""
+    return [
+        (path, node)
+        for path, tree in sources().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def names_in(node: ast.AST | None) -> set[str]:
+    """The names and last parts of attributes in an expression."""
+    found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
+    if node is not None:
+        found |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+    return found
+
+
+def errors_for_users() -> set[str]:
+    """`DistIRError` and what is derived from it."""
+    found = {"DistIRError"}
+    while True:
+        more = {
+            node.name
+            for _, node in classes()
+            if any(names_in(base) & found for base in node.bases)
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+def swallowed(tree: ast.AST, errors: set[str]) -> Iterator[int]:
+    """The lines that catch one of the errors and raise none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            raises = any(
+                isinstance(inner, ast.Raise)
+                for statement in node.body
+                for inner in ast.walk(statement)
+            )
+            if names_in(node.type) & errors and not raises:
+                yield node.lineno
+        elif isinstance(node, ast.Call) and "suppress" in names_in(node.func):
+            yield from (node.lineno for a in node.args if names_in(a) & errors)
+
+
+def test_errors_for_users_answer_no_question() -> None:
+    """A check returns; what raises is for the user, who must see it."""
+    errors = errors_for_users()
+    assert {"ShardingError", "InfeasibleError"} <= errors
+    found = [
+        f"{path}:{line}"
+        for path, tree in sources().items()
+        for line in swallowed(tree, errors)
+        if not path.startswith(tuple(ANSWERS))
+    ]
+    assert not found, found
+
+
+def test_a_swallowed_error_is_seen() -> None:
+    text = """
+try: f()
+except (ValueError, errors.DistIRError): pass
+try: f()
+except DistIRError as error: raise DistIRError(f"here: {error}") from error
+with suppress(DistIRError): f()
+with suppress(OSError): f()
+"""
+    assert list(swallowed(ast.parse(text), {"DistIRError"})) == [3, 6]
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    places: dict[str, list[str]] = {}
+    for path, node in classes():
+        places.setdefault(node.name, []).append(path)
+    twice = {name: at for name, at in places.items() if len(at) > 1}
+    assert not twice.keys() - SHARED_NAMES.keys(), twice
