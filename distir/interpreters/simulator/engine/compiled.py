@@ -238,8 +238,8 @@ class Compiler:
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
-        # By the ids of types, which the module keeps.
-        self._places: dict[int, tuple[Positions, Bytes]] = {}
+        # By the ids of types, which so stay.
+        self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
         self._known_transfers: dict[object, tuple[Transfer, ...] | None] = {}
         self._computations = Computations(device_map)
 
@@ -311,13 +311,13 @@ class Compiler:
 
     def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
         """Where a value of a type lives and how much memory it takes."""
-        key = id(type_)
-        if key not in self._places:
+        known = self._places.get(id(type_))
+        if known is None:
             device_map, layout = self.device_map, layout_of(type_)
             mesh = layout.mesh if layout else None
             size = device_map.allocated(device_map.bytes_of_type(type_, op), mesh)
-            self._places[key] = device_map.positions(mesh), size
-        return Allocation(slot, *self._places[key])
+            known = self._places[id(type_)] = type_, device_map.positions(mesh), size
+        return Allocation(slot, known[1], known[2])
 
     def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
         """The step for an op on these operands whose first result is this."""
