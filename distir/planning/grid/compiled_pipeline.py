@@ -8,14 +8,14 @@ stages that do the same, and a call of it is a step of the simulator right away.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import SymbolRefAttr, UnitAttr
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, SSAValue
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
@@ -40,8 +40,9 @@ from distir.pipelining import (
     check_schedule,
     global_steps,
 )
-from distir.planning.grid.compiled_body import Compilation, CompiledBody
+from distir.planning.grid.compiled_body import Compilation, CompiledBody, Part
 from distir.program import updated_arguments
+from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.functions import (
     StageFunction,
@@ -93,19 +94,29 @@ class CompiledEntry(CompiledBody):
         """See `Entry`."""
 
         key = id(self.types[value]), id(type_)
-        known = self._sends.get(key)
-        slot = self.steps.define(1)
-        if known is None:
+        known, constant = self._sends.get(key), self.constants.get(value)
+        slot = self.define([type_])
+        if known is None or constant is not None:
+            (source,) = Block(arg_types=[self.types[value]]).args
             op = SendOp.create(
-                operands=[self.value(value)],
+                operands=[source if constant is None else constant.clone().results[0]],
                 result_types=[type_],
                 attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
             )
+            if constant is not None:
+                self.constants[slot] = op
             known = self._sends[key] = self.compilation.step(op, (value,), slot)
         by = slot - known.defined.start
         self.steps.add(known.moved({known.operands[0]: value}, by))
-        self.types.append(type_)
         return slot
+
+    def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
+        """See `Body`. Nothing of the entry function is left out."""
+        return self.real(super().op(like, make, operands))
+
+    def take(self, part: Part, slots: Mapping[int, int], by: int) -> None:
+        """Takes an op at once."""
+        self.compile(part, slots, by)
 
     def stage_function(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
@@ -166,7 +177,7 @@ class CompiledEntry(CompiledBody):
             left = iter(own)
             inputs = [next(left) if slot is None else slot for slot in site.common]
             operands = (*inputs, *left)
-        first = steps.define(len(types))
+        first = self.define(types)
         defined = range(first, first + len(types))
         steps.add(
             CompiledOp(
@@ -179,7 +190,6 @@ class CompiledEntry(CompiledBody):
                 fixed=site.fixed,
             )
         )
-        self.types += types
         return defined
 
     def _fixed(

@@ -86,15 +86,14 @@ class CompiledOp:
     fixed: FixedOperands | None = None
 
     def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
-        """
-        The same on other operands, as `slots` says, and on values of slots that lie so much
-        further.
-        """
+        """The same with other slots: as `slots` says, and else so much further."""
         found = object.__new__(CompiledOp)
         found.__dict__.update(self.__dict__)
         found.operands = tuple([slots.get(s, s + by) for s in self.operands])
-        found.defined = range(self.defined.start + by, self.defined.stop + by)
-        found.results = tuple([Allocation(s + by, at, n) for s, at, n in self.results])
+        start, stop = self.defined.start, self.defined.stop
+        far = slots[start] - start if start in slots else by
+        found.defined = range(start + far, stop + far)
+        found.results = tuple([Allocation(s + far, at, n) for s, at, n in self.results])
         if self.view_of is not None:
             found.view_of = slots.get(self.view_of, self.view_of + by)
         return found
@@ -169,19 +168,6 @@ class FunctionBuilder:
     def add(self, step: CompiledOp) -> None:
         """The next step."""
         self._compiled.steps.append(step)
-
-    def drop_dead(self, results: Sequence[int], removable: Sequence[bool]) -> None:
-        """
-        Takes out the steps whose results nothing uses, the function's `results` being these;
-        only those that are `removable`.
-        """
-        live, steps = set(results), self._compiled.steps
-        kept: list[CompiledOp] = []
-        for step, may_go in zip(reversed(steps), reversed(removable), strict=True):
-            if not may_go or not live.isdisjoint(step.defined):
-                live.update(step.operands)
-                kept.append(step)
-        self._compiled.steps = kept[::-1]
 
     def finish(
         self, results: Sequence[int], updated: Mapping[int, int]
