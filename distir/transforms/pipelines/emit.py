@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
@@ -29,20 +29,17 @@ class _Site(Generic[V]):
     How the function of a group is called for each micro-batch.
 
     - `common`, `own`: what its inputs are (`Entry.call`); `own` are values before;
-    - `added`: what it adds to, by numbers;
-    - `returned`: what it returns, with `types`; by numbers what it returns for each
-      micro-batch (`kept`), and then what it adds up (`accumulated`).
+    - `returned`: what it returns, with `types`: first what it returns for each micro-batch,
+      which `kept` has by numbers, then what it adds up.
     """
 
     function: StageFunction
     common: list[V | None]
     own: list[SSAValue]
     own_numbers: list[int]
-    added: list[int]
     returned: list[SSAValue]
     types: list[Attribute]
     kept: list[int]
-    accumulated: list[int]
 
 
 class Emitter(Generic[V]):
@@ -75,9 +72,9 @@ class Emitter(Generic[V]):
         self.values = MicroBatchValues(
             structure, fold, entry, asynchronous=asynchronous
         )
-        # By stage, phase and whether there is something to add to yet.
-        self._sites: dict[tuple[int, Phase, bool], _Site[V]] = {}
-        self._begun: set[tuple[int, Phase]] = set()
+        # By stage, phase and the numbers of the values that are added to.
+        self._sites: dict[tuple[int, Phase, tuple[int, ...]], _Site[V]] = {}
+        self._accumulated: dict[tuple[int, Phase], list[int]] = {}
         self._sends: dict[tuple[int, Phase], list[tuple[int, str, Attribute]]] = {}
         self._consumers = self._find_consumers()
 
@@ -154,19 +151,24 @@ class Emitter(Generic[V]):
         """Calls the function of a stage and phase for one micro-batch."""
         key, values = (action.stage, action.phase), self.values
         mesh, number = self._mesh(action.stage), action.micro_batch
-        here = values.here(number, mesh)
-        adds = key in self._begun and bool(self.groups[key].accumulated)
-        self._begun.add(key)
-        site = self._sites.get((*key, adds))
+        here, group = values.here(number, mesh), self.groups[key]
+        # Phases of one stage may add to the same values.
+        accumulated = self._accumulated.get(key)
+        if accumulated is None:
+            accumulated = [values.number_of(v) for v in group.accumulated]
+            self._accumulated[key] = accumulated
+        sums = values.sums
+        added = tuple([n for n in accumulated if n in sums])
+        site = self._sites.get((*key, added))
         if site is None:
-            site, own = self._first_call(self.groups[key], number, mesh, adds)
-            self._sites[*key, adds] = site
+            site, own = self._first_call(group, number, mesh, added)
+            self._sites[*key, added] = site
         else:
             try:
                 own = [here[n] for n in site.own_numbers]
             except KeyError:
                 own = [values.find(v, number, mesh) for v in site.own]
-        own += [values.sums[n] for n in site.added]
+        own += [sums[n] for n in added]
         if site.function.numbered:
             own.append(values.number(number, mesh))
         results = self.entry.call(
@@ -174,15 +176,19 @@ class Emitter(Generic[V]):
         )
         count = len(site.kept)
         here.update(zip(site.kept, results[:count], strict=True))
-        values.sums.update(zip(site.accumulated, results[count:], strict=True))
+        sums.update(zip(accumulated, results[count:], strict=True))
 
     def _first_call(
-        self, group: StageOps, number: int, mesh: str, adds: bool
+        self, group: StageOps, number: int, mesh: str, added: Collection[int]
     ) -> tuple[_Site[V], list[V]]:
-        """How a group's function is called, and its own inputs for a micro-batch."""
+        """
+        How a group's function is called that adds to values of these numbers, and its own
+        inputs for a micro-batch.
+        """
         values, is_common = self.values, self.structure.is_common
-        added = tuple(group.accumulated) if adds else ()
-        function = self.entry.stage_function(group, mesh, added)
+        number_of = values.number_of
+        sums = tuple([v for v in group.accumulated if number_of(v) in added])
+        function = self.entry.stage_function(group, mesh, sums)
         inputs = [
             (v, values.find(v, number, mesh), is_common(v)) for v in function.inputs
         ]
@@ -190,17 +196,14 @@ class Emitter(Generic[V]):
         returned = [*group.kept, *group.accumulated]
         for value in group.kept:
             values.settle(value, mesh)
-        number_of = values.number_of
         site = _Site(
             function,
             [new if same else None for _, new, same in inputs],
             own,
             [number_of(v) for v in own],
-            [number_of(v) for v in added],
             returned,
             [self.fold.type(v.type, mesh) for v in returned],
             [number_of(v) for v in group.kept],
-            [number_of(v) for v in group.accumulated],
         )
         return site, [new for _, new, same in inputs if not same]
 
