@@ -8,8 +8,8 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
+from distir.planning.axes.axis_op import Take, Ways
 from distir.planning.axes.axis_plan import ArgumentKey, Source
-from distir.planning.axes.candidates import Take, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
 from distir.planning.axes.strategies import OperandFacts, OpStrategies
