@@ -13,7 +13,6 @@ FOLDER = Path(distir.__file__).parent
 
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
-    "planning/layouts": "a search says which axes and splits were not possible",
 }
 """Modules and folders that may catch an error for users without raising one, and why."""
 

@@ -298,7 +298,7 @@ class ReshardOp(_LayoutChange):
 class SendOp(_LayoutChange):
     """
     Moves a value to another mesh with the same axes: each device sends to the device
-    at the same coordinates. Blocks sender and receiver (DistIR section 2.1); with the
+    at the same coordinates. Blocks sender and receiver (the DistIR paper, section 2.1); with the
     unit attribute `dist.asynchronous`, both go on and the receiver waits where it uses the
     value.
     """

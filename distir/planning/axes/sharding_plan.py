@@ -342,3 +342,14 @@ class ShardingPlan:
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
             tuple(p for p in chosen.partial if op.fixes(p[0])),
         )
+
+
+def propagate_sharding(module: ModuleOp, mesh: Mesh) -> None:
+    """
+    Annotates every op of a sequential program with layouts on a mesh that follow from those
+    requested of arguments, axis after axis. Raises DistIRError.
+    """
+    plan = ShardingPlan(module, mesh)
+    for axis, _ in mesh.axes:
+        plan.add_axis(axis)
+    plan.annotate()

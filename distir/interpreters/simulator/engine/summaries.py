@@ -1,5 +1,5 @@
 """
-What a call does, as a whole (DESIGN section 7).
+What a call does, as a whole.
 
 A function that runs on one mesh alone, whose devices do the same at the same time, goes
 through the same moments whenever it is called (`timeline.py`), and changes the memory of
