@@ -1,7 +1,7 @@
 """
 The strategies of an op on one mesh axis: what it takes its operands as, and what it gives.
 
-The op's sharding rule says what is legal; `PlanningPolicy` which of that is weighed: an axis
+The op's sharding rule says what is legal; `AxisPolicy` which of that is weighed: an axis
 is asked for in order to split parameters, or inputs, and what is foreign to that is no
 alternative.
 """
