@@ -7,9 +7,10 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `stages`: the search behind `search-stages`;
 - `grid`: the configurations of `search-grid`, evaluated on all cores;
 - `auto`: the controller behind `auto-parallel`, which asks the others;
-- `strategies`, `graph`, `likeness`, `plans`, `annotate`: what both share: what ops can do, the
-  graph of that, which ops decide alike, what was decided, and how it is written to the IR;
-- `unit_costs`; `simulated_costs`, `micro_batch_costs`: what ops and changes of layout cost on a cluster;
+- `strategies`, `graph`, `likeness`, `plans`, `annotate`: what `axes` and `layouts` share: what
+  ops can do, the graph of that, which ops decide alike, what was decided, and how it is
+  written to the IR;
+- `unit_costs`: without a cluster; `simulated_costs`, `micro_batch_costs`: on a cluster;
 - `overlap`: which communication runs while devices compute;
 - `annotations`, `requests`, `meshes`: what users and passes ask for;
 - `plan`, `result`, `programs`: what searches choose from, what comes of it, for which

@@ -8,7 +8,7 @@ possible, and then as little communication as possible.
 
 from __future__ import annotations
 
-from distir.planning.axes.candidates import AxisStrategy, OpCandidates
+from distir.planning.axes.axis_op import AxisOp, AxisStrategy
 from distir.sharding.placement import Placement
 from distir.sharding.prices import gather_price, move_price, reduce_price
 
@@ -54,7 +54,7 @@ class UnitCosts:
         """Of handing a result of the program of `size` bytes whole to whoever gets it."""
         return gather_price(size, self.parts) if have.kind == "split" else 0.0
 
-    def gradient(self, info: OpCandidates) -> float:
+    def gradient(self, info: AxisOp) -> float:
         """
         Of a contraction with a parameter that every device keeps whole and cuts its part out
         of: in the backward each computes the gradient of the whole.

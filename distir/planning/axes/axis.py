@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from xdsl.ir import SSAValue
 
+from distir.planning.axes.axis_op import AxisStrategy, Ways
 from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan
 from distir.planning.axes.builder import (
     AxisBody,
@@ -13,7 +14,6 @@ from distir.planning.axes.builder import (
     AxisNode,
     AxisPort,
 )
-from distir.planning.axes.candidates import AxisStrategy, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reach import Reach

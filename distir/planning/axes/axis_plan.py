@@ -9,7 +9,7 @@ from typing import Literal
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation
 
-from distir.planning.axes.candidates import AxisStrategy
+from distir.planning.axes.axis_op import AxisStrategy
 from distir.sharding.placement import Placement
 
 Source = Literal["activation", "constant", "parameter"]

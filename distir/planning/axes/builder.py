@@ -10,7 +10,7 @@ import numpy as np
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.planning.axes.candidates import AxisStrategy, Cut, Take, Ways
+from distir.planning.axes.axis_op import AxisStrategy, Cut, Take, Ways
 from distir.planning.axes.moves import (
     Kept,
     Leaving,

@@ -9,8 +9,8 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
+from distir.planning.axes.axis_op import AxisStrategy
 from distir.planning.axes.axis_plan import AxisPlan
-from distir.planning.axes.candidates import AxisStrategy
 from distir.planning.axes.program import AxisProgram
 from distir.planning.strategies import NOTHING, Option
 from distir.sharding.placement import WHOLE, Placement
@@ -88,7 +88,7 @@ class MicroBatchPlanner:
         if isinstance(op, ConstrainOp) and not op.fixes(self.program.axis):
             return AxisStrategy(NOTHING, (have[0],), (have[0],))
         found = self._partial(op, have) or self._split(op, have)
-        found = found or self.program.info(op).candidate(None, None)
+        found = found or self.program.info(op).strategy(None, None)
         assert found is not None
         return found
 
@@ -125,9 +125,9 @@ class MicroBatchPlanner:
         split = [i for i, p in enumerate(have) if p.kind == "split"]
         for i in split:
             key = info.factor_of(False, i, have[i])
-            candidate = None if key is None else info.candidate(*key)
-            if candidate is None or candidate.decompose:
+            strategy = None if key is None else info.strategy(*key)
+            if strategy is None or strategy.decompose:
                 continue
-            if all(candidate.operands[j] == have[j] for j in split):
-                return candidate
+            if all(strategy.operands[j] == have[j] for j in split):
+                return strategy
         return None

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from distir.dialects.dist import ConstrainOp
+from distir.planning.axes.axis_op import AxisOp, AxisStrategy, Take, Ways
 from distir.planning.axes.axis_plan import Source
-from distir.planning.axes.candidates import AxisStrategy, OpCandidates, Take, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.graph import Edge, Floats, Node, Port
 from distir.planning.unit_costs import PREFERENCE, UnitCosts
@@ -29,7 +29,7 @@ class Taken(NamedTuple):
     """
 
     node: Node[AxisStrategy]
-    info: OpCandidates
+    info: AxisOp
     operand: int
     is_call: bool
     place: int
@@ -48,7 +48,7 @@ class Returned(NamedTuple):
     """A value leaves its function, after so many uses in it."""
 
     node: Node[AxisStrategy]
-    info: OpCandidates
+    info: AxisOp
     result: int
     uses: int
 
@@ -57,7 +57,7 @@ class Replaced(NamedTuple):
     """A result of the program replaces an argument in the next step."""
 
     node: Node[AxisStrategy]
-    info: OpCandidates
+    info: AxisOp
     result: int
 
 
@@ -65,7 +65,7 @@ class Leaving(NamedTuple):
     """A result of the program goes to whoever runs it."""
 
     node: Node[AxisStrategy]
-    info: OpCandidates
+    info: AxisOp
     result: int
 
 
@@ -247,7 +247,7 @@ class Moves:
         return best
 
     def leaving(
-        self, info: OpCandidates, index: int, ways: Sequence[Placement]
+        self, info: AxisOp, index: int, ways: Sequence[Placement]
     ) -> dict[Placement, float]:
         """
         How a value that is there in these ways may leave its function as a result, and what
@@ -266,7 +266,7 @@ class Moves:
             found[WHOLE] = min(self.costs.move(p, WHOLE, size) for p in ways)
         return found
 
-    def _left(self, info: OpCandidates, index: int, ways: Ways) -> float:
+    def _left(self, info: AxisOp, index: int, ways: Ways) -> float:
         """What it costs to hand out a result of the program that is there like that."""
         size, best = info.operand_bytes[index], inf
         for p, price in self.leaving(info, index, ways).items():

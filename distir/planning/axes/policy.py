@@ -74,10 +74,10 @@ class AxisPolicy:
             if factor.kind != "replicate"
         }
         for factor, run in splits | set(self.hinted(op, hints)):
-            candidate = info.candidate(factor, run)
-            if candidate is None:
+            strategy = info.strategy(factor, run)
+            if strategy is None:
                 continue
-            for value, p in zip(op.operands, candidate.operands, strict=True):
+            for value, p in zip(op.operands, strategy.operands, strict=True):
                 if p.kind == "split" and p.run is not None:
                     hints.setdefault(value, set()).add(p)
 
@@ -127,10 +127,10 @@ class AxisPolicy:
         if info.rule.flops:
             return
         for split in self.hinted(op, wishes):
-            candidate = info.candidate(*split)
-            if candidate is None:
+            strategy = info.strategy(*split)
+            if strategy is None:
                 continue
-            for value, p in zip(op.operands, candidate.operands, strict=True):
+            for value, p in zip(op.operands, strategy.operands, strict=True):
                 if p.kind == "split":
                     wishes.setdefault(value, set()).add(p)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from distir.planning.axes.candidates import OpCandidates
+from distir.planning.axes.axis_op import AxisOp
 from distir.planning.strategies import Strategy
 from distir.program import entry_function, functions, updated_arguments
 from distir.sharding.mesh import Mesh
@@ -38,8 +38,8 @@ class AxisProgram:
         self.functions = functions(module)
         self.entry = entry_function(module)
         self._signatures = signatures
-        self._infos: dict[Operation, OpCandidates] = {}
-        self._candidates: dict[tuple[int, Strategy], OpCandidates] = {}
+        self._infos: dict[Operation, AxisOp] = {}
+        self._known: dict[tuple[int, Strategy], AxisOp] = {}
 
     @cached_property
     def updates(self) -> Mapping[int, int]:
@@ -49,16 +49,16 @@ class AxisProgram:
         """
         return updated_arguments(self.entry)
 
-    def info(self, op: Operation) -> OpCandidates:
+    def info(self, op: Operation) -> AxisOp:
         """The op's rule and what it can split on this axis."""
         found = self._infos.get(op)
         if found is None:
             before = self.strategies[op]
             signature = self._signatures.of(op), before
-            found = self._candidates.get(signature)
+            found = self._known.get(signature)
             if found is None:
                 rule = self._signatures.rule(op)
-                found = OpCandidates(op, rule, before, self.mesh, self.axis)
-                self._candidates[signature] = found
+                found = AxisOp(op, rule, before, self.mesh, self.axis)
+                self._known[signature] = found
             self._infos[op] = found
         return found

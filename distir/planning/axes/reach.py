@@ -8,8 +8,8 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
+from distir.planning.axes.axis_op import Take, Ways
 from distir.planning.axes.axis_plan import ArgumentKey, Source
-from distir.planning.axes.candidates import Take, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
 from distir.planning.axes.strategies import OperandFacts, OpStrategies
@@ -18,7 +18,10 @@ from distir.program import return_op
 from distir.sharding.placement import FREE, WHOLE, Placement
 
 ENDS = 2
-"""So many calls of a function at its beginning and at its end decide for themselves."""
+"""
+So many calls of a function at its beginning and at its end decide for themselves in a step;
+in a forward one does: there no layer has another kind of neighbour than the one before it.
+"""
 
 
 class Reach:
@@ -30,6 +33,7 @@ class Reach:
     def __init__(self, policy: AxisPolicy):
         self.policy = policy
         self.program = policy.program
+        self.ends = ENDS if policy.program.updates else 1
         self._known: dict[Hashable, Alternatives] = {}
 
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
@@ -41,7 +45,7 @@ class Reach:
             fact.add([placement])
             facts.append(fact)
         function = self.program.entry
-        reached = Reached(function, facts, call_kinds(function, ends=ENDS))
+        reached = Reached(function, facts, call_kinds(function, ends=self.ends))
         self._reach(reached)
         return reached
 
@@ -116,7 +120,7 @@ class Reach:
         if callee is None:
             function = self.program.functions[op.callee.string_value()]
             facts = [ArgumentFacts(*of_argument) for of_argument in static]
-            kinds = call_kinds(function, ends=ENDS)
+            kinds = call_kinds(function, ends=self.ends)
             callee = callees[key] = Reached(function, facts, kinds)
         reached.calls[op] = callee
         came = tuple(reached.possible[v] for v in op.operands)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.planning.axes.axis_op import AxisStrategy, Ways
 from distir.planning.axes.axis_plan import Source
-from distir.planning.axes.candidates import AxisStrategy, Ways
 from distir.sharding.placement import Placement
 
 

@@ -20,8 +20,8 @@ from distir.errors import DistIRError
 from distir.planning.annotate import annotate, decomposed, parts_of, separated
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.axis import AxisPlanner
+from distir.planning.axes.axis_op import AxisStrategy
 from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan, Source
-from distir.planning.axes.candidates import AxisStrategy
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.program import AxisProgram
 from distir.planning.plans import FunctionPlan, with_callees

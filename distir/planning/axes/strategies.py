@@ -1,7 +1,7 @@
 """
 The strategies of an op on one mesh axis: what it takes its operands as, and what it gives.
 
-The op's sharding rule says what is legal; `PlanningPolicy` which of that is weighed: an axis
+The op's sharding rule says what is legal; `AxisPolicy` which of that is weighed: an axis
 is asked for in order to split parameters, or inputs, and what is foreign to that is no
 alternative.
 """
@@ -15,8 +15,8 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
+from distir.planning.axes.axis_op import AxisOp, AxisStrategy, Take
 from distir.planning.axes.axis_plan import Source
-from distir.planning.axes.candidates import AxisStrategy, OpCandidates, Take
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.strategies import NOTHING, Option
 from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
@@ -36,7 +36,7 @@ class OperandFacts(NamedTuple):
 class OpStrategies:
     """Enumerates the strategies of an op and of all that are like it."""
 
-    def __init__(self, op: Operation, info: OpCandidates, policy: AxisPolicy):
+    def __init__(self, op: Operation, info: AxisOp, policy: AxisPolicy):
         self.op = op
         self.info = info
         self.policy = policy
@@ -69,7 +69,7 @@ class OpStrategies:
         run: int | None,
         takes: tuple[Take, ...],
     ) -> None:
-        c = self.info.candidate(factor, run)
+        c = self.info.strategy(factor, run)
         if c is not None:
             # What is wanted whole is communicated in any case.
             takes = tuple(
@@ -181,7 +181,7 @@ class OpStrategies:
 
     def _linear(self, operands: Sequence[OperandFacts]) -> Iterable[AxisStrategy]:
         """Letting partial values pass through, where the rule is linear in them."""
-        whole = self.info.candidate(None, None)
+        whole = self.info.strategy(None, None)
         assert whole is not None
         for number, linear in enumerate(self.info.rule.linear):
             monoids = [

@@ -68,7 +68,7 @@ class GraphBuilder:
         self,
         reachable: Sequence[FuncOp],
         mesh: Mesh,
-        prices: CostModel,
+        cost_model: CostModel,
         requests: Mapping[int, Layout],
         *,
         share: bool,
@@ -79,9 +79,9 @@ class GraphBuilder:
         self.mesh = mesh
         self.requests = requests
         self.share = share
-        self.prices = prices
+        self.cost_model = cost_model
         self.clock = clock or Clock()
-        self.graph = ReshardGraph(prices, self.clock)
+        self.graph = ReshardGraph(cost_model, self.clock)
         self.before: Before | None = None
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
@@ -126,7 +126,7 @@ class GraphBuilder:
         The choices of the entry, and in it those of all calls, for the mesh's first `axes`
         axes. What the axes that were chosen `before` do stays as it is.
         """
-        self.graph = ReshardGraph(self.prices, self.clock)
+        self.graph = ReshardGraph(self.cost_model, self.clock)
         self.axes = axes
         self.before = before
         self._times = {}
@@ -196,8 +196,8 @@ class GraphBuilder:
 
     def _seconds(self, op: Operation, rule: Rule, strategy: Strategy) -> float:
         if not strategy.parts:
-            return self.prices.op(op, rule, strategy.operands, strategy.results)
-        return seconds_of_parts(op, strategy, self.prices)
+            return self.cost_model.op(op, rule, strategy.operands, strategy.results)
+        return seconds_of_parts(op, strategy, self.cost_model)
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
@@ -208,17 +208,17 @@ class GraphBuilder:
 
     def _workspace(self, op: Operation, strategy: Strategy) -> float:
         if strategy.parts:
-            return bytes_between_parts(op, strategy, self.prices)
+            return bytes_between_parts(op, strategy, self.cost_model)
         if isinstance(op, ConstrainOp):
             return 0
         layouts = strategy.operands, strategy.results
-        return self.prices.workspace(op, self.rules[op], *layouts)
+        return self.cost_model.workspace(op, self.rules[op], *layouts)
 
     def constant_bytes(self) -> int:
         """Bytes of the constants, which every device holds all the time."""
         whole = Layout(self.mesh.name)
         return sum(
-            self.prices.bytes(op.results[0].type, whole)
+            self.cost_model.bytes(op.results[0].type, whole)
             for op in self.rules
             if op.name == "onnx.Constant"
         )

@@ -78,14 +78,14 @@ class LayoutGraph:
         plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
         if has_time(mesh):
             first = before_devices(plan)
-            prices = MicroBatchCosts(mesh, cluster, shares, profiles)
+            cost_model = MicroBatchCosts(mesh, cluster, shares, profiles)
         else:
-            prices = SimulatedCosts(mesh, cluster, profiles)
+            cost_model = SimulatedCosts(mesh, cluster, profiles)
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS
         builder = GraphBuilder(
-            reachable, mesh, prices, requests, share=share, clock=clock
+            reachable, mesh, cost_model, requests, share=share, clock=clock
         )
         return LayoutGraph(builder, first)
 

@@ -159,7 +159,7 @@ def _size(
 
     def bytes_of(port: LayoutPort, layout: Layout) -> float:
         type_ = builder.graph.types.get(port)
-        return 0.0 if type_ is None else float(builder.prices.held(type_, layout))
+        return 0.0 if type_ is None else float(builder.cost_model.held(type_, layout))
 
     if isinstance(what, Workspace):
         return builder.workspace(what.op, chosen[what.node])
@@ -191,7 +191,9 @@ def _intervals(builder: GraphBuilder, entry: LayoutBody) -> list[Interval]:
         return True
 
     if entry not in builder.intervals:
-        lifetimes = Lifetimes(entry, builder.prices.is_view, may_need, builder.is_sum)
+        lifetimes = Lifetimes(
+            entry, builder.cost_model.is_view, may_need, builder.is_sum
+        )
         builder.intervals = {entry: lifetimes.intervals()}
     return builder.intervals[entry]
 
@@ -200,7 +202,7 @@ class _Builder:
     def __init__(self, builder: GraphBuilder, entry: LayoutBody, limit: float):
         self.builder = builder
         self.graph = builder.graph
-        self.prices = builder.prices
+        self.cost_model = builder.cost_model
         self.entry = entry
         self.limit = limit
         self.between: dict[LayoutEdge, tuple[int, list[float]]] = {}
@@ -234,7 +236,7 @@ class _Builder:
                 continue
             copies = self._copies(what)
             type_ = self.graph.types[what.port]
-            most = max(self.prices.held(type_, x) for x in copies)
+            most = max(self.cost_model.held(type_, x) for x in copies)
             reshards = len(what.use.operands) == 1 and self.graph.reshards(edge)
             if most > SMALL * self.limit and isinstance(reshards, np.ndarray):
                 found[edge] = what
@@ -273,7 +275,7 @@ class _Builder:
         node = self.built.add_node(np.zeros(2 * len(copies)))
         self.built.add_edge(self.graph.nodes[source], node, before)
         self.built.add_edge(node, self.graph.nodes[target], after)
-        sizes = [float(self.prices.held(type_, x)) for x in copies]
+        sizes = [float(self.cost_model.held(type_, x)) for x in copies]
         return node, [*([0.0] * len(copies)), *sizes]
 
     def _occupy(self, at: Interval) -> None:
@@ -300,7 +302,7 @@ class _Builder:
         type_ = self.graph.types.get(port)
         if type_ is None:
             return [0.0] * len(layouts)
-        return [float(self.prices.held(type_, x)) for x in layouts]
+        return [float(self.cost_model.held(type_, x)) for x in layouts]
 
 
 def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:

@@ -17,7 +17,7 @@ def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Strategy]
     return list(zip(ops, strategy.parts, strict=True))
 
 
-def seconds_of_parts(op: Operation, strategy: Strategy, prices: CostModel) -> float:
+def seconds_of_parts(op: Operation, strategy: Strategy, cost_model: CostModel) -> float:
     """Of the ops of the decomposition, and of bringing together what they leave partial."""
     seconds = 0.0
     made: dict[SSAValue, Layout] = {}
@@ -25,17 +25,21 @@ def seconds_of_parts(op: Operation, strategy: Strategy, prices: CostModel) -> fl
         for value, layout in zip(part.operands, layouts.operands, strict=True):
             before = made.get(value, layout)
             if before != layout:
-                seconds += prices.reshard(value.type, before, layout)
+                seconds += cost_model.reshard(value.type, before, layout)
                 made[value] = layout  # for the ops behind it, too
         made |= zip(part.results, layouts.results, strict=True)
-        seconds += prices.op(part, rule_for(part), layouts.operands, layouts.results)
+        seconds += cost_model.op(
+            part, rule_for(part), layouts.operands, layouts.results
+        )
     return seconds
 
 
-def bytes_between_parts(op: Operation, strategy: Strategy, prices: CostModel) -> int:
+def bytes_between_parts(
+    op: Operation, strategy: Strategy, cost_model: CostModel
+) -> int:
     """Of what the ops of the decomposition hand to each other."""
     return sum(
-        prices.bytes(result.type, layout)
+        cost_model.bytes(result.type, layout)
         for part, layouts in _parts(op, strategy)[:-1]
         if part.operands  # constants are counted once for the whole program
         for result, layout in zip(part.results, layouts.results, strict=True)

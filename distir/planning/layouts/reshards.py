@@ -53,9 +53,9 @@ class ReshardGraph(StrategyGraph[Strategy, Use]):
     - `clock`: when it stops, TimeIsOver is raised.
     """
 
-    def __init__(self, prices: CostModel, clock: Clock | None = None):
+    def __init__(self, cost_model: CostModel, clock: Clock | None = None):
         super().__init__(self.reshards)
-        self.prices = prices
+        self.cost_model = cost_model
         self.clock = clock or Clock()
         self.types: dict[LayoutPort, Attribute] = {}
         self._reshards: dict[LayoutEdge, Floats | None] = {}
@@ -94,10 +94,10 @@ class ReshardGraph(StrategyGraph[Strategy, Use]):
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
             columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
             small = np.empty((len(rows), len(columns)))
-            # To one layout after the other, which is what prices are quick at.
+            # To one layout after the other, which is what a cost model is quick at.
             for j, after in enumerate(columns):
                 self.clock.check()
-                small[:, j] = [self.prices.reshard(type_, a, after) for a in rows]
+                small[:, j] = [self.cost_model.reshard(type_, a, after) for a in rows]
             all_rows, all_columns = [rows[a] for a in have], [columns[b] for b in want]
             self._moves[key] = small[np.ix_(all_rows, all_columns)]
         return self._moves[key]

@@ -50,7 +50,6 @@ LEVELS: tuple[Level, ...] = ("O2", "O3")
 
 _NANO = 1e9
 
-
 _SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
 """Of the memory that axes which are chosen later could save at most."""
 

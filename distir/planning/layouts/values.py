@@ -92,7 +92,7 @@ class Values:
             node = value_node(name, self._ordered(wanted, before))
             if self.is_entry:
                 node.costs = [
-                    self.builder.prices.argument(arg.type, s.results[0])
+                    self.builder.cost_model.argument(arg.type, s.results[0])
                     for s in node.strategies
                 ]
             self.shared[key] = node

@@ -85,7 +85,7 @@ class AxisStrategy(NamedTuple):
         return (self.results[result], *self.also)
 
 
-class OpCandidates:
+class AxisOp:
     """What one mesh axis can do to an op and all that are like it."""
 
     def __init__(
@@ -114,7 +114,7 @@ class OpCandidates:
             if s.axis != TIME_AXIS
         )
         self.flops = rule.flops / split
-        self._candidates: dict[tuple[int | None, int | None], AxisStrategy | None] = {}
+        self._strategies: dict[tuple[int | None, int | None], AxisStrategy | None] = {}
         self._fitting: dict[tuple[int, Placement], Placement | None] = {}
         self._factors: dict[
             tuple[bool, int, Placement], tuple[int, int | None] | None
@@ -127,14 +127,14 @@ class OpCandidates:
             self.mesh.size(s.axis) for s in shards
         )
 
-    def candidate(self, factor: int | None, run: int | None) -> AxisStrategy | None:
+    def strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
         """Splitting that factor (None: nothing), or None if the rule forbids it."""
         key = (factor, run)
-        if key not in self._candidates:
-            self._candidates[key] = self._candidate(factor, run)
-        return self._candidates[key]
+        if key not in self._strategies:
+            self._strategies[key] = self._strategy(factor, run)
+        return self._strategies[key]
 
-    def _candidate(self, factor: int | None, run: int | None) -> AxisStrategy | None:
+    def _strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
         rule, decomposed = self.rule, factor in self.rule.decomposed
         if factor is None:
             operands = (WHOLE,) * len(self.operand_bytes)
