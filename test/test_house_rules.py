@@ -14,7 +14,7 @@ FOLDER = Path(distir.__file__).parent
 ANSWERS = {
     "planning/grid/evaluate.py": "what cannot be is a row of the result, with its reason",
 }
-"""Modules and folders that may catch an error for users without raising one, and why."""
+"""Modules that may catch an error for users without raising one, and why."""
 
 
 @functools.cache
