@@ -151,7 +151,9 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether devices go on while this op runs."""
+        """
+        Whether devices compute while this op communicates; who uses its result waits.
+        """
         return ASYNCHRONOUS in self.attributes
 
     def verify_(self) -> None:

@@ -85,7 +85,7 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    Where a tensor lives (DESIGN section 3).
+    Where a tensor lives.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: per dimension the axes it is split over, major to minor; each axis splits
@@ -298,7 +298,7 @@ class ReshardOp(_LayoutChange):
 class SendOp(_LayoutChange):
     """
     Moves a value to another mesh with the same axes: each device sends to the device
-    at the same coordinates. Blocks sender and receiver (DistIR section 2.1); with the
+    at the same coordinates. Blocks sender and receiver (the DistIR paper, section 2.1); with the
     unit attribute `dist.asynchronous`, both go on and the receiver waits where it uses the
     value.
     """

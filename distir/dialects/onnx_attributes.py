@@ -201,7 +201,7 @@ def verify_attribute(owner: str, schema: OpSchema.Attribute, attr: Attribute) ->
 
 
 def _out_of_range(owner: str, name: str, attr: Attribute) -> str | None:
-    """What an attribute should be; None if it is."""
+    """What an attribute should be, as an error says it; None if it is that."""
     operator = owner.removeprefix("onnx.")
     if isinstance(attr, StringAttr):
         choices = _CHOICES.get(name) or _CHOICES.get(f"{operator}.{name}")

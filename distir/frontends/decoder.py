@@ -72,7 +72,7 @@ class Decoder:
 
     @property
     def hidden(self) -> Shape:
-        """Of what goes from layer to layer."""
+        """The shape of what goes from layer to layer."""
         return self.batch, self.seq, self.d_model
 
 
@@ -167,7 +167,7 @@ def attention_parameters(d_model: int) -> list[Parameter]:
 
 
 def dense_parameters(decoder: Decoder) -> list[Parameter]:
-    """Of a layer's attention and MLP."""
+    """The parameters of a layer's attention and MLP."""
     d = decoder
     return [
         *attention_parameters(d.d_model),

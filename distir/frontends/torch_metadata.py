@@ -41,7 +41,9 @@ class ExportedTensors:
 
 
 def exported_tensors(graph: GraphProto) -> ExportedTensors | None:
-    """None for a graph that another exporter wrote."""
+    """
+    What PyTorch's exporter says of the tensors of a graph; None if another wrote it.
+    """
     kinds: dict[str, str] = {}
     names: dict[str, str] = {}
     for entry in graph.metadata_props:

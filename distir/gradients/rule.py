@@ -8,8 +8,11 @@ that it uses are what a layer's forward has to keep (its residuals).
 ```python
 @gradient_rule("onnx.Mul")
 def multiply(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    a, b = op.operands
-    return [build.reduce_to(build.multiply(gradients[0], b), a), ...]
+    (dy,), (a, b) = gradients, op.operands
+    return [
+        build.sum_to(build.onnx("Mul", dy, b), a),
+        build.sum_to(build.onnx("Mul", dy, a), b),
+    ]
 ```
 """
 

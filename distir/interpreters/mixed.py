@@ -1,5 +1,5 @@
 """
-The mixed interpreter (DistIR section 3.3): a value is a NumPy array where it is known,
+The mixed interpreter (the DistIR paper, section 3.3): a value is a NumPy array where it is known,
 and a type where only its shape is.
 
 Each op has several implementations, from the most precise to the least; the first one

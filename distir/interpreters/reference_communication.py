@@ -77,7 +77,7 @@ _ROOTED = (
 
 @register_impls
 class CommunicationFunctions(InterpreterFunctions):
-    """The ops that move data between devices."""
+    """Resharding, sends and collectives, on stacks of shards."""
 
     def __init__(self, meshes: Mapping[str, Mesh]):
         self.meshes = meshes

@@ -33,7 +33,7 @@ class Sharded:
 
     @staticmethod
     def split(array: Array, type_: Attribute, meshes: Mapping[str, Mesh]) -> Sharded:
-        """A global array, as that distributed type says."""
+        """The shards of a global array, as a distributed type says."""
         layout = layout_of(type_)
         assert layout is not None and isinstance(type_, TensorType)
         mesh = mesh_of(layout, meshes)
@@ -84,7 +84,7 @@ class Sharded:
         return local_shape(self.shape, self.layout, self.mesh)
 
     def on(self, device: int) -> Array:
-        """What a device holds."""
+        """The array that a device holds, by its id."""
         return self.shards[self.mesh.devices.index(device)]
 
 
@@ -98,7 +98,10 @@ def mesh_of(layout: Layout, meshes: Mapping[str, Mesh]) -> Mesh:
 def from_shards(
     shards: Sequence[Array], type_: Attribute, meshes: Mapping[str, Mesh]
 ) -> Sharded:
-    """The shards of a value of that distributed type."""
+    """
+    A sharded value of that distributed type, from one array for each device of its
+    mesh.
+    """
     layout = layout_of(type_)
     assert layout is not None and isinstance(type_, TensorType)
     return Sharded(tuple(shards), type_.get_shape(), layout, mesh_of(layout, meshes))

@@ -86,7 +86,10 @@ def torch_dtype(onnx_type: int, what: str) -> str:
 
 
 class ValueNames(Protocol):
-    """What the source writer offers to a call."""
+    """
+    How the values, groups and functions of a program are called in the generated
+    source.
+    """
 
     def name(self, value: SSAValue) -> str:
         """The Python variable (or attribute) that holds a value."""

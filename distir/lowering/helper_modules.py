@@ -13,7 +13,7 @@ TEMPLATE = files("distir.lowering.template")
 
 @cache
 def helper_modules() -> frozenset[str]:
-    """The names of all."""
+    """The names of all helper modules of generated packages."""
     return frozenset(
         file.name.removesuffix(".py")
         for file in TEMPLATE.iterdir()
@@ -23,7 +23,7 @@ def helper_modules() -> frozenset[str]:
 
 @cache
 def helper_text(name: str) -> str:
-    """The source of one."""
+    """The source text of the helper module of that name."""
     return (TEMPLATE / f"{name}.py").read_text(encoding="utf-8")
 
 
@@ -41,7 +41,7 @@ def with_imports(names: Iterable[str]) -> set[str]:
 
 @cache
 def _imports(name: str) -> frozenset[str]:
-    """The modules beside it that one imports."""
+    """The helper modules that the one of that name imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(helper_text(name))):
         if isinstance(node, ast.ImportFrom) and node.level == 1:

@@ -131,7 +131,7 @@ class Ranks:
         return moment
 
     def largest(self, values: list[float]) -> list[float]:
-        """The largest of all ranks' values, one by one."""
+        """The maximum over all ranks of each of these values."""
         if self.size == 1:
             return values
         found = torch.tensor(values, dtype=torch.float64).to(self.device)

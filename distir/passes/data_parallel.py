@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
-from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.planning.annotations import axis_mesh, request_split, requested_layout
-from distir.program import (
-    argument_attributes,
-    argument_names,
-    argument_roles,
-    entry_function,
-    set_argument_attributes,
-)
+from distir.planning.batches import split_batch
 
 
 @dataclass(frozen=True)
@@ -35,39 +25,4 @@ class DataParallelPass(DistIRPass):
     axis: str = "d"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        mesh = axis_mesh(op, self.axis)
-        function = entry_function(op)
-        attributes = argument_attributes(function)
-        names = argument_names(function)
-        inputs = [
-            i
-            for i, role in enumerate(argument_roles(function))
-            if role in ("input", "label")
-        ]
-        shapes = {
-            i: type_.get_shape()
-            for i in inputs
-            if isinstance(type_ := function.function_type.inputs.data[i], TensorType)
-        }
-        batched = [i for i in inputs if shapes.get(i)]
-        if not batched:
-            raise DistIRError(
-                "data-parallel: the program has no input with a batch dimension to split"
-            )
-        batch, size = shapes[batched[0]][0], mesh.size(self.axis)
-        before = requested_layout(attributes[batched[0]]) or Layout(mesh.name)
-        parts = prod(mesh.size(shard.axis) for shard in before.dim(0))
-        if batch % (parts * size):
-            over = f" in each of {parts} parts" if parts > 1 else ""
-            raise DistIRError(
-                f"data-parallel: the batch of {batch} (dimension 0 of input "
-                f"{names[batched[0]]!r}) cannot be split evenly over axis "
-                f"{self.axis!r} of size {size}{over}; choose a batch that is a multiple "
-                f"of {parts * size}, or another -{self.axis}"
-            )
-        for i in batched:
-            if shapes[i][0] == batch:
-                layout = requested_layout(attributes[i]) or Layout(mesh.name)
-                split = request_split(layout, 0, Shard(self.axis), len(shapes[i]))
-                attributes[i][LAYOUT] = LayoutAttr(split)
-        set_argument_attributes(function, attributes)
+        split_batch(op, self.axis)

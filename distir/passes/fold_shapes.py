@@ -112,7 +112,7 @@ def check_calls(module: ModuleOp) -> None:
 @dataclass(frozen=True)
 class FoldShapesPass(DistIRPass):
     """
-    Mixed concrete and abstract interpretation (DistIR section 3.3): values that follow
+    Mixed concrete and abstract interpretation (the DistIR paper, section 3.3): values that follow
     from constants and shapes become `onnx.Constant`, the others get the exact shape that
     is known of them, across calls; ops that nothing needs any more go away.
 

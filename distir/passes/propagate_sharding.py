@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.errors import DistIRError
 from distir.passes.options import DistIRPass
-from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.sharding.mesh import meshes
+from distir.planning.axes.sharding_plan import propagate_sharding
+from distir.sharding.mesh import only_mesh
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,4 @@ class PropagateShardingPass(DistIRPass):
     name = "propagate-sharding"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        known = list(meshes(op).values())
-        if len(known) != 1:
-            raise DistIRError(
-                f"propagate-sharding works on one device.mesh; the module has "
-                f"{len(known)}"
-            )
-        plan = ShardingPlan(op, known[0])
-        for axis, _ in known[0].axes:
-            plan.add_axis(axis)
-        plan.annotate()
+        propagate_sharding(op, only_mesh(op))

@@ -34,7 +34,7 @@ class SearchGridPass(SearchOptions, DistIRPass):
     Distributes a program as the best point of a grid says: all degrees d x t x p that use
     up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline
     schedules and overlap are distributed and simulated; of those that fit into memory, the one with
-    the highest throughput is it (DistIR section 5). `dist.notes` says which that was.
+    the highest throughput is it (the DistIR paper, section 5). `dist.notes` says which that was.
 
     - `cluster`: a built-in cluster or a file; by default the module's own;
     - `devices`: grows that cluster;

@@ -1,4 +1,4 @@
-"""The pass `simulate`."""
+"""`simulate`: what a distributed program costs on its cluster."""
 
 from __future__ import annotations
 

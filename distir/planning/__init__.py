@@ -7,8 +7,13 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `stages`: the search behind `search-stages`;
 - `grid`: the configurations of `search-grid`, evaluated on all cores;
 - `auto`: the controller behind `auto-parallel`, which asks the others;
-- `simulated_costs`, `micro_batch_costs`: what ops and changes of layout cost on a cluster;
-- `annotations`, `requests`: what users and passes ask for.
+- `strategies`, `graph`, `likeness`, `plans`, `annotate`: what both share: what ops can do, the
+  graph of that, which ops decide alike, what was decided, and how it is written to the IR;
+- `unit_costs`; `simulated_costs`, `micro_batch_costs`: what ops and changes of layout cost on a cluster;
+- `overlap`: which communication runs while devices compute;
+- `annotations`, `requests`, `meshes`: what users and passes ask for;
+- `plan`, `result`, `programs`: what searches choose from, what comes of it, for which
+  programs.
 
 The mathematics is in `distir.solver`.
 """

@@ -10,6 +10,7 @@ from typing import Any
 
 from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError
+from distir.pipelining import PipelineOptions
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
@@ -82,6 +83,14 @@ class Plan(ABC):
     def is_pipelined(self) -> bool:
         """Whether there is a schedule: several ranks or several micro-batches."""
         return self.p > 1 or self.k > 1
+
+    @property
+    def pipeline(self) -> PipelineOptions:
+        """The pipeline, or the accumulation of gradients, if there is one."""
+        stages = (self.stages,) if self.stages else ()
+        return PipelineOptions(
+            p=self.p, k=self.k, schedule=self.schedule, stages=stages
+        )
 
     @property
     @abstractmethod

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -45,9 +46,8 @@ class Requests:
 
     @property
     def axes(self) -> frozenset[str]:
-        """The axes that `shard` names."""
-        found = (text.partition("=")[2].partition(":")[0] for text in self.shard)
-        return frozenset(found)
+        """The axes that `shard` names. Raises DistIRError."""
+        return frozenset(_read_split(text).shard.axis for text in self.shard)
 
     def check(self, module: ModuleOp, axes: Collection[str]) -> None:
         """
@@ -96,21 +96,33 @@ def requested_splits(
     """
     names = argument_names(function)
     for text in requests:
-        match = _REQUEST.fullmatch(text)
-        if match is None:
-            raise DistIRError(
-                f"cannot read the split {text!r}; write "
-                f"NAME:DIM=AXIS or NAME:DIM=AXIS:RUN, for example wte.weight:0=t"
-            )
-        shard = Shard(match["axis"], int(match["run"]) if match["run"] else None)
-        for i in _arguments(names, [match["name"]]):
+        name, dim, shard = _read_split(text)
+        for i in _arguments(names, [name]):
             type_ = function.function_type.inputs.data[i]
-            dim = int(match["dim"])
             if dim >= rank_of(type_):
                 raise DistIRError(
                     f"{names[i]!r} has no dimension {dim}: its type is {type_}"
                 )
             yield i, dim, shard
+
+
+class _Split(NamedTuple):
+    """What `NAME:DIM=AXIS[:RUN]` says."""
+
+    name: str
+    dim: int
+    shard: Shard
+
+
+def _read_split(text: str) -> _Split:
+    match = _REQUEST.fullmatch(text)
+    if match is None:
+        raise DistIRError(
+            f"cannot read the split {text!r}; write "
+            f"NAME:DIM=AXIS or NAME:DIM=AXIS:RUN, for example wte.weight:0=t"
+        )
+    run = int(match["run"]) if match["run"] else None
+    return _Split(match["name"], int(match["dim"]), Shard(match["axis"], run))
 
 
 def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:

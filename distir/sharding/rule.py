@@ -1,5 +1,5 @@
 """
-Sharding rules: how the dimensions of an op relate (DESIGN section 4).
+Sharding rules: how the dimensions of an op relate.
 
 A rule names *factors* and maps every dimension of every operand and result to an
 ordered list of them, major to minor: `matmul ([b,i,k],[k,j]) -> [b,i,j]`; a reshape
@@ -10,9 +10,15 @@ to reduce, and how much work remains on a device.
 Rules are registered by op name, from anywhere:
 
 ```python
-@sharding_rule("toy.scale")
-def scale(op: Operation) -> Rule:
-    return elementwise(op)
+@sharding_rule("toy.outer")  # out[i, j] = x[i] * y[j]
+def outer(op: Operation) -> Rule:
+    (i,), (j,) = (shape_of(value.type) for value in op.operands)
+    return Rule(
+        factors=(Factor(i), Factor(j)),
+        operands=(((0,),), ((1,),)),
+        results=(((0,), (1,)),),
+        flops=i * j,
+    )
 ```
 """
 

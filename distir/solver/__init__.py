@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from distir.solver.failures import InfeasibleError
 from distir.solver.problem import Memory, Problem, Solution
-from distir.solver.solve import solve
+from distir.solver.solve import solution_of, solve
 
-__all__ = ["InfeasibleError", "Memory", "Problem", "Solution", "solve"]
+__all__ = ["InfeasibleError", "Memory", "Problem", "Solution", "solution_of", "solve"]

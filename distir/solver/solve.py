@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -44,7 +44,15 @@ SEGMENTS_GAP = 5e-3
 PATIENCE = 1.0
 
 
-def solve(
+def solve(problem: Problem, **options: Any) -> Solution:
+    """As `solution_of`. Raises the InfeasibleError, when there is no choice."""
+    found = solution_of(problem, **options)
+    if isinstance(found, InfeasibleError):
+        raise found
+    return found
+
+
+def solution_of(
     problem: Problem,
     *,
     method: Method = "auto",
@@ -56,7 +64,7 @@ def solve(
     segments: Segments | None = None,
     level: Level = "O3",
     progress: Callable[[str], None] | None = None,
-) -> Solution:
+) -> Solution | InfeasibleError:
     """
     The best choice found within a time (seconds) and to a gap (a fraction of the objective),
     with its bound; an interruption (SIGINT) ends the search as the time does. A first choice is
@@ -70,7 +78,7 @@ def solve(
     Methods: `elimination` is exact and knows no memory limit; `integer-program` is exact, by
     `solver`; `lagrangian` leaves a small gap under a memory limit; `auto` chooses by size,
     and leaves that gap where an integer program would take minutes.
-    Raises `InfeasibleError` when there is no choice.
+    When there is no choice, why; raises DistIRError for names of methods that are none.
     """
     for name, given, names in (
         ("method", method, METHODS),
@@ -116,14 +124,16 @@ class _Solving:
             self.by_segments = partial(solve_by_segments, segments=cover)
         self.level = level
 
-    def run(self, method: Method, seed: Sequence[int] | None) -> Solution:
+    def run(
+        self, method: Method, seed: Sequence[int] | None
+    ) -> Solution | InfeasibleError:
         problem, graph = self.problem, self.graph
         try:
             Reductions(graph, Clock(max(PATIENCE, self.clock.left))).run()
         except NoAlternative as error:
-            raise InfeasibleError(
+            return InfeasibleError(
                 f"no alternative of node {error.node} is possible", (error.node,)
-            ) from error
+            )
         self.progress(
             f"{len(graph.costs)} of {len(problem.costs)} nodes are left after reductions"
         )
@@ -138,7 +148,7 @@ class _Solving:
                 else min(chosen, list(seed), key=problem.cost)
             )
         if chosen is None:
-            raise self.failure(found)
+            return self.failure(found)
         objective = problem.cost(chosen)
         bound = settled(problem, objective, max(found.bound, trivial_bound(graph)))
         return Solution(chosen, objective, bound, name, self.clock.seconds)

@@ -73,7 +73,7 @@ def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None
 
 
 def add_profile_argument(parser: ArgumentParser) -> None:
-    """What the devices of the cluster reach in practice."""
+    """Declares `--profile`: what the devices of the cluster reach in practice."""
     parser.add_argument(
         "--profile",
         action="append",

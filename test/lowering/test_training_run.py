@@ -18,6 +18,7 @@ from support.training_programs import batches, package, training_gpt, training_m
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.dist import INITIAL
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
 from distir.interpreters.reference import run_program
@@ -26,10 +27,12 @@ from distir.lowering.template import initial, runtime
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import (
+    argument_attributes,
     argument_names,
     argument_roles,
     entry_function,
     result_names,
+    text_attribute,
     updated_arguments,
 )
 from distir.sharding.rule import shape_of
@@ -60,12 +63,14 @@ def by_reference(module: ModuleOp, steps: int) -> Arrays:
     entry = entry_function(module)
     names, given = argument_names(entry), batches(module)
     values: dict[int, npt.NDArray[Any]] = {}
+    attributes = argument_attributes(entry)
     for i, (name, role, argument) in enumerate(
         zip(names, argument_roles(entry), entry.body.block.args, strict=True)
     ):
         shape = shape_of(argument.type)
         if role == "parameter":
-            spec = runtime.Tensor(name, torch.float32, shape)
+            start = text_attribute(attributes[i], INITIAL) or ""
+            spec = runtime.Tensor(name, torch.float32, shape, initial=start)
             values[i] = initial.parameter(spec, None, 0, 0).numpy()
         elif role == "state":
             dtype = np.int64 if name == "optimizer.step" else np.float32

@@ -322,7 +322,7 @@ def test_known_layouts_are_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
     def no_search(*_: object, **__: object) -> None:
         raise AssertionError("layouts are searched")
 
-    monkeypatch.setattr(fitted, "search_sharding", no_search)
+    monkeypatch.setattr(fitted, "search_layouts", no_search)
     for other, anew in zip(others, expected, strict=True):
         assert outcome.has_layouts_of(other)
         assert Evaluator(source).evaluate(other, outcome) == anew

@@ -141,7 +141,7 @@ def test_what_comes_out_fits_as_the_simulator_sees_it(
         attempts.append(search_sharding(module, mesh, on, limits, **options))
         return attempts[-1]
 
-    monkeypatch.setattr(fitted, "search_sharding", search)
+    monkeypatch.setattr(fitted, "search_layouts", search)
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_op_before(load_cluster("cpu", 4), first)

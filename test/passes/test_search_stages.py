@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.imported_programs import program
+from support.imported_programs import imported, program
 from support.llama_programs import llama_step
 from support.pipelines import assert_same, distributed
 from support.programs import parse
@@ -58,7 +58,9 @@ def built(name: str) -> ModuleOp:
 def test_same_results(name: str, options: dict[str, Any]) -> None:
     """Distributed, verified and interpreted: the step is that of one device."""
     module = built(name)
-    result = assert_same(module, stages=SEARCH, **options)
+    # Random variances of a normalization could be negative.
+    weights = imported(name).weights if name == "resnet" else None
+    result = assert_same(module, weights=weights, stages=SEARCH, **options)
     assert read_notes(result)[-1].startswith("search-stages divided")
     marks = [
         op

@@ -15,12 +15,8 @@ from distir.planning.axes.axis_plan import (
 from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.meshes import add_mesh
 from distir.planning.programs import replace_cluster
-from distir.program import entry_function, functions, updated_arguments
 from distir.sharding.placement import (
     Placement,
-)
-from distir.sharding.signatures import (
-    Signatures,
 )
 
 
@@ -36,19 +32,10 @@ def nodes_of_step(layers: int) -> int:
     """The choices in the graph of a training step of a GPT."""
     module = gpt(layers, trains=True)
     mesh = add_mesh(module, [("t", 2)], None)
-    entry = entry_function(module)
     whole: ArgumentKey = (Placement("whole"), "activation")
-    planner = AxisPlanner(
-        functions(module),
-        entry.sym_name.data,
-        mesh,
-        "t",
-        ShardingPlan(module, mesh).strategies(),
-        split_parameters=False,
-        updates=updated_arguments(entry),
-        signatures=Signatures(),
-    )
-    planner.solve(entry.sym_name.data, [whole] * len(entry.body.block.args))
+    program = ShardingPlan(module, mesh).seen_by("t")
+    planner = AxisPlanner(program, split_parameters=False)
+    planner.solve([whole] * len(program.entry.body.block.args))
     return planner.nodes
 
 

@@ -42,7 +42,7 @@ class AttentionSizes:
 
     @property
     def scores(self) -> tuple[int, int, int, int]:
-        """The shape of the scores."""
+        """The shape of the scores, `[batch, heads, queries, keys]`."""
         return self.batch, self.query_heads, self.queries, self.keys
 
 
@@ -113,7 +113,7 @@ class AttentionGradOp(TrainOp):
 
     @property
     def sizes(self) -> AttentionSizes:
-        """The (global) sizes."""
+        """The (global) sizes of batch, heads, sequences and features."""
         q, k, v = shape_of(self.q), shape_of(self.k), shape_of(self.v)
         if self.q_num_heads is None or self.kv_num_heads is None:
             return AttentionSizes(q[0], q[1], k[1], q[2], k[2], q[3], v[3])

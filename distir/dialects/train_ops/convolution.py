@@ -64,7 +64,7 @@ class WindowsOp(TrainOp):
     def windows(
         strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
     ) -> dict[str, Attribute]:
-        """The properties that all windows have."""
+        """Strides, dilations and pads as the properties that windowed ops have."""
         return {
             "strides": integers(strides),
             "dilations": integers(dilations),

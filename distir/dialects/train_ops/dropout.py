@@ -139,7 +139,10 @@ class DropoutOp(TrainOp):
 
     @property
     def parts(self) -> tuple[Split, ...]:
-        """What each coordinate is of."""
+        """
+        For each operand among `coordinates`, the split of a dimension that it is the
+        place in.
+        """
         return tuple(
             Split(*(int(v) for v in entry.get_values()))
             for entry in (self.splits.data if self.splits is not None else ())

@@ -67,7 +67,7 @@ class UpdateOp(TrainOp):
 
     @property
     def settings(self) -> dict[str, float]:
-        """The numbers among the properties, by name."""
+        """The hyper-parameters: the properties that are numbers, by name."""
         return {
             name: value.value.data
             for name, value in self.properties.items()

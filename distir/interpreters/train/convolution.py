@@ -54,7 +54,7 @@ def _taps(
 
 
 def _cropped(padded: Array, margins: Sequence[tuple[int, int]]) -> Array:
-    """Without the padding of space."""
+    """The part of a padded array that is not padding."""
     inside = (
         slice(before, size - after)
         for (before, after), size in zip(margins, padded.shape[2:], strict=True)

@@ -119,7 +119,10 @@ class LinkFit:
 
 
 def fit_communication(kind: str, samples: Sequence[tuple[float, float]]) -> LinkFit:
-    """The same for pairs of bytes and seconds. Raises DistIRError."""
+    """
+    Fits the figures of a kind of communication to pairs of bytes and seconds. Raises
+    DistIRError.
+    """
     _check_count(kind, samples)
     size, seconds = np.array(samples).T
     columns = np.stack([np.ones_like(size), size], 1)

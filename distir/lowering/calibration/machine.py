@@ -49,7 +49,10 @@ class MeasuredMachine:
 
     @property
     def residuals(self) -> list[Residual]:
-        """What no figure explains, of every op and kind of communication."""
+        """
+        The part of the measured time that the fit does not explain, by op or kind of
+        communication.
+        """
         fits = [fit for table in self.ops.values() for fit in table.values()]
         return [fit.residual for fit in (*fits, *self.links.values())]
 

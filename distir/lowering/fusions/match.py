@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 import numpy as np
 from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr, TensorType
@@ -162,11 +161,6 @@ def swaps_last_two(op: OnnxOp) -> bool:
     rank = len(shape)
     order = op.attribute("perm") or list(reversed(range(rank)))
     return list(order) == [*range(rank - 2), rank - 1, rank - 2]
-
-
-def elements(shape: Sequence[int]) -> int:
-    """The number of elements of a tensor."""
-    return prod(shape)
 
 
 def is_finite_constant(value: SSAValue) -> bool:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from xdsl.ir import Operation
 
 from distir.dialects.dist import Shard
-from distir.planning.strategies import Option, Strategy
+from distir.planning.strategies import NOTHING, Option, Strategy
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -41,15 +41,29 @@ class Take(Enum):
     """As `CUT`, and the value must not be there in parts in any way."""
 
 
+class Cut(NamedTuple):
+    """A part of a value, and which of its uses (in program order) makes it."""
+
+    placement: Placement
+    use: int
+
+
+Ways = tuple[Placement, ...]
+"""The placements in which a value is there; the first is the one it is made in."""
+
+
 class AxisStrategy(NamedTuple):
     """
-    What an axis does to one op.
+    What an axis does to one op, or in which ways a value is there for those that use it.
 
     - `option`: what is split of its rule, or which partial values pass, if anything;
     - `operands`, `results`: the placements in which it takes and gives values;
     - `work`: of the op on one device, in floating-point operations;
     - `decompose`: whether only the op's decomposition can do that;
-    - `takes`: per operand, how it may come to be placed so.
+    - `takes`: per operand, how it may come to be placed so;
+    - `also`: of a value, in which other placements it is there too; `cut`: that one of its
+      uses cuts a part out of it, or reduces and scatters it, and those behind have that
+      part too.
     """
 
     option: Option
@@ -58,6 +72,17 @@ class AxisStrategy(NamedTuple):
     work: float = 0.0
     decompose: bool = False
     takes: tuple[Take, ...] = ()
+    also: Ways = ()
+    cut: Cut | None = None
+
+    @staticmethod
+    def of_value(ways: Ways, cut: Cut | None = None) -> AxisStrategy:
+        """A value is there in these ways."""
+        return AxisStrategy(NOTHING, (), ways[:1], also=ways[1:], cut=cut)
+
+    def ways(self, result: int) -> Ways:
+        """In which a result is there."""
+        return (self.results[result], *self.also)
 
 
 class OpCandidates:

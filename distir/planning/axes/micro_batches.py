@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
 from distir.planning.axes.axis_plan import AxisPlan
-from distir.planning.axes.candidates import AxisStrategy, OpCandidates
-from distir.planning.strategies import NOTHING, Option, Strategy
-from distir.sharding.mesh import Mesh
+from distir.planning.axes.candidates import AxisStrategy
+from distir.planning.axes.program import AxisProgram
+from distir.planning.strategies import NOTHING, Option
 from distir.sharding.placement import WHOLE, Placement
-from distir.sharding.signatures import Signatures
 
 
 class MicroBatchPlanner:
@@ -25,35 +24,19 @@ class MicroBatchPlanner:
     another time. An op keeps the split of its operands where its rule allows; partial
     values pass where the rule is linear in them; any other operand is brought together
     first, which ends the part of the program that runs per micro-batch.
-
-    - `functions`: those of the program by name; `entry`: which one is entered;
-    - `updates`: results of the entry that replace an argument in the next step, by
-      index; they are placed like it;
-    - `signatures`: says which ops are alike.
     """
 
-    def __init__(
-        self,
-        functions: Mapping[str, FuncOp],
-        entry: str,
-        mesh: Mesh,
-        axis: str,
-        updates: Mapping[int, int],
-        signatures: Signatures,
-    ):
-        self.functions = functions
-        self.entry = entry
-        self.mesh = mesh
-        self.axis = axis
-        self.updates = updates
-        self._signatures = signatures
-        self._infos: dict[Operation, OpCandidates] = {}
-        self._candidates: dict[int, OpCandidates] = {}
+    def __init__(self, program: AxisProgram):
+        self.program = program
         self._solved: dict[tuple[str, tuple[Placement, ...]], AxisPlan] = {}
         # The operands that a function, or one that it calls, brings together.
         self._gathered: dict[AxisPlan, frozenset[tuple[Operation, int]]] = {}
 
-    def solve(self, name: str, arguments: Sequence[Placement]) -> AxisPlan:
+    def solve(self, arguments: Sequence[Placement]) -> AxisPlan:
+        """What happens in the entry, whose arguments are placed like that."""
+        return self._solve(self.program.entry.sym_name.data, arguments)
+
+    def _solve(self, name: str, arguments: Sequence[Placement]) -> AxisPlan:
         """What happens in a function whose arguments are placed like that."""
         key = (name, tuple(arguments))
         if key not in self._solved:
@@ -61,7 +44,7 @@ class MicroBatchPlanner:
         return self._solved[key]
 
     def _function(self, name: str, arguments: tuple[Placement, ...]) -> AxisPlan:
-        block = self.functions[name].body.block
+        block = self.program.functions[name].body.block
         placed: dict[SSAValue, Placement] = dict(
             zip(block.args, arguments, strict=True)
         )
@@ -72,7 +55,7 @@ class MicroBatchPlanner:
             have = [placed[v] for v in op.operands]
             if isinstance(op, ReturnOp):
                 results = self._returned(name, have, arguments)
-                function = self.functions[name]
+                function = self.program.functions[name]
                 solved = AxisPlan(function, arguments, results, ops, calls)
                 self._gathered[solved] = frozenset(gathered)
                 return solved
@@ -92,20 +75,20 @@ class MicroBatchPlanner:
     def _returned(
         self, name: str, have: Sequence[Placement], arguments: Sequence[Placement]
     ) -> tuple[Placement, ...]:
-        if name != self.entry:
+        if name != self.program.entry.sym_name.data:
             return tuple(have)
         return tuple(
-            arguments[self.updates[i]]
-            if i in self.updates
+            arguments[self.program.updates[i]]
+            if i in self.program.updates
             else (WHOLE if p.kind == "partial" else p)
             for i, p in enumerate(have)
         )
 
     def _op(self, op: Operation, have: list[Placement]) -> AxisStrategy:
-        if isinstance(op, ConstrainOp) and not op.fixes(self.axis):
+        if isinstance(op, ConstrainOp) and not op.fixes(self.program.axis):
             return AxisStrategy(NOTHING, (have[0],), (have[0],))
         found = self._partial(op, have) or self._split(op, have)
-        found = found or self._info(op).candidate(None, None)
+        found = found or self.program.info(op).candidate(None, None)
         assert found is not None
         return found
 
@@ -115,9 +98,9 @@ class MicroBatchPlanner:
         in gradients; else they are brought together before the call.
         """
         keys = [WHOLE if p.kind == "partial" else p for p in have]
-        callee = self.solve(name, keys)
+        callee = self._solve(name, keys)
         if keys != list(have):
-            passed = self.solve(name, have)
+            passed = self._solve(name, have)
             if self._gathered[passed] <= self._gathered[callee]:
                 return passed
         return callee
@@ -129,7 +112,7 @@ class MicroBatchPlanner:
         if len(monoids) != 1 or any(p.kind == "split" for p in have):
             return None
         (monoid,) = monoids
-        for number, linear in enumerate(self._info(op).rule.linear):
+        for number, linear in enumerate(self.program.info(op).rule.linear):
             if linear.operands == over and monoid in linear.monoids:
                 partial = Placement("partial", monoid=monoid)
                 option = Option(linear=number, monoid=monoid)
@@ -138,7 +121,7 @@ class MicroBatchPlanner:
 
     def _split(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
         """The split that all operands agree on that are split."""
-        info = self._info(op)
+        info = self.program.info(op)
         split = [i for i, p in enumerate(have) if p.kind == "split"]
         for i in split:
             key = info.factor_of(False, i, have[i])
@@ -148,20 +131,3 @@ class MicroBatchPlanner:
             if all(candidate.operands[j] == have[j] for j in split):
                 return candidate
         return None
-
-    def _info(self, op: Operation) -> OpCandidates:
-        found = self._infos.get(op)
-        if found is None:
-            signature = self._signatures.of(op)
-            found = self._candidates.get(signature)
-            if found is None:
-                found = OpCandidates(
-                    op,
-                    self._signatures.rule(op),
-                    Strategy.whole(op, self.mesh),
-                    self.mesh,
-                    self.axis,
-                )
-                self._candidates[signature] = found
-            self._infos[op] = found
-        return found

@@ -4,22 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from distir.dialects.dist import ConstrainOp
 from distir.planning.axes.axis_plan import Source
-from distir.planning.axes.candidates import OpCandidates, Take
-from distir.planning.axes.graph import Body, Floats, Node, Port, Use, Ways
+from distir.planning.axes.candidates import AxisStrategy, OpCandidates, Take, Ways
 from distir.planning.axes.policy import AxisPolicy
+from distir.planning.graph import Edge, Floats, Node, Port
 from distir.planning.unit_costs import PREFERENCE, UnitCosts
 from distir.sharding.placement import WHOLE, Placement
 
-Facts = tuple[bool, Source, bool]
-"""
-Of a use: whether the value's sums are reduced later, what it is computed from, and whether it
-is a parameter that nothing has used before.
-"""
+
+class Taken(NamedTuple):
+    """
+    An op takes a value, or a call passes it on.
+
+    - `node`: of the op, or of the argument of the function that is called; `info`: what the
+      axis can do to the op or call; `operand`: which one of its operands it is;
+    - `place`: among all uses of a value whose uses make parts of it, else -1;
+    - `late`: whether the value's sums are reduced later; `source`: what it is computed from;
+    - `is_first`: whether it is a parameter that nothing has used before.
+    """
+
+    node: Node[AxisStrategy]
+    info: OpCandidates
+    operand: int
+    is_call: bool
+    place: int
+    late: bool
+    source: Source
+    is_first: bool
+
+
+class Kept(NamedTuple):
+    """A value is held in ways of which the first one is that in which it is made."""
+
+    node: Node[AxisStrategy]
+
+
+class Returned(NamedTuple):
+    """A value leaves its function, after so many uses in it."""
+
+    node: Node[AxisStrategy]
+    info: OpCandidates
+    result: int
+    uses: int
+
+
+class Replaced(NamedTuple):
+    """A result of the program replaces an argument in the next step."""
+
+    node: Node[AxisStrategy]
+    info: OpCandidates
+    result: int
+
+
+class Leaving(NamedTuple):
+    """A result of the program goes to whoever runs it."""
+
+    node: Node[AxisStrategy]
+    info: OpCandidates
+    result: int
+
+
+Move = Taken | Kept | Returned | Replaced | Leaving
+
+
+def ways_of(port: Port[AxisStrategy]) -> list[Ways]:
+    """In which ways a value is there under each alternative."""
+    return [s.ways(port.result) for s in port.node.strategies]
 
 
 class Moves:
@@ -31,47 +86,62 @@ class Moves:
     def __init__(self, policy: AxisPolicy, costs: UnitCosts):
         self.policy = policy
         self.costs = costs
-        self.info = policy.info
-        self._matrices: dict[Hashable, Floats] = {}
-        # Ways and strategies are known by their ids, so those that were seen must stay.
-        self._kept: list[object] = []
+        self._matrices: dict[Hashable, Floats | None] = {}
 
-    def edge(self, port: Port, place: int, use: Use, facts: Facts) -> Floats:
-        """A value goes to its use at that place among all of its uses."""
-        node, info = use.node, self.info(use.op)
-        choices = id(node.strategies) if not use.is_call else id(node.ways[0])
-        where = place if any(port.node.cuts) else -1
-        key = (id(port.ways), choices, id(info), use.operand, use.is_call, facts, where)
-        matrix = self._matrices.get(key)
-        if matrix is None:
-            self._kept.append((port.ways, node.strategies, node.ways))
-            find = self._taken if not use.is_call else self._passed
-            matrix = self._matrices[key] = find(port, place, use, info, facts)
-        return matrix
+    def cost(self, edge: Edge[AxisStrategy, Move]) -> Floats | None:
+        """Of an edge; None if it costs nothing ever."""
+        port, use = edge
+        key = (
+            port.node.strategies,
+            port.result,
+            type(use),
+            use.node.strategies,
+            *use[1:],
+        )
+        if key not in self._matrices:
+            matrix = self._cost(port, use)
+            self._matrices[key] = matrix if matrix.any() else None
+        return self._matrices[key]
 
-    def made(self, port: Port, node: Node) -> Floats:
-        """A value is held in ways of which the first one is that in which it is made."""
-        key = ("made", id(port.ways), id(node.ways[0]))
-        matrix = self._matrices.get(key)
-        if matrix is None:
-            self._kept.append((port.ways, node.ways))
-            matrix = self._matrices[key] = np.array(
-                [
-                    [0.0 if w[0] == h[0] else inf for w in node.ways[0]]
-                    for h in port.ways
+    def _cost(self, port: Port[AxisStrategy], use: Move) -> Floats:
+        match use:
+            case Taken():
+                return (
+                    self._passed(port, use) if use.is_call else self._taken(port, use)
+                )
+            case Kept(node):
+                rows = [
+                    [0.0 if s.results[0] == have else inf for s in node.strategies]
+                    for (have, *_) in ways_of(port)
                 ]
-            )
-        return matrix
+            case Returned(node):
+                rows = [
+                    [row.get(s.results[0], inf) for s in node.strategies]
+                    for row in self.returned(port, use)
+                ]
+            case Replaced(node, info, index):
+                size = info.operand_bytes[index]
+                rows = [
+                    [
+                        self.take(w, s.results[0], Take.CUT, size, False, "activation")
+                        for s in node.strategies
+                    ]
+                    for w in ways_of(port)
+                ]
+            case Leaving(_, info, index):
+                rows = [[self._left(info, index, w)] for w in ways_of(port)]
+        return np.array(rows)
 
-    def there(self, port: Port, place: int) -> list[tuple[Ways, Placement | None]]:
+    def there(
+        self, port: Port[AxisStrategy], place: int
+    ) -> list[tuple[Ways, Placement | None]]:
         """
         How a value is there for its use at that place, under each alternative, and what part
         this use has to make of it.
         """
-        if not any(port.node.cuts):
-            return [(w, None) for w in port.ways]
         found: list[tuple[Ways, Placement | None]] = []
-        for way, cut in zip(port.ways, port.node.cuts, strict=True):
+        for s in port.node.strategies:
+            way, cut = s.ways(port.result), s.cut
             if cut is None or place < cut.use:
                 found.append((way, None))
             elif place == cut.use:
@@ -80,21 +150,20 @@ class Moves:
                 found.append(((*way, cut.placement), None))
         return found
 
-    def _taken(
-        self,
-        port: Port,
-        place: int,
-        use: Use,
-        info: OpCandidates,
-        facts: Facts,
-    ) -> Floats:
+    def returned(
+        self, port: Port[AxisStrategy], use: Returned
+    ) -> list[dict[Placement, float]]:
+        """How a value may leave its function under each alternative, and what that costs."""
+        there = self.there(port, use.uses)
+        return [self.leaving(use.info, use.result, way) for way, _ in there]
+
+    def _taken(self, port: Port[AxisStrategy], use: Taken) -> Floats:
         """What it costs that a value comes to an op in the placement that it wants."""
         index, strategies = use.operand, use.node.strategies
-        size = info.operand_bytes[use.operand]
-        late, source, first = facts
+        size = use.info.operand_bytes[use.operand]
         gradient = 0.0
-        if self.policy.is_forward and source == "parameter":
-            gradient = self.costs.gradient(info)
+        if self.policy.is_forward and use.source == "parameter":
+            gradient = self.costs.gradient(use.info)
         columns: dict[tuple[Placement, Take, bool], int] = {}
         where = [
             columns.setdefault(
@@ -104,42 +173,36 @@ class Moves:
             for s in strategies
         ]
         rows: dict[tuple[Ways, Placement | None], int] = {}
-        from_ = [rows.setdefault(w, len(rows)) for w in self.there(port, place)]
+        from_ = [rows.setdefault(w, len(rows)) for w in self.there(port, use.place)]
         small = np.zeros((len(rows), len(columns)))
         for (have, part), a in rows.items():
             for (want, take, splits), b in columns.items():
                 if part is not None and (want != part or take is not Take.CUT):
                     small[a, b] = inf
                     continue
-                if first:
+                if use.is_first:
                     # A parameter is stored as its first user takes it.
                     small[a, b] = 0.0 if want == have[0] else inf
                     continue
-                small[a, b] = self.take(have, want, take, size, late, source)
+                small[a, b] = self.take(have, want, take, size, use.late, use.source)
                 if gradient and splits and want.kind == "split" and want != have[0]:
                     small[a, b] += gradient
-        if isinstance(use.op, ConstrainOp):
+        if isinstance(use.info.op, ConstrainOp):
             # What is asked for is communicated where it is.
             small *= 1 - PREFERENCE
         return small[np.ix_(from_, where)]
 
-    def _passed(
-        self,
-        port: Port,
-        place: int,
-        use: Use,
-        info: OpCandidates,
-        facts: Facts,
-    ) -> Floats:
+    def _passed(self, port: Port[AxisStrategy], use: Taken) -> Floats:
         """How a value comes to a function: as it is, but never partial."""
-        size = info.operand_bytes[use.operand]
+        size = use.info.operand_bytes[use.operand]
+        wanted = [s.results[0] for s in use.node.strategies]
         rows: list[list[float]] = []
-        for w, part in self.there(port, place):
+        for w, part in self.there(port, use.place):
             assert part is None
             prices: dict[Placement, float] = {}
-            if facts[-1]:
+            if use.is_first:
                 # What nothing has used yet is placed as it is used in there.
-                rows.append([0.0 if q[0] == w[0] else inf for q in use.node.ways[0]])
+                rows.append([0.0 if q == w[0] else inf for q in wanted])
                 continue
             for p in w:
                 if p.kind == "whole":
@@ -148,12 +211,12 @@ class Moves:
                     price = self.costs.move(p, WHOLE, size)
                     prices[WHOLE] = min(prices.get(WHOLE, inf), price)
                 else:
-                    fitting = info.fitting(use.operand, p)
+                    fitting = use.info.fitting(use.operand, p)
                     if fitting is not None:
                         prices[fitting] = 0.0
             if not prices:
                 prices[WHOLE] = min(self.costs.move(p, WHOLE, size) for p in w)
-            rows.append([prices.get(q[0], inf) for q in use.node.ways[0]])
+            rows.append([prices.get(q, inf) for q in wanted])
         return np.array(rows)
 
     def take(
@@ -184,7 +247,7 @@ class Moves:
         return best
 
     def leaving(
-        self, body: Body, index: int, ways: Sequence[Placement]
+        self, info: OpCandidates, index: int, ways: Sequence[Placement]
     ) -> dict[Placement, float]:
         """
         How a value that is there in these ways may leave its function as a result, and what
@@ -193,7 +256,6 @@ class Moves:
         """
         if WHOLE in ways:
             return {WHOLE: 0.0}
-        info = self.info(body.last)
         fitting = [info.fitting(index, p) for p in ways if p.kind == "split"]
         found = {p: 0.0 for p in fitting if p is not None}
         partial = [p for p in ways if p.kind == "partial"]
@@ -204,10 +266,10 @@ class Moves:
             found[WHOLE] = min(self.costs.move(p, WHOLE, size) for p in ways)
         return found
 
-    def result(self, body: Body, index: int, ways: Ways) -> float:
+    def _left(self, info: OpCandidates, index: int, ways: Ways) -> float:
         """What it costs to hand out a result of the program that is there like that."""
-        size, best = self.info(body.last).operand_bytes[index], inf
-        for p, price in self.leaving(body, index, ways).items():
+        size, best = info.operand_bytes[index], inf
+        for p, price in self.leaving(info, index, ways).items():
             if p.kind == "partial":
                 price = self.costs.move(p, WHOLE, size)
             elif p.kind == "split" and self.policy.split_parameters:

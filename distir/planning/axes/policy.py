@@ -9,14 +9,14 @@ what the program itself asks for: constraints and sums that are to be reduced la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import REDUCE_LATE, ConstrainOp
-from distir.planning.axes.candidates import OpCandidates
+from distir.planning.axes.program import AxisProgram
 from distir.sharding.placement import Placement, placement_in
 
 Placements = dict[SSAValue, set[Placement]]
@@ -24,30 +24,22 @@ Placements = dict[SSAValue, set[Placement]]
 
 class AxisPolicy:
     """
-    - `functions`: those of the program by name; `entry`: which one is entered;
-    - `axis`: of the mesh;
+    - `program`: as the axis sees it;
     - `split_parameters`: whether parameters (and what derives from parameters and
       constants only) may start a split. For a data axis they may not: only a split input,
       label or annotated parameter does;
     - `is_forward`: whether the program is the forward of a training step, whose backward
-      will follow what is chosen for the parameters;
-    - `info`: the rule of an op and what it can split.
+      will follow what is chosen for the parameters.
     """
 
     def __init__(
         self,
-        functions: Mapping[str, FuncOp],
-        entry: str,
-        axis: str,
-        info: Callable[[Operation], OpCandidates],
+        program: AxisProgram,
         *,
         split_parameters: bool,
         is_forward: bool,
     ):
-        self.functions = functions
-        self.entry = entry
-        self.axis = axis
-        self.info = info
+        self.program = program
         self.split_parameters = split_parameters
         self.is_forward = is_forward
         self._hints: dict[str, Placements] = {}
@@ -64,9 +56,9 @@ class AxisPolicy:
         hints = self._hints[name] = Placements()
         if not self.split_parameters:
             return hints
-        for op in reversed(list(self.functions[name].body.block.ops)):
+        for op in reversed(list(self.program.functions[name].body.block.ops)):
             if isinstance(op, CallOp):
-                callee = self.functions[op.callee.string_value()]
+                callee = self.program.functions[op.callee.string_value()]
                 inner = self.hints(op.callee.string_value())
                 for value, arg in zip(op.operands, callee.body.block.args, strict=True):
                     hints.setdefault(value, set()).update(inner.get(arg, ()))
@@ -75,7 +67,7 @@ class AxisPolicy:
         return hints
 
     def _hint(self, op: Operation, hints: Placements) -> None:
-        info = self.info(op)
+        info = self.program.info(op)
         splits: set[tuple[int, int | None]] = {
             (f, None)
             for f, factor in enumerate(info.rule.factors)
@@ -99,17 +91,17 @@ class AxisPolicy:
         wishes = Placements()
         if any(
             isinstance(op, ConstrainOp)
-            for function in self.functions.values()
+            for function in self.program.functions.values()
             for op in function.body.block.ops
         ):
-            self._collect(self.entry, (), wishes)
+            self._collect(self.program.entry.sym_name.data, (), wishes)
         return wishes
 
     def _collect(
         self, name: str, results: Sequence[set[Placement]], wishes: Placements
     ) -> list[set[Placement]]:
         """Adds the wishes for a function's values; gives those for its arguments."""
-        block = self.functions[name].body.block
+        block = self.program.functions[name].body.block
         for op in reversed(list(block.ops)):
             if isinstance(op, ReturnOp):
                 for value, wished in zip(op.operands, results, strict=False):
@@ -123,15 +115,15 @@ class AxisPolicy:
                 for value, wished in zip(op.operands, inner, strict=True):
                     wishes.setdefault(value, set()).update(wished)
             elif isinstance(op, ConstrainOp):
-                target = placement_in(op.layout.data, self.axis)
-                if op.fixes(self.axis) and target.kind == "split":
+                target = placement_in(op.layout.data, self.program.axis)
+                if op.fixes(self.program.axis) and target.kind == "split":
                     wishes.setdefault(op.source, set()).add(target)
             elif any(r in wishes for r in op.results):
                 self._wish(op, wishes)
         return [wishes.get(arg, set()) for arg in block.args]
 
     def _wish(self, op: Operation, wishes: Placements) -> None:
-        info = self.info(op)
+        info = self.program.info(op)
         if info.rule.flops:
             return
         for split in self.hinted(op, wishes):
@@ -149,11 +141,11 @@ class AxisPolicy:
         """
         if name not in self._late:
             found = self._late[name] = set[SSAValue]()
-            for op in reversed(list(self.functions[name].body.block.ops)):
+            for op in reversed(list(self.program.functions[name].body.block.ops)):
                 asked = REDUCE_LATE in op.attributes
                 if not asked and not any(r in found for r in op.results):
                     continue
-                for linear in self.info(op).rule.linear:
+                for linear in self.program.info(op).rule.linear:
                     if len(linear.operands) == 1:
                         (index,) = linear.operands
                         value = op.operands[index]
@@ -166,7 +158,7 @@ class AxisPolicy:
         self, op: Operation, hints: Mapping[SSAValue, set[Placement]]
     ) -> Iterable[tuple[int, int | None]]:
         """Factors with run lengths that the users of an op's results hint at."""
-        info = self.info(op)
+        info = self.program.info(op)
         for index, result in enumerate(op.results):
             for placement in hints.get(result, ()):
                 found = info.factor_of(True, index, placement)

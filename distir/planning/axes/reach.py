@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.planning.axes.axis_plan import ArgumentKey, Source
-from distir.planning.axes.candidates import AxisStrategy, Take
-from distir.planning.axes.graph import ArgumentFacts, Body
+from distir.planning.axes.candidates import Take, Ways
 from distir.planning.axes.policy import AxisPolicy
+from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
 from distir.planning.axes.strategies import OperandFacts, OpStrategies
+from distir.planning.likeness import call_kinds
+from distir.program import return_op
 from distir.sharding.placement import FREE, WHOLE, Placement
 
 ENDS = 2
@@ -22,81 +24,62 @@ ENDS = 2
 class Reach:
     """
     Follows a program from its arguments: what each op can do depends on the placements in
-    which its operands may come. Functions are looked at once per kind of call: the first
-    calls of a function, the last ones, and two between, which take turns.
+    which its operands may come. Functions are looked at once per kind of call (`call_kinds`).
     """
 
-    def __init__(self, functions: Mapping[str, FuncOp], policy: AxisPolicy):
-        self.functions = functions
+    def __init__(self, policy: AxisPolicy):
         self.policy = policy
-        self.info = policy.info
-        self._known: dict[Hashable, Sequence[AxisStrategy]] = {}
+        self.program = policy.program
+        self._known: dict[Hashable, Alternatives] = {}
 
-    def program(self, function: FuncOp, arguments: Sequence[ArgumentKey]) -> Body:
-        """The entry's body, with the strategies of every op in it and what it calls."""
+    def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
+        """The entry, with the strategies of every op in it and what it calls."""
         facts: list[ArgumentFacts] = []
         for placement, source in arguments:
             fixed = source != "activation" and placement.kind == "split"
             fact = ArgumentFacts(placement, source, fixed)
             fact.add([placement])
             facts.append(fact)
-        body = Body(function, facts)
-        self._call_kinds(body)
-        self._reach(body)
-        return body
+        function = self.program.entry
+        reached = Reached(function, facts, call_kinds(function, ends=ENDS))
+        self._reach(reached)
+        return reached
 
-    def _call_kinds(self, body: Body) -> None:
-        """
-        Between the first and the last calls of a function they take turns with two kinds, so
-        that neighbours may differ (a matrix by columns, the next one by rows).
-        """
-        calls: dict[str, list[CallOp]] = {}
-        for op in body.function.body.block.ops:
-            if isinstance(op, CallOp):
-                calls.setdefault(op.callee.string_value(), []).append(op)
-        for name, same in calls.items():
-            last = len(same) - ENDS
-            for place, op in enumerate(same):
-                kind: Hashable = place
-                if ENDS <= place < last:
-                    kind = "even" if place % 2 == 0 else "odd"
-                body.kinds[op] = (name, kind)
-
-    def _reach(self, body: Body) -> None:
+    def _reach(self, reached: Reached) -> None:
         """Follows the program until no call can be reached in a new way."""
-        block = body.function.body.block
-        callees: dict[Hashable, Body] = {}
+        block = reached.function.body.block
+        callees: dict[Hashable, Reached] = {}
         while True:
             again = False
-            for arg, fact in zip(block.args, body.arguments, strict=True):
-                body.possible[arg] = tuple(fact.possible)
+            for arg, fact in zip(block.args, reached.arguments, strict=True):
+                reached.possible[arg] = tuple(fact.possible)
                 if fact.source != "activation":
-                    body.sources[arg] = fact.source
+                    reached.sources[arg] = fact.source
                 if fact.requested:
-                    body.requested.add(arg)
+                    reached.requested.add(arg)
             for op in block.ops:
                 if isinstance(op, ReturnOp):
                     continue
                 if isinstance(op, CallOp):
-                    again |= self._reach_call(body, op, callees)
+                    again |= self._reach_call(reached, op, callees)
                     continue
-                strategies = self._strategies(body, op)
-                body.strategies[op] = strategies
+                strategies = self._strategies(reached, op)
+                reached.strategies[op] = strategies
                 for i, result in enumerate(op.results):
-                    body.possible[result] = tuple(
+                    reached.possible[result] = tuple(
                         dict.fromkeys(s.results[i] for s in strategies)
                     )
-                self._derive(body, op)
-                self._spread(body, op)
+                self._derive(reached, op)
+                self._spread(reached, op)
             if not again:
                 return
 
-    def _spread(self, body: Body, op: Operation) -> None:
+    def _spread(self, reached: Reached, op: Operation) -> None:
         """As what an op takes its operands, they may be there for the ops behind it."""
-        strategies = body.strategies[op]
+        strategies = reached.strategies[op]
         for i, value in enumerate(op.operands):
-            have = body.possible[value]
-            if value.has_one_use() or FREE in have or value in body.sources:
+            have = reached.possible[value]
+            if value.has_one_use() or FREE in have or value in reached.sources:
                 continue
             splits = any(p.kind == "split" for p in have)
             more = {
@@ -108,73 +91,85 @@ class Reach:
                 or s.operands[i] == WHOLE
             }
             if not more.keys() <= set(have):
-                body.possible[value] = tuple({**dict.fromkeys(have), **more})
+                reached.possible[value] = tuple({**dict.fromkeys(have), **more})
 
-    def _derive(self, body: Body, op: Operation) -> None:
+    def _derive(self, reached: Reached, op: Operation) -> None:
         """Records what an op's results are computed from."""
-        sources = {body.sources.get(v, "activation") for v in op.operands}
+        sources = {reached.sources.get(v, "activation") for v in op.operands}
         if "activation" in sources:
             return
         for result in op.results:
-            body.sources[result] = "parameter" if "parameter" in sources else "constant"
-            if any(v in body.requested for v in op.operands):
-                body.requested.add(result)
+            reached.sources[result] = (
+                "parameter" if "parameter" in sources else "constant"
+            )
+            if any(v in reached.requested for v in op.operands):
+                reached.requested.add(result)
 
     def _reach_call(
-        self, body: Body, op: CallOp, callees: dict[Hashable, Body]
+        self, reached: Reached, op: CallOp, callees: dict[Hashable, Reached]
     ) -> bool:
         """Whether later looks at this function may see more."""
-        info, incoming = self.info(op), []
-        for i, value in enumerate(op.operands):
-            splits = [
-                fitting
-                for p in body.possible[value]
-                if p.kind == "split" and (fitting := info.fitting(i, p)) is not None
-            ]
-            others = [
-                WHOLE if p.kind == "partial" else p
-                for p in body.possible[value]
-                if p.kind != "split"
-            ]
-            if not others and len(splits) < len(body.possible[value]):
-                others = [WHOLE]
-            incoming.append((*others, *splits))
-        static = tuple(self._static(body, v) for v in op.operands)
-        key = (body.kinds[op], static)
+        static = tuple(self._static(reached, v) for v in op.operands)
+        key = (reached.kinds[op], static)
         callee = callees.get(key)
         is_new = callee is None
         if callee is None:
-            function = self.functions[op.callee.string_value()]
+            function = self.program.functions[op.callee.string_value()]
             facts = [ArgumentFacts(*of_argument) for of_argument in static]
-            callee = callees[key] = Body(function, facts)
-            self._call_kinds(callee)
-        body.calls[op] = callee
-        more = [f.add(w) for f, w in zip(callee.arguments, incoming, strict=True)]
-        if any(more) or is_new:
+            kinds = call_kinds(function, ends=ENDS)
+            callee = callees[key] = Reached(function, facts, kinds)
+        reached.calls[op] = callee
+        came = tuple(reached.possible[v] for v in op.operands)
+        more = came not in callee.seen and self._add_incoming(callee, op, came)
+        callee.seen.add(came)
+        if more or is_new:
             self._reach(callee)
         changed = False
-        for result, value in zip(op.results, callee.last.operands, strict=True):
-            before = body.possible.get(result)
-            body.possible[result] = callee.possible[value]
-            changed |= before is not None and before != body.possible[result]
-        return (any(more) and not is_new) or changed
+        for result, value in zip(
+            op.results, return_op(callee.function).operands, strict=True
+        ):
+            before = reached.possible.get(result)
+            reached.possible[result] = callee.possible[value]
+            changed |= before is not None and before != reached.possible[result]
+        return (more and not is_new) or changed
+
+    def _add_incoming(self, callee: Reached, op: CallOp, came: Sequence[Ways]) -> bool:
+        """Whether arguments may come in new ways now, as values never cross partial."""
+        info, is_more = self.program.info(op), False
+        for i, (facts, ways) in enumerate(zip(callee.arguments, came, strict=True)):
+            splits = [
+                fitting
+                for p in ways
+                if p.kind == "split" and (fitting := info.fitting(i, p)) is not None
+            ]
+            others = [
+                WHOLE if p.kind == "partial" else p for p in ways if p.kind != "split"
+            ]
+            if not others and len(splits) < len(ways):
+                others = [WHOLE]
+            is_more |= facts.add((*others, *splits))
+        return is_more
 
     def _static(
-        self, body: Body, value: SSAValue
+        self, reached: Reached, value: SSAValue
     ) -> tuple[Placement | None, Source, bool]:
         """What is known of an operand of a call, whatever is chosen."""
         is_argument = isinstance(value, BlockArgument)
-        fixed = body.arguments[value.index].fixed if is_argument else None
-        return fixed, body.sources.get(value, "activation"), value in body.requested
+        fixed = reached.arguments[value.index].fixed if is_argument else None
+        return (
+            fixed,
+            reached.sources.get(value, "activation"),
+            value in reached.requested,
+        )
 
-    def _strategies(self, body: Body, op: Operation) -> Sequence[AxisStrategy]:
-        info, policy = self.info(op), self.policy
-        name = body.function.sym_name.data
+    def _strategies(self, reached: Reached, op: Operation) -> Alternatives:
+        info, policy = self.program.info(op), self.policy
+        name = reached.function.sym_name.data
         facts = tuple(
             OperandFacts(
-                body.possible[v],
-                body.sources.get(v, "activation"),
-                v in body.requested,
+                reached.possible[v],
+                reached.sources.get(v, "activation"),
+                v in reached.requested,
             )
             for v in op.operands
         )
@@ -182,9 +177,9 @@ class Reach:
         hints = tuple(frozenset(every.get(r, ())) for r in op.results)
         wishes = tuple(frozenset(policy.wishes.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
-        key = (op if is_constrained else id(info), facts, hints, wishes)
+        key = (op if is_constrained else info, facts, hints, wishes)
         found = self._known.get(key)
         if found is None:
             space = OpStrategies(op, info, policy)
-            found = self._known[key] = space.of(facts, hints, wishes)
+            found = self._known[key] = Alternatives(space.of(facts, hints, wishes))
         return found

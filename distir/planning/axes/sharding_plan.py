@@ -23,6 +23,7 @@ from distir.planning.axes.axis import AxisPlanner
 from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan, Source
 from distir.planning.axes.candidates import AxisStrategy
 from distir.planning.axes.micro_batches import MicroBatchPlanner
+from distir.planning.axes.program import AxisProgram
 from distir.planning.plans import FunctionPlan, with_callees
 from distir.planning.strategies import Strategy
 from distir.program import (
@@ -31,10 +32,8 @@ from distir.program import (
     argument_roles,
     describe,
     entry_function,
-    functions,
     reachable_functions,
     return_op,
-    updated_arguments,
 )
 from distir.sharding.decompose import discard, layouts_of_parts
 from distir.sharding.layout import check_layout
@@ -121,7 +120,12 @@ class ShardingPlan:
             plans[function.sym_name.data] = plan
         return plans[self.entry.sym_name.data]
 
-    def strategies(self) -> dict[Operation, Strategy]:
+    def seen_by(self, axis: str) -> AxisProgram:
+        """The program as one more axis sees it."""
+        strategies = self._strategies()
+        return AxisProgram(self.module, self.mesh, axis, strategies, self.signatures)
+
+    def _strategies(self) -> dict[Operation, Strategy]:
         """What the axes so far do to each op, also to calls and returns."""
         found: dict[Operation, Strategy] = {}
         for plan in with_callees(self.plan):
@@ -149,19 +153,12 @@ class ShardingPlan:
             # split (ZeRO), but they do not decide how the work is split.
             data = any(s == "activation" and p.kind == "split" for p, s in keys)
             stored = any(s == "parameter" and p.kind != "whole" for p, s in keys)
+            program = self.seen_by(axis)
             planner = AxisPlanner(
-                functions(self.module),
-                self.entry.sym_name.data,
-                self.mesh,
-                axis,
-                self.strategies(),
-                split_parameters=stored and not data,
-                updates=updated_arguments(self.entry),
-                signatures=self.signatures,
-                is_forward=is_forward,
+                program, split_parameters=stored and not data, is_forward=is_forward
             )
-            found = planner.solve(self.entry.sym_name.data, keys)
-            split = self._decomposed(axis, found, planner.strategies)
+            found = planner.solve(keys)
+            split = self._decomposed(axis, found, program.strategies)
             if not any(self._leaves_result_partial(axis, *x) for x in split.items()):
                 return found
             self._decompose_now(split)
@@ -236,16 +233,8 @@ class ShardingPlan:
             raise DistIRError(
                 f"mesh @{self.mesh.name}: the axis over time, {axis!r}, must be its first"
             )
-        planner = MicroBatchPlanner(
-            functions(self.module),
-            self.entry.sym_name.data,
-            self.mesh,
-            axis,
-            updated_arguments(self.entry),
-            self.signatures,
-        )
         keys = [p for p, _ in self._entry_keys(axis, False)]
-        return planner.solve(self.entry.sym_name.data, keys)
+        return MicroBatchPlanner(self.seen_by(axis)).solve(keys)
 
     def _with_plan(self, axis: str, found: AxisPlan) -> FunctionPlan:
         """The plan of all axes before, and of this one."""
@@ -353,3 +342,14 @@ class ShardingPlan:
             tuple(tuple(s for s in dim if op.fixes(s.axis)) for dim in chosen.dims),
             tuple(p for p in chosen.partial if op.fixes(p[0])),
         )
+
+
+def propagate_sharding(module: ModuleOp, mesh: Mesh) -> None:
+    """
+    Annotates every op of a sequential program with layouts on a mesh that follow from those
+    requested of arguments, axis after axis. Raises DistIRError.
+    """
+    plan = ShardingPlan(module, mesh)
+    for axis, _ in mesh.axes:
+        plan.add_axis(axis)
+    plan.annotate()

@@ -203,7 +203,7 @@ class OpStrategies:
     def _constrained(
         self, op: ConstrainOp, operand: OperandFacts
     ) -> list[AxisStrategy]:
-        axis = self.policy.axis
+        axis = self.policy.program.axis
         if op.fixes(axis):
             target = placement_in(op.layout.data, axis)
             if target.kind == "partial":

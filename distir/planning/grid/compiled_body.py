@@ -12,9 +12,9 @@ from distir.dialects.constants import keeps_value
 from distir.dialects.dist import ReshardOp
 from distir.interpreters.simulator.engine.compiled import (
     CompiledFunction,
+    CompiledFunctionBuilder,
     CompiledOp,
     Compiler,
-    FunctionBuilder,
 )
 from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
 from distir.program import is_removable
@@ -128,7 +128,7 @@ class CompiledBody:
         self.compilation = compilation
         self.types: list[Attribute] = []
         """Of the values, which are known by their slots."""
-        self.steps = FunctionBuilder(name, 0)
+        self.steps = CompiledFunctionBuilder(name, 0)
         self._name = name
         self._parts: list[tuple[Part, Mapping[int, int], int]] = []
         # Results of ops that do nothing: the same as other values.
@@ -139,7 +139,7 @@ class CompiledBody:
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
         """See `Body`."""
         self.types = [*types]
-        self.steps = FunctionBuilder(self._name, len(types))
+        self.steps = CompiledFunctionBuilder(self._name, len(types))
         return range(len(types))
 
     def type_of(self, value: int) -> Attribute:

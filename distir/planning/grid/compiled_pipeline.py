@@ -53,7 +53,7 @@ from distir.transforms.pipelines.pipeline import check_fits
 
 
 @dataclass
-class _Site:
+class _CompiledSite:
     """
     A stage's use of a function: what it calls where, by an op that stands for all calls.
     Operands of all micro-batches are `fixed`, or arise on the way: these stand in `common`
@@ -85,7 +85,7 @@ class CompiledEntry(CompiledBody):
     def __init__(self, division: DividedProgram, compilation: Compilation):
         super().__init__(compilation.fold.entry, compilation)
         self._division = division
-        self._sites: dict[StageFunction, _Site] = {}
+        self._sites: dict[StageFunction, _CompiledSite] = {}
         self._shared: dict[object, _Shared] = {}
         # By the types before and after.
         self._sends: dict[tuple[int, int], CompiledOp] = {}
@@ -134,7 +134,7 @@ class CompiledEntry(CompiledBody):
         function = StageFunction(symbol, likeness.inputs, added, found.numbered)
         op = CallOp.create(properties={"callee": symbol})
         place = common.device_map.index[mesh]
-        self._sites[function] = _Site(op, found.compiled, place)
+        self._sites[function] = _CompiledSite(op, found.compiled, place)
         return function
 
     def _build(

@@ -41,14 +41,11 @@ def distribute_pass(
     """The pass that distributes a program like that, with these splits of arguments."""
     c = configuration
     return DistributePass(
+        **vars(c.pipeline),
         d=c.d,
         t=c.t,
-        p=c.p,
-        k=c.k,
         zero=c.zero,
         checkpoint=c.checkpoint,
-        schedule=c.schedule,
-        stages=(c.stages,) if c.stages else (),
         overlap=c.overlap,
         shard=shard,
     )

@@ -25,8 +25,8 @@ from distir.planning.layouts.reshards import (
     layouts_of,
 )
 from distir.planning.layouts.runs import RunLengths
-from distir.planning.layouts.sharing import call_kinds, op_kinds
 from distir.planning.layouts.values import Values, restricted
+from distir.planning.likeness import call_kinds, op_kinds
 from distir.planning.strategies import (
     NOTHING,
     Option,
@@ -38,6 +38,7 @@ from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import Rule, rule_for, shape_of
+from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
 
 
@@ -90,8 +91,9 @@ class GraphBuilder:
         }
         self.axis_options = self._axis_options(reachable)
         self.axes = 0
+        self.signatures = Signatures()
         self._times: dict[LayoutNode, int] = {}
-        self._workspaces: dict[tuple[Operation, int], float] = {}
+        self._workspaces: dict[tuple[Operation, Strategy], float] = {}
         self.intervals: dict[LayoutBody, list[Interval]] = {}
         self._alternatives: dict[
             tuple[Operation, tuple[Option, ...], int],
@@ -199,7 +201,7 @@ class GraphBuilder:
 
     def workspace(self, op: Operation, strategy: Strategy) -> float:
         """Bytes besides operands and results, while an op runs."""
-        key = op, id(strategy)  # alternatives stay as long as the builder
+        key = op, strategy
         if key not in self._workspaces:
             self._workspaces[key] = self._workspace(op, strategy)
         return self._workspaces[key]
@@ -244,8 +246,8 @@ class GraphBuilder:
         self, function: FuncOp, count: int, before: LayoutBody | None
     ) -> LayoutBody:
         body, is_entry = Body(function, count), function is self.entry
-        calls = call_kinds(function, share=self.share)
-        kinds = op_kinds(function, calls)
+        calls = call_kinds(function, ends=1 if self.share else None)
+        kinds = op_kinds(function, calls, self.signatures.of)
         callees: dict[Hashable, LayoutBody] = {}
         nodes: dict[Hashable, LayoutNode] = {}
         sizes: dict[Hashable, int] = {}

@@ -15,12 +15,11 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
-from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
+from distir.planning.layouts.search import LayoutResult, Limits, search_layouts
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.programs import trains
 from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
-from distir.solver import InfeasibleError
 from distir.solver.clock import Clock, TimeIsOver
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
@@ -141,12 +140,12 @@ class FittedSearch:
             if plans[0].fits:
                 return plans[0]
         limit, failed, bound = self.memory, False, inf
-        failure: DistIRError | None = None
+        failure: str | None = None
         for attempt in range(_ROUNDS):
             annotated = module.clone()
             limits = replace(self.limits, memory=limit)
             try:
-                found = search_sharding(
+                found = search_layouts(
                     annotated,
                     self.mesh,
                     self.cluster,
@@ -161,10 +160,8 @@ class FittedSearch:
                         raise KeyboardInterrupt from None
                     plans.append(self._unsearched(module))
                 break
-            except DistIRError as error:
-                if not isinstance(error.__cause__, InfeasibleError):
-                    raise
-                failure = failure or error
+            if isinstance(found, str):
+                failure = failure or found
                 if attempt or finish is None or self._is_late:
                     break
                 limit *= _DOUBT
@@ -181,7 +178,7 @@ class FittedSearch:
             failed = failed or not plan.fits
             limit = _MARGIN * min(limit, found.peak) / plan.occupied
         if failure is not None and not plans:
-            raise failure from failure.__cause__
+            raise DistIRError(failure)
         return min(
             plans,
             key=lambda p: (0, p.simulation.step_time_s) if p.fits else (1, p.occupied),

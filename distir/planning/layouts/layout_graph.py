@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.passes.propagate_sharding import PropagateShardingPass
 from distir.planning.annotate import annotate
 from distir.planning.annotations import requested_layout
-from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
@@ -102,7 +100,7 @@ def apply_layouts(
     if not layouts.steps:
         if has_time(mesh):
             split_over_time(module, mesh, _requests(module))
-        PropagateShardingPass().apply(Context(), module)
+        propagate_sharding(module, mesh)
         return
     graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
     before, body = graph.first, None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
-from distir.passes.data_parallel import DataParallelPass
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan
+from distir.planning.batches import split_batch
 from distir.planning.graph import Body, Node
 from distir.planning.layouts.builder import Before
 from distir.planning.layouts.reshards import (
@@ -49,7 +48,7 @@ def split_over_time(
     for entry in attributes:
         entry.pop(LAYOUT, None)
     set_argument_attributes(function, attributes)
-    DataParallelPass(TIME_AXIS).apply(Context(), module)
+    split_batch(module, TIME_AXIS)
     attributes = argument_attributes(function)
     found: dict[int, Layout] = {}
     for i, request in requests.items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -38,7 +38,7 @@ from distir.planning.strategies import (
     Strategy,
 )
 from distir.sharding.mesh import Mesh
-from distir.solver import InfeasibleError, Problem, Solution, solve
+from distir.solver import InfeasibleError, Problem, Solution, solution_of
 from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments
 
@@ -49,6 +49,7 @@ Level = Literal["O2", "O3"]
 LEVELS: tuple[Level, ...] = ("O2", "O3")
 
 _NANO = 1e9
+
 
 _SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
 """Of the memory that axes which are chosen later could save at most."""
@@ -158,13 +159,27 @@ def search_sharding(
     mesh: Mesh,
     cluster: ClusterOp,
     limits: Limits | None = None,
+    **options: Any,
+) -> LayoutResult:
+    """As `search_layouts`. Raises DistIRError also when no layouts fit."""
+    found = search_layouts(module, mesh, cluster, limits, **options)
+    if isinstance(found, str):
+        raise DistIRError(found)
+    return found
+
+
+def search_layouts(
+    module: ModuleOp,
+    mesh: Mesh,
+    cluster: ClusterOp,
+    limits: Limits | None = None,
     *,
     share: bool | None = None,
     joint: bool | None = None,
     shares: Shares | None = None,
     profiles: Sequence[Profile] = (),
     clock: Clock | None = None,
-) -> LayoutResult:
+) -> LayoutResult | str:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
     cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
@@ -177,7 +192,8 @@ def search_sharding(
     default if the limits say so (`together`). Otherwise one is chosen after
     the other, outermost first. `clock` is for everything: what was found when it stops is the
     answer. As choosing one axis after the other is much faster, that comes first then.
-    Raises DistIRError; and TimeIsOver if nothing was found.
+    If no layouts fit into memory, why. Raises DistIRError for what is asked wrongly, and
+    TimeIsOver if nothing was found.
     """
     limits = limits or Limits()
     start = perf_counter()
@@ -193,20 +209,21 @@ def search_sharding(
         quick = _quick(_AxisGroups(builder, limits, first, clock=clock), one_by_one)
     search, failure = _AxisGroups(builder, limits, first, clock=clock), None
     try:
-        search.run_stages(stages)
+        failure = search.run_stages(stages)
     except TimeIsOver:
         if quick is None and not search.steps:
             raise
-    except DistIRError as error:
-        failure = None if quick else error
-        if failure and not (builder.share and limits.release):
-            raise
+    if failure is not None and not quick and not (builder.share and limits.release):
+        return failure
     if quick is not None:
-        search = _better(search, quick)
+        search, failure = _better(search, quick), None
     if builder.share and limits.release and search.may_release(perf_counter() - start):
-        search = _released(search, stages, failure)
+        released = _released(search, stages, failure)
+        if isinstance(released, str):
+            return released
+        search = released
     elif failure is not None:
-        raise failure
+        return failure
     annotate(module, plan_of(search.body, search.chosen))
     return search.found(perf_counter() - start)
 
@@ -214,11 +231,10 @@ def search_sharding(
 def _quick(search: _AxisGroups, stages: Sequence[int]) -> _AxisGroups | None:
     """The search after these stages, or as many as there was time for; None for no stage."""
     try:
-        search.run_stages(stages)
+        if search.run_stages(stages) is not None:
+            return None  # memory did not suffice like that
     except TimeIsOver:
         pass
-    except DistIRError:
-        return None  # memory did not suffice like that
     return search if search.steps else None
 
 
@@ -234,23 +250,22 @@ def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
 
 
 def _released(
-    shared: _AxisGroups, stages: Sequence[int], failure: DistIRError | None
-) -> _AxisGroups:
-    """The search without sharing, or the one with it if that found something better."""
+    shared: _AxisGroups, stages: Sequence[int], failure: str | None
+) -> _AxisGroups | str:
+    """
+    The search without sharing, or the one with it if that found something better; if
+    neither found anything (`failure` says why the one with it did not), why.
+    """
     builder, limits = shared.builder, shared.limits
     builder.share = False
     search = _AxisGroups(builder, limits, shared.first, shared.solving, shared.clock)
     search.is_released = True
     try:
-        search.run_stages(stages)
+        problem = search.run_stages(stages)
     except TimeIsOver:
-        if failure is not None:
-            raise failure from failure.__cause__
-        return shared
-    except DistIRError:
-        if failure is not None:
-            raise
-        return shared
+        return shared if failure is None else failure
+    if problem is not None:
+        return shared if failure is None else problem
     if failure is None and shared.solution.objective < search.solution.objective:
         bound = min(search.solution.bound, shared.solution.objective)
         shared.solution = replace(shared.solution, bound=bound)
@@ -294,13 +309,13 @@ class _AxisGroups:
         times = sum(node.count for node in nodes) / max(len(nodes), 1)
         return times * seconds <= left
 
-    def run_stages(self, stages: Sequence[int]) -> None:
+    def run_stages(self, stages: Sequence[int]) -> str | None:
         """
         Chooses for so many of the first axes at a time. Memory that does not fit may still be
         split by the axes to come: at first they are expected to split all of it; while the last
-        ones cannot, less and less, until it is too little for the first ones. Raises
-        DistIRError, and TimeIsOver when the clock stops: `steps` are then those that were
-        done.
+        ones cannot, less and less, until it is too little for the first ones. Gives the
+        reason then. Raises TimeIsOver when the clock stops: `steps` are then those that
+        were done.
         """
         sizes = [size for _, size in self.builder.mesh.axes]
         rest = [prod(sizes[axes:]) for axes in stages]
@@ -308,34 +323,36 @@ class _AxisGroups:
         for share in _SHARES:
             self.before, axes = self.first, 0
             self.steps, self.limited = [], False
-            try:
-                for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
-                    # A stage leaves time for those behind it.
-                    part = self.clock and self.clock.part(1 / (len(stages) - i))
-                    self.run(axes, max(1.0, share * most), part)
-                return
-            except DistIRError as error:
-                if not isinstance(error.__cause__, InfeasibleError):
-                    raise
-                # What the last axes could not do says more than what the first cannot.
-                is_last = axes == len(sizes)
-                failure = error if is_last or failure is None else failure
-                if not is_last or share * rest[0] <= 1:
+            problem = None
+            for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
+                # A stage leaves time for those behind it.
+                part = self.clock and self.clock.part(1 / (len(stages) - i))
+                problem = self.run(axes, max(1.0, share * most), part)
+                if problem is not None:
                     break
-                if self.clock is not None and self.clock.stopped:
-                    break
-        assert failure is not None
-        raise failure from failure.__cause__
+            if problem is None:
+                return None
+            # What the last axes could not do says more than what the first cannot.
+            is_last = axes == len(sizes)
+            failure = problem if is_last or failure is None else failure
+            if not is_last or share * rest[0] <= 1:
+                break
+            if self.clock is not None and self.clock.stopped:
+                break
+        return failure
 
-    def run(self, axes: int, splits: float, clock: Clock | None = None) -> None:
+    def run(self, axes: int, splits: float, clock: Clock | None = None) -> str | None:
         """
         Chooses for the first `axes` axes, as if there were `splits` times as much memory.
+        If no layouts fit into that, why.
         """
         builder = self.builder
         body = builder.build(axes, self.before)
         self.segments = flow_of(builder, body).segments()
         problem = builder.graph.problem()
         solution = self._solve(problem, clock)
+        if isinstance(solution, InfeasibleError):
+            raise solution
         choice, chosen = self._chosen(solution)
         peak = peak_of(builder, body, chosen)
         limit = inf if self.limits.memory is None else splits * self.limits.memory
@@ -343,10 +360,9 @@ class _AxisGroups:
             self.limited = True
             limited = with_memory(builder, body, limit)
             problem = limited.problem
-            try:
-                solution = self._solve(problem, clock)
-            except InfeasibleError as error:
-                raise _too_small(error, limited, limit, splits, peak) from error
+            solution = self._solve(problem, clock)
+            if isinstance(solution, InfeasibleError):
+                return _too_small(solution, limited, limit, splits, peak)
             choice, chosen = self._chosen(solution)
             peak = peak_of(builder, body, chosen)
         # All at once, for when the time is over.
@@ -354,14 +370,17 @@ class _AxisGroups:
         self.chosen, self.peak = chosen, peak
         self.before = Before(body, chosen, axes)
         self.steps.append((axes, choice))
+        return None
 
-    def _solve(self, problem: Problem, clock: Clock | None) -> Solution:
+    def _solve(
+        self, problem: Problem, clock: Clock | None
+    ) -> Solution | InfeasibleError:
         """In nanoseconds, so that no method takes small costs for rounding errors."""
         start = perf_counter()
         by_program = self.limits.solver != "auto"
         seconds = self.limits.seconds
         left = None if seconds is None else max(seconds - self.solving, 0.0)
-        solution = solve(
+        solution = solution_of(
             Problem(
                 [costs * _NANO for costs in problem.costs],
                 {pair: matrix * _NANO for pair, matrix in problem.edges.items()},
@@ -419,7 +438,7 @@ def _too_small(
     limit: float,
     splits: float,
     fastest: Peak,
-) -> DistIRError:
+) -> str:
     """
     Names what takes the most memory, and how much would do. The limit is `splits` times
     that of a device.
@@ -443,7 +462,7 @@ def _too_small(
             text += f", and less than {least:.6g} cannot"
     if largest:
         text += f". Most is taken by {', '.join(largest)}"
-    return DistIRError(
+    return (
         f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
         f"search"
     )

@@ -11,13 +11,12 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.pipelining import PipelineOptions
 from distir.planning.layouts.fitted import FittedSearch
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits
 from distir.planning.meshes import add_mesh, cluster_in
 from distir.planning.overlap import overlap_communication
-from distir.planning.plan import LayoutPlan, Plan
+from distir.planning.plan import LayoutPlan
 from distir.planning.requests import Requests, keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -99,7 +98,7 @@ class SearchedLayouts:
             if found and found.stages == 1 and not found.shared and not found.left:
                 bound = found.bound
             return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
-        search = FittedSearch(mesh, cluster, _pipeline(c), limits, profiles, clock)
+        search = FittedSearch(mesh, cluster, c.pipeline, limits, profiles, clock)
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:
@@ -122,7 +121,7 @@ class SearchedLayouts:
         apply_layouts(module, mesh, cluster, layouts)
         if configuration.is_pipelined:
             partition(module)
-            pipeline = _pipeline(configuration)
+            pipeline = configuration.pipeline
             make_pipeline_as_asked(module, pipeline, pipeline.stages)
             lower_reshards(module)
         else:
@@ -153,10 +152,3 @@ class SearchedLayouts:
         request_shards(module, mesh, self.requests.shard)
         keep_whole(module, mesh, self.requests.whole)
         return cluster, mesh
-
-
-def _pipeline(configuration: Plan) -> PipelineOptions:
-    """The pipeline of a configuration."""
-    c = configuration
-    stages = (c.stages,) if c.stages else ()
-    return PipelineOptions(p=c.p, k=c.k, schedule=c.schedule, stages=stages)

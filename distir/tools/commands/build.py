@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sizes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What all transformers have."""
+    """The sizes that all transformers have, from the arguments."""
     names = ("layers", "d_model", "heads", "vocab", "batch", "dtype")
     return {name: getattr(arguments, name) for name in names}
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def default_tolerance(dtype: np.dtype[Any]) -> float:
-    """For outputs of that element type."""
+    """The largest relative difference allowed of outputs of that element type."""
     return 2e-2 if dtype.itemsize <= 2 and dtype.kind in "fV" else 1e-4
 
 

@@ -33,7 +33,9 @@ def hoist_gathers(module: ModuleOp) -> None:
 
 
 def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
-    """Gatherings that are all that uses an argument."""
+    """
+    The gatherings of a function whose operand is an argument that nothing else uses.
+    """
     return [
         op
         for op in function.body.block.ops

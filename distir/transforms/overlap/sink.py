@@ -91,7 +91,7 @@ def _reductions(call: CallOp, callee: FuncOp) -> _Sunk:
 
 
 def _only_reduction(value: SSAValue) -> CollectiveOp | None:
-    """The reduction that is all that uses a value."""
+    """The reduction of a value if nothing else uses it; else None."""
     users = [use.operation for use in value.uses]
     if len(users) == 1 and isinstance(users[0], REDUCTIONS):
         return users[0]

@@ -16,7 +16,7 @@ Make = Callable[[Sequence[SSAValue]], Sequence[Operation]]
 """Makes ops on operands, the last of which gives the results."""
 
 
-class Body(Protocol[V]):
+class EmittedBody(Protocol[V]):
     """
     What takes the ops of a function, in their order: `BlockBody` keeps them, the search of a
     grid makes them steps of the simulator.
@@ -49,23 +49,23 @@ class BlockBody:
         self.block = Block()
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[SSAValue]:
-        """See `Body`."""
+        """See `EmittedBody`."""
         self.block = Block(arg_types=types)
         return self.block.args
 
     def type_of(self, value: SSAValue) -> Attribute:
-        """See `Body`."""
+        """See `EmittedBody`."""
         return value.type
 
     def name(self, value: SSAValue, hint: str | None) -> None:
-        """See `Body`."""
+        """See `EmittedBody`."""
         if value.name_hint is None:
             value.name_hint = hint
 
     def op(
         self, like: object, make: Make, operands: Sequence[SSAValue]
     ) -> Sequence[SSAValue]:
-        """See `Body`."""
+        """See `EmittedBody`."""
         ops = make(operands)
         self.block.add_ops(ops)
         return ops[-1].results

@@ -10,7 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
-from distir.transforms.pipelines.body import BlockBody, Body, V
+from distir.transforms.pipelines.body import BlockBody, EmittedBody, V
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.functions import (
     StageFunction,
@@ -20,7 +20,7 @@ from distir.transforms.pipelines.functions import (
 from distir.transforms.pipelines.structure import Structure
 
 
-class Entry(Body[V], Protocol[V]):
+class Entry(EmittedBody[V], Protocol[V]):
     """
     What an `Emitter` gives the steps of the entry function to: `EntryFunction` makes a
     function of them.

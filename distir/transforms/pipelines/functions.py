@@ -14,7 +14,7 @@ from distir.dialects.dist import (
     SCOPE,
 )
 from distir.dialects.onnx import operator
-from distir.transforms.pipelines.body import Body, V
+from distir.transforms.pipelines.body import EmittedBody, V
 from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
@@ -127,7 +127,7 @@ class StageFunctionBuilder(Generic[V]):
         self.inputs: list[SSAValue] = []
         self._find_inputs()
 
-    def build(self, new: Callable[[], Body[V]]) -> list[V]:
+    def build(self, new: Callable[[], EmittedBody[V]]) -> list[V]:
         """
         Builds the function in the last of the bodies that this asks for; gives the values
         that it returns.
@@ -158,7 +158,7 @@ class StageFunctionBuilder(Generic[V]):
             else:
                 pending += reversed(needed)
 
-    def _build(self, body: Body[V]) -> list[V]:
+    def _build(self, body: EmittedBody[V]) -> list[V]:
         fold, mesh = self.fold, self.mesh
         self.body = body
         given = [*self.inputs, *self.added]

@@ -61,7 +61,7 @@ class Stage:
 
     @property
     def latency(self) -> float:
-        """Seconds per message."""
+        """Seconds that a message takes before its first byte arrives."""
         figures = self.figures
         return self.level.latency if figures is None else figures.latency
 

@@ -119,7 +119,7 @@ class Route:
         )
 
     def joins(self, first: int, second: int) -> bool:
-        """Whether messages between the two devices take it."""
+        """Whether messages between the two devices take this route."""
         return (first in self.first and second in self.second) or (
             first in self.second and second in self.first
         )

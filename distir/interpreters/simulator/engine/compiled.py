@@ -138,7 +138,7 @@ class PlacedFunction(NamedTuple):
     mesh: str | None = None
 
 
-class FunctionBuilder:
+class CompiledFunctionBuilder:
     """
     Makes a compiled function of steps in their order: numbers its values, and finds out
     which step uses a value last. SSA values must stay as long as this is used.
@@ -257,7 +257,7 @@ class Compiler:
 
     def _compile(self, function: FuncOp) -> CompiledFunction:
         block = _body(function)
-        build = FunctionBuilder(function.sym_name.data, len(block.args))
+        build = CompiledFunctionBuilder(function.sym_name.data, len(block.args))
         build.bind(block.args, 0)
         end = return_op(function)
         for op in block.ops:
@@ -273,7 +273,7 @@ class Compiler:
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
 
-    def add(self, op: Operation, build: FunctionBuilder) -> CompiledOp:
+    def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledOp:
         """Makes an op the next step of a function. Raises DistIRError."""
         operands = build.slots(op.operands)
         first = build.define(len(op.results))

@@ -49,7 +49,7 @@ class OpFigures:
         return figures
 
     def to_json(self, source: str) -> dict[str, Any]:
-        """What `read` reads."""
+        """The figures as JSON data that `read` takes."""
         names = ("overhead", "per_flop", "per_byte", "beyond_cache", "cache")
         found = {name: getattr(self, name) for name in names}
         kept = {n: v for n, v in found.items() if v or n == "overhead"}

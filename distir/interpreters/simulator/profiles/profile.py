@@ -152,7 +152,7 @@ class Dispatch:
 
     @staticmethod
     def read(table: Table) -> Dispatch:
-        """The host's part of a profile."""
+        """What the host needs per op, from the table `dispatch`. Raises DistIRError."""
         dispatch = Dispatch(
             table.at_least_0("op"),
             table.at_least_0("collective"),
@@ -192,7 +192,7 @@ class LinkFigures:
 
     @staticmethod
     def read(table: Table) -> LinkFigures:
-        """The figures of one level."""
+        """The figures of one level of links, from its table. Raises DistIRError."""
         kinds = table.tables("kinds", required=False)
         figures = LinkFigures(
             table.positive_by_size("bandwidth"),

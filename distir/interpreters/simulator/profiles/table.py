@@ -34,7 +34,7 @@ class Table:
             )
 
     def text(self, key: str) -> str:
-        """A text that says something."""
+        """The text under a key, which is not empty. Raises DistIRError."""
         value = self._value(key)
         if not isinstance(value, str) or not value.strip():
             raise self._error(key, value, "a text")

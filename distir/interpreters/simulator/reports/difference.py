@@ -34,7 +34,7 @@ class Side:
 
     @staticmethod
     def of(simulation: Simulation) -> Side:
-        """Executes the program once more."""
+        """Where the time of a simulation goes: executes its program once more."""
         waiting = simulation.waiting_s
         peaks = simulation.peak_memory_bytes
         busiest = min(simulation.groups, key=lambda group: waiting[group.index])
@@ -79,17 +79,17 @@ class Difference:
 
     @staticmethod
     def of(first: Simulation, second: Simulation) -> Difference:
-        """Executes both programs once more."""
+        """The difference of two simulations: executes both programs once more."""
         return Difference(Side.of(first), Side.of(second))
 
     @property
     def step(self) -> int:
-        """How much longer the second takes."""
+        """How much longer a step of the second takes, in whole femtoseconds."""
         return self.second.end - self.first.end
 
     @property
     def total(self) -> Spent:
-        """The same in its parts."""
+        """The difference by kinds of work, which add up to it."""
         return self.second.total.minus(self.first.total)
 
     @property

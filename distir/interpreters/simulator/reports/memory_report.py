@@ -117,7 +117,7 @@ class MemoryReport:
 
     @property
     def largest(self) -> GroupMemory:
-        """That of the devices with the highest peak."""
+        """The report of the devices with the highest peak."""
         return max(self.groups, key=lambda group: group.peak)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -296,7 +296,7 @@ class MemoryRecorder(Follower):
         return Held(live.value, kind, name, scope, size, call)
 
     def report(self) -> MemoryReport:
-        """What was recorded, once the program has been executed."""
+        """The report, once the program has been executed."""
         step_time = self._simulation.step_time_s
         mesh_of = self._simulation.run.device_map.meshes
         for row, memory in enumerate(self._groups):

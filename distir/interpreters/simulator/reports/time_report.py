@@ -25,7 +25,7 @@ END = "end of the step"
 
 
 def ticks(seconds: float) -> int:
-    """Seconds as whole femtoseconds."""
+    """Seconds as whole femtoseconds, whose sums do not round."""
     return round(seconds * TICKS_PER_SECOND)
 
 
@@ -89,7 +89,7 @@ class Block:
     ops: int = 1
 
     def add(self, other: Block) -> None:
-        """Adds what follows it."""
+        """Joins the block that follows to this one."""
         self.end = max(self.end, other.end)
         self.compute += other.compute
         self.communication += other.communication
@@ -264,7 +264,7 @@ class TimeRecorder(Follower):
             blocks[-1].add(block)
 
     def report(self) -> TimeReport:
-        """What was recorded, once the program has been executed."""
+        """The report, once the program has been executed."""
         end = ticks(self.machine.end)
         for row, group in enumerate(self._groups):
             if end > self._until[row]:

@@ -11,45 +11,46 @@ their operands come from. Ops that touch no repeated call keep their own strateg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.dialects.dist import OPERAND_LAYOUTS, RESULT_LAYOUTS, SCOPE
 
-_NOT_WORK = (SCOPE, OPERAND_LAYOUTS, RESULT_LAYOUTS)
-
-MIN_SHARED_CALLS = 5
-"""Fewer calls than that are all different: first, last, and two kinds between."""
-
-
-def call_kinds(function: FuncOp, *, share: bool) -> dict[CallOp, Hashable]:
-    """The kind of each call of a function; calls of a kind share everything."""
+def call_kinds(function: FuncOp, *, ends: int | None) -> dict[CallOp, Hashable]:
+    """
+    The kind of each call of a function; calls of a kind share everything. The first and the
+    last `ends` calls of each callee are kinds of their own; all are, if that is None.
+    """
     calls: dict[str, list[CallOp]] = {}
     for op in function.body.block.ops:
         if isinstance(op, CallOp):
             calls.setdefault(op.callee.string_value(), []).append(op)
     kinds: dict[CallOp, Hashable] = {}
     for name, same in calls.items():
-        last = len(same) - 1
+        last = len(same) - (ends or 0)
         for place, call in enumerate(same):
             kind: Hashable = place
-            if share and len(same) >= MIN_SHARED_CALLS and 0 < place < last:
+            if ends is not None and ends <= place < last:
                 kind = "even" if place % 2 == 0 else "odd"
             kinds[call] = (name, kind)
     return kinds
 
 
 def op_kinds(
-    function: FuncOp, calls: Mapping[CallOp, Hashable]
+    function: FuncOp,
+    calls: Mapping[CallOp, Hashable],
+    alike: Callable[[Operation], Hashable],
 ) -> dict[Operation, Hashable]:
-    """The kind of every op of a function; those of calls as given."""
+    """
+    The kind of every op of a function; those of calls as given. `alike` says of two ops
+    that are no calls whether they could do the same, wherever their operands come from.
+    """
     sizes = Counter(calls.values())
     kinds: dict[Operation, Hashable] = {}
     arguments = _argument_kinds(function, calls)
     shared: set[Operation] = set()
-    for place, op in enumerate(function.body.block.ops):
+    for op in function.body.block.ops:
         if isinstance(op, CallOp):
             kinds[op] = calls[op]
             if sizes[calls[op]] > 1:
@@ -63,41 +64,28 @@ def op_kinds(
             if isinstance(value, BlockArgument):
                 kind = arguments[value]
                 is_shared |= any(sizes[call] > 1 for call, _ in kind)
-                key.append((kind, str(value.type)))
+                key.append(kind)
             elif isinstance(value, OpResult):
                 is_shared |= value.op in shared
-                key.append((kinds[value.op], value.index))
-        kinds[op] = (op.name, place)
+                # Constants have kinds of their own, and are alike nevertheless.
+                same = kinds[value.op] if value.op.operands else alike(value.op)
+                key.append((same, value.index))
+        kinds[op] = op
         if is_shared:
             shared.add(op)
-            kinds[op] = (op.name, _work(op), tuple(key))
+            kinds[op] = (alike(op), tuple(key))
     return kinds
 
 
 def _argument_kinds(
     function: FuncOp, calls: Mapping[CallOp, Hashable]
-) -> dict[SSAValue, tuple[tuple[Hashable, int], ...]]:
+) -> dict[SSAValue, frozenset[tuple[Hashable, int]]]:
     """Per argument the kinds of calls that take it, and as which operand."""
     return {
-        arg: tuple(
-            sorted(
-                (
-                    (calls[use.operation], use.index)
-                    for use in arg.uses
-                    if isinstance(use.operation, CallOp)
-                ),
-                key=repr,
-            )
+        arg: frozenset(
+            (calls[use.operation], use.index)
+            for use in arg.uses
+            if isinstance(use.operation, CallOp)
         )
         for arg in function.body.block.args
     }
-
-
-def _work(op: Operation) -> Hashable:
-    """What an op does, wherever it came from."""
-    attributes = {**op.properties, **op.attributes}
-    kept = sorted(name for name in attributes if name not in _NOT_WORK)
-    return (
-        tuple((name, attributes[name]) for name in kept),
-        tuple(result.type for result in op.results),
-    )

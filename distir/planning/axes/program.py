@@ -1,0 +1,64 @@
+"""A program as one mesh axis sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from distir.planning.axes.candidates import OpCandidates
+from distir.planning.strategies import Strategy
+from distir.program import entry_function, functions, updated_arguments
+from distir.sharding.mesh import Mesh
+from distir.sharding.signatures import Signatures
+
+
+class AxisProgram:
+    """
+    A program, and what an axis of a mesh can do to it after the axes before.
+
+    - `strategies`: what the axes before it do to each op, also to calls and returns;
+    - `signatures`: says which ops are alike;
+    - `functions`: those of the program by name; `entry`: which one is entered.
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        mesh: Mesh,
+        axis: str,
+        strategies: Mapping[Operation, Strategy],
+        signatures: Signatures,
+    ):
+        self.mesh = mesh
+        self.axis = axis
+        self.strategies = strategies
+        self.functions = functions(module)
+        self.entry = entry_function(module)
+        self._signatures = signatures
+        self._infos: dict[Operation, OpCandidates] = {}
+        self._candidates: dict[tuple[int, Strategy], OpCandidates] = {}
+
+    @cached_property
+    def updates(self) -> Mapping[int, int]:
+        """
+        Results of the entry that replace an argument in the next step, by index. They are
+        placed like it.
+        """
+        return updated_arguments(self.entry)
+
+    def info(self, op: Operation) -> OpCandidates:
+        """The op's rule and what it can split on this axis."""
+        found = self._infos.get(op)
+        if found is None:
+            before = self.strategies[op]
+            signature = self._signatures.of(op), before
+            found = self._candidates.get(signature)
+            if found is None:
+                rule = self._signatures.rule(op)
+                found = OpCandidates(op, rule, before, self.mesh, self.axis)
+                self._candidates[signature] = found
+            self._infos[op] = found
+        return found

@@ -1,0 +1,61 @@
+"""Which arguments hold the batch, and its split over a mesh axis."""
+
+from __future__ import annotations
+
+from math import prod
+
+from xdsl.dialects.builtin import ModuleOp, TensorType
+
+from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.errors import DistIRError
+from distir.planning.annotations import axis_mesh, request_split, requested_layout
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    set_argument_attributes,
+)
+
+
+def split_batch(module: ModuleOp, axis: str) -> None:
+    """
+    Annotates the inputs and labels of a sequential program that hold the batch with a split
+    of it over a mesh axis, as `data-parallel` says. Raises DistIRError.
+    """
+    mesh = axis_mesh(module, axis)
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    names = argument_names(function)
+    inputs = [
+        i
+        for i, role in enumerate(argument_roles(function))
+        if role in ("input", "label")
+    ]
+    shapes = {
+        i: type_.get_shape()
+        for i in inputs
+        if isinstance(type_ := function.function_type.inputs.data[i], TensorType)
+    }
+    batched = [i for i in inputs if shapes.get(i)]
+    if not batched:
+        raise DistIRError(
+            "data-parallel: the program has no input with a batch dimension to split"
+        )
+    batch, size = shapes[batched[0]][0], mesh.size(axis)
+    before = requested_layout(attributes[batched[0]]) or Layout(mesh.name)
+    parts = prod(mesh.size(shard.axis) for shard in before.dim(0))
+    if batch % (parts * size):
+        over = f" in each of {parts} parts" if parts > 1 else ""
+        raise DistIRError(
+            f"data-parallel: the batch of {batch} (dimension 0 of input "
+            f"{names[batched[0]]!r}) cannot be split evenly over axis "
+            f"{axis!r} of size {size}{over}; choose a batch that is a multiple "
+            f"of {parts * size}, or another -{axis}"
+        )
+    for i in batched:
+        if shapes[i][0] == batch:
+            layout = requested_layout(attributes[i]) or Layout(mesh.name)
+            split = request_split(layout, 0, Shard(axis), len(shapes[i]))
+            attributes[i][LAYOUT] = LayoutAttr(split)
+    set_argument_attributes(function, attributes)
