@@ -146,14 +146,15 @@ def erase_unreachable(module: ModuleOp) -> None:
 def erase_dead(block: Block) -> None:
     """Erases calls and pure ops without uses, last one first; not those that are kept."""
     for op in reversed(list(block.ops)):
-        # Functions of a program have no effects: they are made of tensor ops.
-        removable = isinstance(op, CallOp) or is_side_effect_free(op)
-        if (
-            removable
-            and KEPT not in op.attributes
-            and not any(list(r.uses) for r in op.results)
-        ):
+        if is_removable(op) and not any(list(r.uses) for r in op.results):
             block.erase_op(op)
+
+
+def is_removable(op: Operation) -> bool:
+    """Whether an op may go if nothing uses its results."""
+    # Functions of a program have no effects: they are made of tensor ops.
+    pure = isinstance(op, CallOp) or is_side_effect_free(op)
+    return pure and KEPT not in op.attributes
 
 
 def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:

@@ -20,6 +20,9 @@ class Phase(Enum):
     BACKWARD_INPUT = "I"
     BACKWARD_WEIGHT = "W"
 
+    # An enumeration's own goes by name, and takes longer than all else of a look-up.
+    __hash__ = object.__hash__
+
     @property
     def ends_backward(self) -> bool:
         """Whether nothing that the forward kept is needed after the phase."""
@@ -73,6 +76,12 @@ class Schedule:
     def forward_only(self) -> bool:
         """Whether no stage has a backward: inference."""
         return all(a.phase is Phase.FORWARD for row in self.actions for a in row)
+
+    @cached_property
+    def stage_phases(self) -> tuple[tuple[int, Phase], ...]:
+        """The phases that each stage goes through, in the order of stages."""
+        found = {(a.stage, a.phase) for row in self.actions for a in row}
+        return tuple(sorted(found, key=lambda each: (each[0], each[1].value)))
 
     @cached_property
     def _placement(self) -> dict[int, int]:

@@ -8,6 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -74,16 +75,28 @@ class _Plan(NamedTuple):
 
 
 class ReshardLowering:
-    """Replaces each `dist.reshard` by the cheapest chain of collectives and sends."""
+    """
+    Replaces each `dist.reshard` between known meshes by the cheapest chain of collectives and
+    sends.
+    """
 
-    def __init__(self, module: ModuleOp):
-        self.known = meshes(module)
+    def __init__(self, known: Mapping[str, Mesh]):
+        self.known = known
         # By the ids of the types before and after, which come again and again; the types
         # are kept, for the ids of those that are gone are given to others.
         self._plans: dict[tuple[int, int], _Plan] = {}
 
-    def lower(self, op: dist.ReshardOp) -> None:
-        """Replaces one of them. Raises DistIRError."""
+    def lower(self, function: FuncOp) -> None:
+        """Replaces those of a function. Raises DistIRError."""
+        found = [op for block in function.body.blocks for op in block.ops]
+        for op in found:
+            if isinstance(op, dist.ReshardOp):
+                ops = self.ops(op)
+                value = ops[-1].results[0] if ops else op.source
+                Rewriter.replace_op(op, ops, [value])
+
+    def ops(self, op: dist.ReshardOp) -> list[Operation]:
+        """What takes its place, the last of which gives its result. Raises DistIRError."""
         ops: list[Operation] = []
         value: SSAValue = op.source
         for step in self._plan(op):
@@ -91,7 +104,7 @@ class ReshardLowering:
             value = ops[-1].results[0]
             if SCOPE in op.attributes:
                 ops[-1].attributes[SCOPE] = op.attributes[SCOPE]
-        Rewriter.replace_op(op, ops, [value])
+        return ops
 
     def _plan(self, op: dist.ReshardOp) -> list[ReshardStep]:
         type_ = op.source.type
@@ -107,13 +120,6 @@ class ReshardLowering:
 
 def lower_reshards(module: ModuleOp) -> None:
     """Replaces every `dist.reshard` of a program. Raises DistIRError."""
-    lowering = ReshardLowering(module)
-    found = [
-        inner
-        for function in functions(module).values()
-        for block in function.body.blocks
-        for inner in block.ops
-        if isinstance(inner, dist.ReshardOp)
-    ]
-    for reshard in found:
-        lowering.lower(reshard)
+    lowering = ReshardLowering(meshes(module))
+    for function in functions(module).values():
+        lowering.lower(function)

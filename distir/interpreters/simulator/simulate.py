@@ -91,7 +91,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
     machine, device_map = run.simulate(), run.device_map
     totals = Totals.of(machine.runs, machine.devices)
     step_time = machine.end
-    batch = _batch(run.entry)
+    batch = batch_size(run.entry)
     idle = machine.idle + (step_time - machine.clock)
 
     def listed(values: npt.NDArray[Any]) -> list[Any]:
@@ -119,7 +119,7 @@ def _result(run: Run, replay: Callable[[Observer], object]) -> Simulation:
     )
 
 
-def _batch(entry: FuncOp) -> int:
+def batch_size(entry: FuncOp) -> int:
     """The first dimension of the first input, in the global shape; 0 if there is none."""
     for arg, role in zip(entry.body.block.args, argument_roles(entry), strict=True):
         shape = shape_of(arg.type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,14 +13,17 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.device import AxesAttr, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.passes.distribute import DistributePass
-from distir.pipelining import PipelineOptions
+from distir.pipelining import ScheduleOptions
+from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
-from distir.planning.meshes import MESH
+from distir.planning.meshes import MESH, cluster_in
 from distir.planning.overlap import overlap_communication
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
-from distir.planning.programs import Programs
+from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests, check_whole
 from distir.planning.result import Impossible, Result, Simulated
 from distir.planning.stages import make_pipeline_as_asked
@@ -71,6 +74,11 @@ def distribute_as(
     check_whole(module, requests.whole)
 
 
+def _schedule(plan: GridPlan) -> ScheduleOptions:
+    """What a plan says of the order of its work."""
+    return ScheduleOptions(p=plan.p, schedule=plan.schedule)
+
+
 class Evaluator:
     """
     Distributes and simulates one configuration after another, of programs that `source`
@@ -103,6 +111,9 @@ class Evaluator:
         plan too, are not searched again.
         """
         try:
+            step = self._pipelined_step(configuration)
+            if step is not None:
+                return Simulated(configuration, *step)
             plan = self._plan(configuration, known)
             simulation = plan.simulation
             if simulation is None:
@@ -124,10 +135,28 @@ class Evaluator:
             layouts=plan.layouts,
         )
 
-    def prepare(self, configuration: Plan) -> None:
-        """Makes the program that the configuration distributes, if that can be made."""
-        with suppress(DistIRError, VerifyException):
-            self._program(configuration.batch)
+    def _pipelined_step(self, plan: Plan) -> Step | None:
+        """What a pipeline takes, if its program need not be there for that."""
+        if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
+            return None
+        distribute = distribute_pass(plan, self._requests.shard)
+        return self._choose(plan, distribute).step(_schedule(plan), plan.k)
+
+    def _is_simulated_at_once(self, plan: GridPlan) -> bool:
+        """Whether a plan is a pipeline whose program nobody needs."""
+        others = plan.stages or plan.overlap or self._profiles
+        return plan.is_pipelined and not others and not self._requests.whole
+
+    def prepare(self, plans: Iterable[Plan]) -> None:
+        """
+        Makes the programs and the schedules of plans, as far as that is possible, for
+        processes that are forked to evaluate them.
+        """
+        for plan in plans:
+            with suppress(DistIRError, VerifyException):
+                program = self._program(plan.batch)
+                if isinstance(plan, GridPlan) and self._is_simulated_at_once(plan):
+                    planned(_schedule(plan), plan.k, trains(program))
 
     def distributed(
         self, configuration: Plan, layouts: ChosenLayouts | None = None
@@ -161,22 +190,26 @@ class Evaluator:
 
     def _from_grid(self, configuration: GridPlan) -> ModuleOp:
         distribute = distribute_pass(configuration, self._requests.shard)
-        if not self._fits_choice(configuration):
-            module = self._program(configuration.batch).clone()
-            distribute.annotate(self._context, module)
-            partition(module)
-            self._chosen = _Chosen(configuration, module)
-        assert self._chosen is not None
+        chosen = self._choose(configuration, distribute)
         if not configuration.is_pipelined or configuration.stages:
-            module = self._chosen.copy(configuration.k)
+            module = chosen.copy(configuration.k)
             if configuration.is_pipelined:
                 make_pipeline_as_asked(module, distribute, distribute.stages)
         else:
-            division = self._chosen.division(distribute, configuration.k)
+            division = chosen.division(distribute, configuration.k)
             ops = pipeline_ops(division, distribute)
             module = ModuleOp(ops, division.module.attributes)
         lower_reshards(module)
         return module
+
+    def _choose(self, configuration: GridPlan, distribute: DistributePass) -> _Chosen:
+        """The program in the layouts for a configuration."""
+        if self._chosen is None or not self._fits_choice(configuration):
+            module = self._program(configuration.batch).clone()
+            distribute.annotate(self._context, module)
+            partition(module)
+            self._chosen = _Chosen(configuration, module)
+        return self._chosen
 
     def _fits_choice(self, configuration: GridPlan) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
@@ -200,6 +233,10 @@ class _Chosen:
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
+        self._simulators: dict[str, PipelineSimulator] = {}
+        cluster = cluster_in(module, "", "search")
+        self._hardware = None if cluster is None else Hardware.of(cluster)
+        self._is_uniform = self._hardware is not None
 
     def is_for(self, configuration: GridPlan) -> bool:
         """Whether a configuration is to have these layouts, if it allows them."""
@@ -235,7 +272,7 @@ class _Chosen:
                 op.properties["axes"] = AxesAttr(tuple(axes))
         return module
 
-    def division(self, pipeline: PipelineOptions, micro_batches: int) -> DividedProgram:
+    def division(self, pipeline: ScheduleOptions, micro_batches: int) -> DividedProgram:
         """Its division for a pipeline with that many micro-batches."""
         known = self._divisions.get(pipeline.schedule)
         if known is not None:
@@ -244,3 +281,21 @@ class _Chosen:
         if not division.structure.is_for_one_count:
             self._divisions[pipeline.schedule] = division
         return division
+
+    def step(self, pipeline: ScheduleOptions, micro_batches: int) -> Step | None:
+        """
+        What a step takes in such a pipeline; None if devices of a mesh differ, so that its
+        program is needed to find out. Raises DistIRError.
+        """
+        if self._hardware is None or not self._is_uniform:
+            return None
+        division = self.division(pipeline, micro_batches)
+        try:
+            known = self._simulators.get(pipeline.schedule)
+            if known is None or known.division.homes is not division.homes:
+                known = PipelineSimulator(division, pipeline.p, self._hardware)
+                self._simulators[pipeline.schedule] = known
+            return known.step(division, pipeline)
+        except NotUniform:
+            self._is_uniform = False
+            return None

@@ -16,15 +16,18 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
 from distir.planning.grid.evaluate import Evaluator
-from distir.planning.plan import Plan
+from distir.planning.plan import GridPlan, Plan
 from distir.planning.result import Result, Simulated
 from distir.solver.clock import Clock
 
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
-_LONGEST = 16
+_LONGEST = 24
 """Plans that a process works on."""
+
+_ROUNDS = 6
+"""How often each of the processes at a time is to get something to do, at least."""
 
 _GARBAGE = 2_000_000
 """Objects that a process makes before it looks for those that are dead, some 200 MB."""
@@ -42,14 +45,14 @@ def run(
     Evaluates plans in `jobs` processes at a time (0: one for each core) and gives
     the results as they are known, some at a time or none, in no particular order. When the
     clock stops, no results are given once, so that the iterator can be closed then.
-    Plans that share work are evaluated together, each such group in a process of
-    its own (where processes cannot be forked, `source` is pickled); `known` are results
+    Plans that share work are evaluated together, in a process of their own or with others of
+    their batch (where processes cannot be forked, `source` is pickled); `known` are results
     before whose layouts some of them can use (`Evaluator`). Closing the iterator, or
     an interrupt, ends the processes. Raises DistIRError if a process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
-    groups = _groups(plans, longest)
+    groups = _groups(plans, longest, jobs)
     if not groups:
         return
     clock = clock or Clock()
@@ -69,7 +72,7 @@ def run(
             while len(running) == jobs:
                 yield _next_results(running, clock)
             if forks:
-                evaluator.prepare(group[0])
+                evaluator.prepare(group)
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(
                 target=_work, args=(evaluator, group, known, sender)
@@ -117,11 +120,25 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _groups(plans: Sequence[Plan], longest: int) -> list[list[Plan]]:
-    """Neighbours that share work, not too many of them."""
+def _groups(plans: Sequence[Plan], longest: int, jobs: int) -> list[list[Plan]]:
+    """
+    Neighbours that share work, not too many of them; and where there is enough to do for all
+    processes, several such groups of one size of the batch, as a process takes its time to
+    begin and to end.
+    """
+    together = min(longest, len(plans) // (_ROUNDS * jobs))
     groups: list[list[Plan]] = []
     for _, found in groupby(plans, key=lambda c: c.shared):
         group = list(found)
+        before = groups[-1] if groups else []
+        if (
+            before
+            and len(before) + len(group) <= together
+            and before[0].batch == group[0].batch
+            and all(isinstance(plan, GridPlan) for plan in (*before, *group))
+        ):
+            before += group
+            continue
         for first in range(0, len(group), longest):
             groups.append(group[first : first + longest])
     return groups

@@ -10,6 +10,8 @@ How `pipeline` works, in the order in which it works.
 - `homes`: where arguments live, and where ops run after the micro-batches;
 - `fold`: what a value, an op or a function is for one micro-batch on one stage's mesh;
   `part` takes a micro-batch's part of what is the same for all;
-- `functions`: a function for each stage and phase;
-- `values`, `emit`: the program that calls them in the order of a schedule, with sends.
+- `groups`, `functions`: the ops of each stage and phase, and a function of them;
+- `values`, `emit`: the steps that call them in the order of a schedule, with sends;
+- `entry`: who takes these steps: the function that they make up;
+- `division`: all that is known before, and depends on the number of stages alone.
 """

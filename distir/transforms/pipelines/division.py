@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.dialects.device import MeshOp
+from distir.pipelining import Action, Phase, Schedule
+from distir.sharding.mesh import Mesh
+from distir.transforms.pipelines.body import V
+from distir.transforms.pipelines.emit import Emitter, Groups
+from distir.transforms.pipelines.entry import Entry
+from distir.transforms.pipelines.fold import Fold
+from distir.transforms.pipelines.groups import stage_groups
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import over_time
+from distir.transforms.pipelines.likeness import Likenesses
+from distir.transforms.pipelines.over_time import FoldedTypes, over_time
 from distir.transforms.pipelines.stages import StagePlacer, forward_stages
 from distir.transforms.pipelines.structure import Structure
 
@@ -26,13 +35,20 @@ class DividedProgram:
     structure does (`Structure.is_for_one_count`).
 
     `module` holds the program; `stages` has the stage of each op that runs once per
-    micro-batch, `homes` those of everything else.
+    micro-batch, `homes` those of everything else. `groups` are those of the schedules so
+    far, by the phases that these have, `likenesses` say which of them are alike. `types` are
+    those of its values on stages.
     """
 
     module: ModuleOp
     structure: Structure
     stages: Mapping[Operation, int]
     homes: Homes
+    likenesses: Likenesses
+    types: FoldedTypes
+    groups: dict[tuple[tuple[int, Phase], ...], Groups] = field(
+        default_factory=dict[tuple[tuple[int, Phase], ...], Groups]
+    )
 
     @staticmethod
     def of(
@@ -43,14 +59,71 @@ class DividedProgram:
         placer = StagePlacer(structure, forward)
         _postpone(structure, placer)
         return DividedProgram(
-            module, structure, placer.stages, Homes(structure, placer.stages)
+            module,
+            structure,
+            placer.stages,
+            Homes(structure, placer.stages),
+            Likenesses(structure),
+            FoldedTypes(structure.mesh),
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:
         """The same for another number of micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
-        return replace(self, structure=structure)
+        types = FoldedTypes(structure.mesh, self.types)
+        return replace(self, structure=structure, types=types)
+
+    def meshes(self, ranks: int) -> list[MeshOp]:
+        """A mesh for each pipeline rank over the devices that are its, in place of the old."""
+        mesh = self.structure.mesh
+        (old,) = (op for op in self.module.body.block.ops if isinstance(op, MeshOp))
+        axes = [(axis, size) for axis, size in mesh.axes[1:] if size > 1]
+        size = prod(n for _, n in axes)
+        cluster = old.cluster.string_value()
+        return [
+            MeshOp(
+                mesh.name if ranks == 1 else f"stage{rank}",
+                cluster,
+                axes,
+                range(rank * size, (rank + 1) * size),
+            )
+            for rank in range(ranks)
+        ]
+
+    def fold(self, meshes: Sequence[MeshOp]) -> Fold:
+        """What becomes of the program for one micro-batch on the meshes of ranks."""
+        structure = self.structure
+        name = structure.function.sym_name.data
+        stages = [Mesh.of(op) for op in meshes]
+        return Fold(structure.functions, name, structure.mesh, stages, self.types)
+
+    def emit(
+        self,
+        schedule: Schedule,
+        steps: Sequence[Sequence[Action]],
+        fold: Fold,
+        entry: Entry[V],
+        *,
+        asynchronous: bool,
+    ) -> list[V]:
+        """
+        Builds in `entry` what follows a schedule in these steps (`global_steps`); gives the
+        values that it returns.
+        """
+        phases = schedule.stage_phases
+        if phases not in self.groups:
+            self.groups[phases] = stage_groups(self.structure, self.stages, schedule)
+        emitter = Emitter(
+            self.structure,
+            fold,
+            self.groups[phases],
+            self.homes,
+            [fold.stages[schedule.stage_rank(s)] for s in range(schedule.stages)],
+            entry,
+            asynchronous=asynchronous,
+        )
+        return emitter.run(steps)
 
     def program(
         self, meshes: Sequence[MeshOp], functions: Sequence[FuncOp]

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
 
-from xdsl.dialects.builtin import FunctionType
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.pipelining import Action, Phase, Schedule, global_steps
+from distir.pipelining import Action, Phase
 from distir.program import return_op
 from distir.sharding.mesh import Mesh
+from distir.transforms.pipelines.body import V
+from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
-from distir.transforms.pipelines.functions import (
-    StageFunction,
-    StageFunctionBuilder,
-    StageOps,
-)
+from distir.transforms.pipelines.functions import StageFunction, StageOps
 from distir.transforms.pipelines.homes import Homes
 from distir.transforms.pipelines.kinds import Kind
-from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
 from distir.transforms.pipelines.values import MicroBatchValues
 
 Groups = Mapping[tuple[int, Phase], StageOps]
 
 
-class Emitter:
+@dataclass
+class _Site(Generic[V]):
     """
-    Builds the new entry function.
+    How the function of a group is called for each micro-batch.
+
+    - `common`, `own`: what its inputs are (`Entry.call`); `own` are values before;
+    - `added`: what it adds to, by numbers;
+    - `returned`: what it returns, with `types`; by numbers what it returns for each
+      micro-batch (`kept`), and then what it adds up (`accumulated`).
+    """
+
+    function: StageFunction
+    common: list[V | None]
+    own: list[SSAValue]
+    own_numbers: list[int]
+    added: list[int]
+    returned: list[SSAValue]
+    types: list[Attribute]
+    kept: list[int]
+    accumulated: list[int]
+
+
+class Emitter(Generic[V]):
+    """
+    Builds the new entry function, step by step in `entry`.
 
     - `structure`, `fold`: the program, and what becomes of it for one micro-batch;
     - `groups`: by stage and phase; `homes`: where everything else is;
@@ -43,6 +62,7 @@ class Emitter:
         groups: Groups,
         homes: Homes,
         meshes: Sequence[Mesh],
+        entry: Entry[V],
         *,
         asynchronous: bool,
     ):
@@ -51,19 +71,26 @@ class Emitter:
         self.groups = groups
         self.homes = homes
         self.meshes = meshes
-        self.values = MicroBatchValues(structure, fold, asynchronous=asynchronous)
-        self._functions: dict[tuple[StageOps, tuple[SSAValue, ...]], StageFunction] = {}
-        # Per function its operands that are the same for all micro-batches.
-        self._common: dict[StageFunction, list[SSAValue | None]] = {}
+        self.entry = entry
+        self.values = MicroBatchValues(
+            structure, fold, entry, asynchronous=asynchronous
+        )
+        # By stage, phase and whether there is something to add to yet.
+        self._sites: dict[tuple[int, Phase, bool], _Site[V]] = {}
+        self._begun: set[tuple[int, Phase]] = set()
+        self._sends: dict[tuple[int, Phase], list[tuple[int, str, Attribute]]] = {}
         self._consumers = self._find_consumers()
 
-    def run(self, schedule: Schedule) -> FuncOp:
-        """The entry function that follows the schedule."""
+    def run(self, steps: Sequence[Sequence[Action]]) -> list[V]:
+        """
+        Builds what takes the actions of a schedule in these steps; gives the values that it
+        returns.
+        """
         self._add_arguments()
         if self.values.asynchronous:
             self._send_shared()
         waiting: list[Action] = []
-        for step in global_steps(schedule):
+        for step in steps:
             # A send that blocks goes between the steps, where both of its devices are
             # free; any other one as soon as it can, to be under way for longest.
             for action in waiting:
@@ -79,7 +106,10 @@ class Emitter:
         for op in self.structure.ops:
             if self.structure.kinds.get(op) is Kind.AFTER:
                 self.values.compute_whole(op, self._mesh(self.homes.after[op]))
-        return self._function()
+        return [
+            self.values.find(v, None, self.values.home(v) or self._mesh(0))
+            for v in return_op(self.structure.function).operands
+        ]
 
     def _mesh(self, stage: int) -> str:
         return self.meshes[stage].name
@@ -88,9 +118,9 @@ class Emitter:
         """The meshes on which stages need a value that another one passes on."""
         found: dict[SSAValue, dict[str, None]] = {}
         for group in self.groups.values():
-            for op in group.ops:
-                for value in op.operands:
-                    found.setdefault(value, {})[self._mesh(group.stage)] = None
+            mesh = self._mesh(group.stage)
+            for value in group.used:
+                found.setdefault(value, {})[mesh] = None
         return found
 
     def _add_arguments(self) -> None:
@@ -99,8 +129,8 @@ class Emitter:
         types = [
             self.fold.whole_type(a.type, m) for a, m in zip(args, homes, strict=True)
         ]
-        block = self.values.block = Block(arg_types=types)
-        for old, new, mesh in zip(args, block.args, homes, strict=True):
+        made = self.entry.arguments(types)
+        for old, new, mesh in zip(args, made, homes, strict=True):
             self.values.store(old, None, mesh, new)
 
     def _send_shared(self) -> None:
@@ -109,7 +139,9 @@ class Emitter:
         stage is busy: it runs ahead of the others, which would wait for a later send.
         """
         for value, meshes in self._consumers.items():
-            pending = [value] if self._is_common(value) else []
+            if self.values.home(value) in meshes and len(meshes) == 1:
+                continue  # it is where it is needed
+            pending = [value] if self.structure.is_common(value) else []
             while pending:
                 current = pending.pop()
                 if isinstance(current.owner, Operation):
@@ -120,94 +152,78 @@ class Emitter:
 
     def _action(self, action: Action) -> None:
         """Calls the function of a stage and phase for one micro-batch."""
-        group = self.groups[action.stage, action.phase]
+        key, values = (action.stage, action.phase), self.values
         mesh, number = self._mesh(action.stage), action.micro_batch
-        values, sums = self.values, self.values.sums
-        added = tuple(v for v in group.accumulated if v in sums)
-        function = self._stage_function(group, added)
-        operands = self._operands(function, number, mesh)
-        operands += [sums[v] for v in added]
-        if function.numbered:
-            operands.append(values.number(number, mesh))
-        results = [*group.kept, *group.accumulated]
-        types = [self.fold.type(v.type, mesh) for v in results]
-        # As `CallOp(...)`, which takes its time with hundreds of operands.
-        call = CallOp.create(
-            operands=operands,
-            result_types=types,
-            properties={"callee": function.symbol},
+        here = values.here(number, mesh)
+        adds = key in self._begun and bool(self.groups[key].accumulated)
+        self._begun.add(key)
+        site = self._sites.get((*key, adds))
+        if site is None:
+            site, own = self._first_call(self.groups[key], number, mesh, adds)
+            self._sites[*key, adds] = site
+        else:
+            try:
+                own = [here[n] for n in site.own_numbers]
+            except KeyError:
+                own = [values.find(v, number, mesh) for v in site.own]
+        own += [values.sums[n] for n in site.added]
+        if site.function.numbered:
+            own.append(values.number(number, mesh))
+        results = self.entry.call(
+            site.function, site.common, own, site.returned, site.types
         )
-        values.block.add_op(call)
-        for old, new in zip(group.kept, call.results, strict=False):
-            values.store(old, number, mesh, new)
-        for old, new in zip(
-            group.accumulated, call.results[len(group.kept) :], strict=True
-        ):
-            new.name_hint = old.name_hint
-            sums[old] = new
+        count = len(site.kept)
+        here.update(zip(site.kept, results[:count], strict=True))
+        values.sums.update(zip(site.accumulated, results[count:], strict=True))
+
+    def _first_call(
+        self, group: StageOps, number: int, mesh: str, adds: bool
+    ) -> tuple[_Site[V], list[V]]:
+        """How a group's function is called, and its own inputs for a micro-batch."""
+        values, is_common = self.values, self.structure.is_common
+        added = tuple(group.accumulated) if adds else ()
+        function = self.entry.stage_function(group, mesh, added)
+        inputs = [
+            (v, values.find(v, number, mesh), is_common(v)) for v in function.inputs
+        ]
+        own = [v for v, _, same in inputs if not same]
+        returned = [*group.kept, *group.accumulated]
+        for value in group.kept:
+            values.settle(value, mesh)
+        number_of = values.number_of
+        site = _Site(
+            function,
+            [new if same else None for _, new, same in inputs],
+            own,
+            [number_of(v) for v in own],
+            [number_of(v) for v in added],
+            returned,
+            [self.fold.type(v.type, mesh) for v in returned],
+            [number_of(v) for v in group.kept],
+            [number_of(v) for v in group.accumulated],
+        )
+        return site, [new for _, new, same in inputs if not same]
 
     def _pass_on(self, action: Action) -> None:
-        """Sends what an action gives to every stage that needs it."""
-        for value in self.groups[action.stage, action.phase].passed:
-            for mesh in self._consumers[value]:
-                self.values.find(value, action.micro_batch, mesh)
-
-    def _operands(
-        self, function: StageFunction, number: int, mesh: str
-    ) -> list[SSAValue]:
-        """What a function's inputs are for a micro-batch."""
-        find = self.values.find
-        common = self._common.get(function)
-        if common is not None:
-            return [
-                find(v, number, mesh) if same is None else same
-                for v, same in zip(function.inputs, common, strict=True)
+        """Sends what an action gives to every other mesh that needs it."""
+        key, batch = (action.stage, action.phase), action.micro_batch
+        mesh = self._mesh(action.stage)
+        values, here = self.values, self.values.here(batch, mesh)
+        if key not in self._sends:
+            fold = self.fold
+            self._sends[key] = [
+                (
+                    values.number_of(value),
+                    target,
+                    fold.moved_type(fold.type(value.type, mesh), target),
+                )
+                for value in self.groups[key].passed
+                for target in self._consumers[value]
+                if target != mesh
             ]
-        found = [find(v, number, mesh) for v in function.inputs]
-        self._common[function] = [
-            new if self._is_common(v) else None
-            for v, new in zip(function.inputs, found, strict=True)
-        ]
-        return found
-
-    def _is_common(self, value: SSAValue) -> bool:
-        """Whether a value is there before all micro-batches and the same for them."""
-        owner = value.owner
-        before = (
-            not isinstance(owner, Operation)
-            or self.structure.kinds[owner] is Kind.BEFORE
-        )
-        return before and over_time(value).kind == "whole"
-
-    def _stage_function(
-        self, group: StageOps, added: tuple[SSAValue, ...]
-    ) -> StageFunction:
-        key = (group, added)
-        if key not in self._functions:
-            name = group.name if not added else f"{group.name}_accumulate"
-            name = self.fold.free_name(name)
-            builder = StageFunctionBuilder(
-                self.structure, self.fold, group, self._mesh(group.stage), added
-            )
-            function, self._functions[key] = builder.build(name)
-            self.fold.add(function)
-        return self._functions[key]
-
-    def _function(self) -> FuncOp:
-        old, block = self.structure.function, self.values.block
-        results = [
-            self.values.find(v, None, self.values.home(v) or self._mesh(0))
-            for v in return_op(old).operands
-        ]
-        block.add_op(ReturnOp(*results))
-        function = FuncOp(
-            old.sym_name.data,
-            FunctionType.from_lists(
-                [a.type for a in block.args], [v.type for v in results]
-            ),
-            Region(block),
-            old.sym_visibility,
-        )
-        function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
-        function.attributes.update(old.attributes)
-        return function
+        for number, target, type_ in self._sends[key]:
+            there = values.here(batch, target)
+            if number not in there:
+                there[number] = self.entry.send(
+                    here[number], type_, asynchronous=values.asynchronous
+                )

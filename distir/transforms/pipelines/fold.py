@@ -35,13 +35,13 @@ from distir.sharding.local import local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import (
-    TypeCache,
-    micro_batch_type,
-    moved_type,
+    FoldedTypes,
     over_time,
-    whole_type,
 )
 from distir.transforms.pipelines.part import part_ops
+
+NUMBER = "micro_batch"
+"""The name of the argument that is the number of a micro-batch."""
 
 
 @dataclass
@@ -51,7 +51,8 @@ class Fold:
 
     - `functions`: those of the program by name; `entry`: the name of the one that is entered;
     - `mesh`: the program's mesh, its first axis over time;
-    - `stages`: the meshes without that axis that stages run on.
+    - `stages`: the meshes without that axis that stages run on; `types`: those of values
+      there.
 
     `made` has the functions that take the place of the program's, one per mesh that they
     are called on. In a folded function, an
@@ -63,6 +64,7 @@ class Fold:
     entry: str
     mesh: Mesh
     stages: Sequence[Mesh]
+    types: FoldedTypes
     made: dict[str, FuncOp] = field(default_factory=dict[str, FuncOp])
     _known: dict[tuple[str, str], tuple[str, bool]] = field(
         default_factory=dict[tuple[str, str], tuple[str, bool]]
@@ -76,11 +78,11 @@ class Fold:
 
     def __post_init__(self) -> None:
         self._spaces = {mesh.name: mesh for mesh in self.stages}
-        self.type = TypeCache(lambda t, name: micro_batch_type(t, self.mesh, name))
+        self.type = self.types.type
         """The type of one micro-batch of a value, on a stage's mesh."""
-        self.whole_type = TypeCache(lambda t, name: whole_type(t, self.mesh, name))
+        self.whole_type = self.types.whole
         """The type of all micro-batches of a value together, on a stage's mesh."""
-        self.moved_type = TypeCache(moved_type)
+        self.moved_type = self.types.moved
         """A folded type on another stage's mesh."""
 
     def space(self, mesh: str) -> Mesh:
@@ -178,6 +180,10 @@ class Fold:
             self._known[key] = (function.sym_name.data, numbered)
         return self._known[key]
 
+    def origin(self, name: str) -> str:
+        """The name before folding of a function that was folded."""
+        return self._origin[name]
+
     def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
         """A copy of a function that is folded for another mesh: faster than folding."""
         block = Block()
@@ -193,7 +199,7 @@ class Fold:
                 [self.moved_type(r.type, mesh) for r in op.results],
             )
             if isinstance(made, CallOp):
-                callee = self._origin[made.callee.string_value()]
+                callee = self.origin(made.callee.string_value())
                 made.properties["callee"] = SymbolRefAttr(
                     self.function(callee, mesh)[0]
                 )
@@ -280,7 +286,7 @@ class Fold:
     def number_argument(self, block: Block, mesh: str) -> SSAValue:
         """Adds the number of the micro-batch to the arguments of a block."""
         arg = block.insert_arg(number_type(mesh), len(block.args))
-        arg.name_hint = "micro_batch"
+        arg.name_hint = NUMBER
         return arg
 
 

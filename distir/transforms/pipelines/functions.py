@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Generic
 
-from xdsl.dialects.builtin import FunctionType, StringAttr, SymbolRefAttr
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, Region, SSAValue
+from xdsl.dialects.builtin import SymbolRefAttr
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import (
     SCOPE,
 )
 from distir.dialects.onnx import operator
-from distir.transforms.pipelines.fold import Fold, NeedsNumber
+from distir.transforms.pipelines.body import Body, V
+from distir.transforms.pipelines.fold import NUMBER, Fold, NeedsNumber, number_type
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.part import is_repeated, repeated_ops
@@ -40,7 +42,12 @@ class StageOps:
     accumulated: list[SSAValue] = field(default_factory=list[SSAValue])
     collected: list[SSAValue] = field(default_factory=list[SSAValue])
 
-    @property
+    @cached_property
+    def used(self) -> list[SSAValue]:
+        """The operands of the ops, each once."""
+        return list(dict.fromkeys([v for op in self.ops for v in op.operands]))
+
+    @cached_property
     def kept(self) -> list[SSAValue]:
         """The values that the function of the group returns for each micro-batch."""
         return list(dict.fromkeys((*self.passed, *self.collected)))
@@ -78,8 +85,30 @@ class StageFunction:
     numbered: bool
 
 
-class StageFunctionBuilder:
-    """Builds the function of a group on its stage's mesh."""
+def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
+    """
+    Of a value that a function computes for itself, though not of its group, what it needs
+    for that; None of one that it is given.
+    """
+    owner = value.owner
+    if not isinstance(owner, Operation):
+        return None
+    kind = structure.kinds[owner]
+    if kind is Kind.BEFORE:
+        is_inside = owner.name == "onnx.Constant" or value in structure.gathered
+        return owner.operands if is_inside else None
+    if kind is Kind.DIVIDE and is_repeated(owner):
+        repeat = owner.operands[0].owner
+        assert isinstance(repeat, Operation)
+        return repeat.operands[:1]
+    return None
+
+
+class StageFunctionBuilder(Generic[V]):
+    """
+    Builds the function of a group on its stage's mesh, which adds to some of the values that
+    the group accumulates.
+    """
 
     def __init__(
         self,
@@ -95,88 +124,68 @@ class StageFunctionBuilder:
         self.mesh = mesh
         self.added = tuple(added)
         self.numbered = False
+        self.inputs: list[SSAValue] = []
+        self._find_inputs()
 
-    def build(self, name: str) -> tuple[FuncOp, StageFunction]:
-        """The function under that name, and how to call it."""
+    def build(self, new: Callable[[], Body[V]]) -> list[V]:
+        """
+        Builds the function in the last of the bodies that this asks for; gives the values
+        that it returns.
+        """
         try:
-            function = self._build(name)
+            return self._build(new())
         except NeedsNumber:
             self.numbered = True
-            function = self._build(name)
-        return function, StageFunction(
-            SymbolRefAttr(name), tuple(self.inputs), self.added, self.numbered
-        )
+            return self._build(new())
 
-    def _build(self, name: str) -> FuncOp:
-        self.block = Block()
-        self.values: dict[SSAValue, SSAValue] = {}
-        self.inputs: list[SSAValue] = []
-        own = set(self.group.ops)
-        # Arguments first: what the ops need from outside, in the order of their use.
-        for op in self.group.ops:
-            for value in op.operands:
-                self._find_inputs(value, own)
-        sums: dict[SSAValue, SSAValue] = {}
-        for value in self.added:
-            sums[value] = self._argument(value, "sum")
-        self.number = (
-            self.fold.number_argument(self.block, self.mesh) if self.numbered else None
-        )
+    def function(self, name: str) -> StageFunction:
+        """How to call the function that was built, under that name."""
+        inputs = tuple(self.inputs)
+        return StageFunction(SymbolRefAttr(name), inputs, self.added, self.numbered)
+
+    def _find_inputs(self) -> None:
+        """What the ops need from outside, in the order of their use."""
+        known: set[SSAValue] = {r for op in self.group.ops for r in op.results}
+        pending = [v for op in reversed(self.group.ops) for v in reversed(op.operands)]
+        while pending:
+            value = pending.pop()
+            if value in known:
+                continue
+            known.add(value)
+            needed = needed_inside(value, self.structure)
+            if needed is None:
+                self.inputs.append(value)
+            else:
+                pending += reversed(needed)
+
+    def _build(self, body: Body[V]) -> list[V]:
+        fold, mesh = self.fold, self.mesh
+        self.body = body
+        given = [*self.inputs, *self.added]
+        types = [fold.type(v.type, mesh) for v in given]
+        hints = [*(v.name_hint for v in self.inputs), *("sum" for _ in self.added)]
+        if self.numbered:
+            types.append(number_type(mesh))
+            hints.append(NUMBER)
+        args = body.arguments(types)
+        for arg, hint in zip(args, hints, strict=True):
+            body.name(arg, hint)
+        count = len(self.inputs)
+        self.values = dict(zip(self.inputs, args[:count], strict=True))
+        sums = dict(zip(self.added, args[count:], strict=False))
+        self.number = args[-1:] if self.numbered else ()
         for op in self.group.ops:
             self._op(op)
             for result in op.results:
                 if result in sums:
                     sums[result] = self._sum(result, sums[result])
         results = [self.values[v] for v in self.group.kept]
-        results += [sums.get(v, self.values[v]) for v in self.group.accumulated]
-        self.block.add_op(ReturnOp(*results))
-        return FuncOp(
-            name,
-            FunctionType.from_lists(
-                [a.type for a in self.block.args], [v.type for v in results]
-            ),
-            Region(self.block),
-            StringAttr("private"),
-        )
+        results += [
+            sums[v] if v in sums else self.values[v] for v in self.group.accumulated
+        ]
+        return results
 
-    def _argument(self, value: SSAValue, hint: str | None = None) -> SSAValue:
-        new = self.block.insert_arg(
-            self.fold.type(value.type, self.mesh), len(self.block.args)
-        )
-        new.name_hint = hint or value.name_hint
-        return new
-
-    def _is_inside(self, value: SSAValue) -> bool:
-        """Whether the function computes the value for itself, though not of its group."""
-        owner = value.owner
-        if not isinstance(owner, Operation):
-            return False
-        match self.structure.kinds[owner]:
-            case Kind.BEFORE:
-                return owner.name == "onnx.Constant" or value in self.structure.gathered
-            case Kind.DIVIDE:
-                return is_repeated(owner)
-            case _:
-                return False
-
-    def _find_inputs(self, value: SSAValue, own: set[Operation]) -> None:
-        owner = value.owner
-        if (isinstance(owner, Operation) and owner in own) or value in self.values:
-            return
-        if self._is_inside(value):
-            assert isinstance(owner, Operation)
-            operands = owner.operands
-            if self.structure.kinds[owner] is Kind.DIVIDE:
-                (source,) = owner.operands
-                assert isinstance(source.owner, Operation)
-                operands = source.owner.operands[:1]
-            for operand in operands:
-                self._find_inputs(operand, own)
-            return
-        self.values[value] = self._argument(value)
-        self.inputs.append(value)
-
-    def _value(self, value: SSAValue) -> SSAValue:
+    def _value(self, value: SSAValue) -> V:
         if value not in self.values:
             owner = value.owner
             assert isinstance(owner, Operation)
@@ -187,31 +196,44 @@ class StageFunctionBuilder:
         return self.values[value]
 
     def _op(self, op: Operation) -> None:
-        operands = [self._value(v) for v in op.operands]
-        made = self.fold.op(op, operands, self.mesh, self.number)
-        self.block.add_ops(made)
-        for old, new in zip(op.results, made[-1].results, strict=True):
-            new.name_hint = old.name_hint
+        numbered = self.numbered
+
+        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            number = given[-1] if numbered else None
+            operands = given[:-1] if numbered else given
+            return self.fold.op(op, operands, self.mesh, number)
+
+        operands = [*[self._value(v) for v in op.operands], *self.number]
+        like = (Kind.EACH, *self.structure.like(op), self.mesh, numbered)
+        made = self.body.op(like, make, operands)
+        for old, new in zip(op.results, made, strict=True):
+            self.body.name(new, old.name_hint)
             self.values[old] = new
 
     def _repeat(self, op: Operation) -> None:
         """Repeats a value along one micro-batch, on each device what it needs of it."""
         expand = op.operands[0].owner
         assert isinstance(expand, Operation)
-        source = self._value(expand.operands[0])
         target = self.fold.type(op.results[0].type, self.mesh)
-        made = repeated_ops(source, target, self.fold.space(self.mesh))
-        self.block.add_ops(made)
-        self.values[op.results[0]] = made[-1].results[0]
+        space = self.fold.space(self.mesh)
 
-    def _sum(self, value: SSAValue, so_far: SSAValue) -> SSAValue:
+        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            return repeated_ops(given[0], target, space)
+
+        like = (Kind.DIVIDE, *self.structure.like(op), self.mesh)
+        source = self._value(expand.operands[0])
+        self.values[op.results[0]] = self.body.op(like, make, [source])[0]
+
+    def _sum(self, value: SSAValue, so_far: V) -> V:
         """What is there and this micro-batch's part."""
-        new = self.values[value]
-        name = ACCUMULATE[over_time(value).monoid]
-        add = operator(name).build_op([so_far, new], [new.type])
-        owner = value.owner
-        if isinstance(owner, Operation) and SCOPE in owner.attributes:
-            add.attributes[SCOPE] = owner.attributes[SCOPE]
-        self.block.add_op(add)
-        add.results[0].name_hint = new.name_hint
-        return add.results[0]
+        name, owner = ACCUMULATE[over_time(value).monoid], value.owner
+
+        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            add = operator(name).build_op(given, [given[1].type])
+            if isinstance(owner, Operation) and SCOPE in owner.attributes:
+                add.attributes[SCOPE] = owner.attributes[SCOPE]
+            return [add]
+
+        (added,) = self.body.op(name, make, [so_far, self.values[value]])
+        self.body.name(added, value.name_hint)
+        return added

@@ -106,22 +106,54 @@ def moved_type(type_: Attribute, target: str) -> Attribute:
     return with_layout(type_, replace(layout, mesh=target))
 
 
+Known = dict[tuple[int, str], tuple[Attribute, Attribute]]
+"""What becomes of types on meshes, by the id of a type, and the type, which so stays."""
+
+
 class TypeCache:
     """
-    What becomes of types on a mesh, each worked out once: a program has few of them. They
-    are known by their id, which stays their own as long as they are kept here.
+    What becomes of types on a mesh, each worked out once: a program has few of them. `same`
+    are those whose dimensions do not fall into micro-batches, whatever their number.
     """
 
-    def __init__(self, convert: Callable[[Attribute, str], Attribute]):
+    def __init__(self, convert: Callable[[Attribute, str], Attribute], same: Known):
         self._convert = convert
-        self._known: dict[tuple[int, str], tuple[Attribute, Attribute]] = {}
+        self._known: Known = {}
+        self._same = same
 
     def __call__(self, type_: Attribute, mesh: str) -> Attribute:
         """The type on the mesh of that name."""
         key = (id(type_), mesh)
-        if key not in self._known:
-            self._known[key] = (type_, self._convert(type_, mesh))
-        return self._known[key][1]
+        found = self._known.get(key) or self._same.get(key)
+        if found is None:
+            known = self._known if falls_apart(type_) else self._same
+            found = known[key] = (type_, self._convert(type_, mesh))
+        return found[1]
+
+
+class FoldedTypes:
+    """
+    The types of a program on a mesh with an axis over time, on the meshes of stages. With
+    `before`, those of the same program for another number of micro-batches.
+
+    - `type`: of one micro-batch of a value; `whole`: of all of them together;
+    - `moved`: of a folded value on the mesh of another stage.
+    """
+
+    def __init__(self, mesh: Mesh, before: FoldedTypes | None = None):
+        self._same: tuple[Known, Known] = before._same if before else ({}, {})
+        one, whole = self._same
+        self.type = TypeCache(lambda t, name: micro_batch_type(t, mesh, name), one)
+        self.whole = TypeCache(lambda t, name: whole_type(t, mesh, name), whole)
+        self.moved = before.moved if before else TypeCache(moved_type, {})
+
+
+def falls_apart(type_: Attribute | SSAValue) -> bool:
+    """Whether a dimension falls into micro-batches."""
+    return any(s.axis == TIME_AXIS for d in (layout_of(type_) or _NONE).dims for s in d)
+
+
+_NONE = Layout("")
 
 
 def check_time_first(value: SSAValue, what: str) -> None:

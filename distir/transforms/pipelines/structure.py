@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -28,15 +28,16 @@ from distir.program import (
     return_op,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
-from distir.sharding.placement import (
-    placement_in,
-)
+from distir.sharding.placement import placement_in
+from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
     ancestors,
     check_time_first,
+    falls_apart,
     gathers_micro_batches,
+    over_time,
     without_time,
 )
 
@@ -84,6 +85,46 @@ class Structure:
         needed = self._needed_forward()
         self.forward = [op for op in each if op in needed]
         self.backward = [op for op in each if op not in needed]
+        self._signatures = Signatures()
+        self._likes: dict[Operation, tuple[int, bool]] = {}
+        self._numbers: dict[SSAValue, int] = {}
+        self._common: dict[SSAValue, bool] = {}
+        self.shared: dict[int, bool] = {}
+        """Whether the micro-batches share a value, as far as that is known, by numbers."""
+
+    def signature(self, op: Operation) -> int:
+        """The same number for ops of the program that are alike."""
+        return self._like(op)[0]
+
+    def like(self, op: Operation) -> tuple[int, int]:
+        """
+        The same for ops that become the same for a micro-batch: their signature, and the
+        number of micro-batches if that matters to them.
+        """
+        signature, depends = self._like(op)
+        return signature, self.micro_batches if depends else 0
+
+    def _like(self, op: Operation) -> tuple[int, bool]:
+        found = self._likes.get(op)
+        if found is None:
+            values = (*op.operands, *op.results)
+            depends = isinstance(op, CallOp) or any(falls_apart(v) for v in values)
+            found = self._likes[op] = (self._signatures.of(op), depends)
+        return found
+
+    def number_of(self, value: SSAValue) -> int:
+        """A number by which a value of the program is known: it takes long to hash values."""
+        return self._numbers.setdefault(value, len(self._numbers))
+
+    def is_common(self, value: SSAValue) -> bool:
+        """Whether a value is there before all micro-batches and the same for them."""
+        found = self._common.get(value)
+        if found is None:
+            owner = value.owner
+            kind = self.kinds[owner] if isinstance(owner, Operation) else Kind.BEFORE
+            found = kind is Kind.BEFORE and over_time(value).kind == "whole"
+            self._common[value] = found
+        return found
 
     @property
     def micro_batches(self) -> int:

@@ -3,141 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import TensorType, UnitAttr
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import (
-    ASYNCHRONOUS,
-    Layout,
-    LayoutAttr,
-    ReshardOp,
-    SendOp,
-    layout_of,
-)
+from distir.dialects.dist import Layout, LayoutAttr, ReshardOp, layout_of
 from distir.dialects.onnx import operator
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.errors import DistIRError
 from distir.program import called, describe, made_with
+from distir.transforms.pipelines.body import V
+from distir.transforms.pipelines.entry import Entry
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.kinds import Kind
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
 
 
-class MicroBatchValues:
+class MicroBatchValues(Generic[V]):
     """
-    Finds values, and adds ops to `block` that bring them where they are needed.
+    Finds values, and adds ops to `entry` that bring them where they are needed.
 
     A value is known by the value before, the number of the micro-batch (None for all of
     them together) and the mesh it is on. It is sent to another mesh once, from the one it
     was first on. With `asynchronous`, a send leaves the devices free to compute meanwhile.
     """
 
-    def __init__(self, structure: Structure, fold: Fold, *, asynchronous: bool):
+    def __init__(
+        self, structure: Structure, fold: Fold, entry: Entry[V], *, asynchronous: bool
+    ):
         self.structure = structure
         self.fold = fold
+        self.entry = entry
         self.asynchronous = asynchronous
-        self.block = Block()
-        self.sums: dict[SSAValue, SSAValue] = {}
+        self.sums: dict[int, V] = {}
         """What the micro-batches so far add up to, where it is added up."""
-        self._here: dict[tuple[SSAValue, int | None, str], SSAValue] = {}
-        self._home: dict[tuple[SSAValue, int | None], str] = {}
-        self._one: dict[SSAValue, bool] = {}
-        self._numbers: dict[tuple[int, str], SSAValue] = {}
+        self.number_of = structure.number_of
+        self._here: dict[tuple[int | None, str], dict[int, V]] = {}
+        self._homes: dict[int, str] = {}
+        self._one = structure.shared
+        self._batch_numbers: dict[tuple[int, str], V] = {}
 
-    def store(
-        self, value: SSAValue, batch: int | None, mesh: str, new: SSAValue
-    ) -> None:
+    def here(self, batch: int | None, mesh: str) -> dict[int, V]:
+        """What is on a mesh of a micro-batch, or of all together, by numbers."""
+        return self._here.setdefault((batch, mesh), {})
+
+    def settle(self, value: SSAValue, mesh: str) -> None:
+        """Says where a value is first."""
+        self._homes.setdefault(self.number_of(value), mesh)
+
+    def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
         """Remembers what a value is now."""
-        if new.name_hint is None:
-            new.name_hint = value.name_hint
-        self._here[value, batch, mesh] = new
-        self._home.setdefault((value, batch), mesh)
+        number = self.number_of(value)
+        self.entry.name(new, value.name_hint)
+        self.here(batch, mesh)[number] = new
+        self._homes.setdefault(number, mesh)
 
-    def find(self, value: SSAValue, batch: int | None, mesh: str) -> SSAValue:
+    def find(self, value: SSAValue, batch: int | None, mesh: str) -> V:
         """A value on a mesh, brought there if it is not there yet."""
-        if batch is not None and self._is_one(value):
+        number = self.number_of(value)
+        if batch is not None and self._is_one(value, number):
             batch = None
-        key = (value, batch, mesh)
-        if key not in self._here:
-            self.store(*key, self._bring(value, batch, mesh))
-        return self._here[key]
+        here = self.here(batch, mesh)
+        found = here.get(number)
+        if found is None:
+            self.store(value, batch, mesh, self._bring(value, batch, mesh))
+            found = here[number]
+        return found
 
     def home(self, value: SSAValue) -> str | None:
         """The mesh that a value is first on; None for one that can be had on any."""
-        return self._home.get((value, None)) or self._home.get((value, 0))
+        return self._homes.get(self.number_of(value))
 
-    def _bring(self, value: SSAValue, batch: int | None, mesh: str) -> SSAValue:
+    def _bring(self, value: SSAValue, batch: int | None, mesh: str) -> V:
         owner, time = value.owner, over_time(value).kind
         kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
-        home = self._home.get((value, batch))
+        number, home = self.number_of(value), self.home(value)
         if home is not None and kind is not Kind.BEFORE:
-            return self.send(self._here[value, batch, home], mesh)
+            there = self.here(batch, home)
+            if number in there:
+                return self.send(there[number], mesh)
         if batch is not None:
             return self._part(value, batch, mesh)
         if isinstance(owner, Operation) and kind in (Kind.BEFORE, Kind.DIVIDE):
             self._compute(owner, mesh)
-            return self._here[value, None, mesh]
+            return self.here(None, mesh)[number]
         if time == "partial":
-            return self.send(self.sums[value], mesh)
-        joined_on = self._home[value, 0]
+            return self.send(self.sums[number], mesh)
         if time == "split":
+            joined_on = self._homes[number]
             self.store(value, None, joined_on, self._join(value, joined_on))
             return self.find(value, None, mesh)
         # The same for all micro-batches.
         return self.find(value, 0, mesh)
 
-    def _is_one(self, value: SSAValue) -> bool:
+    def _is_one(self, value: SSAValue, number: int) -> bool:
         """Whether the micro-batches share a value, rather than have one each."""
-        if value not in self._one:
+        found = self._one.get(number)
+        if found is None:
             owner = value.owner
             kind = self.structure.kinds[owner] if isinstance(owner, Operation) else None
             whole = over_time(value).kind == "whole"
-            self._one[value] = whole and kind is not Kind.EACH
-        return self._one[value]
+            found = self._one[number] = whole and kind is not Kind.EACH
+        return found
 
-    def add(self, op: Operation) -> SSAValue:
-        """Adds an op to the program and gives its first result."""
-        self.block.add_op(op)
-        return op.results[0]
-
-    def send(self, value: SSAValue, mesh: str) -> SSAValue:
+    def send(self, value: V, mesh: str) -> V:
         """A value of the program on another mesh."""
-        layout = layout_of(value)
-        assert layout is not None and isinstance(value.type, TensorType)
+        type_ = self.entry.type_of(value)
+        layout = layout_of(type_)
+        assert layout is not None
         if layout.mesh == mesh:
             return value
-        send = SendOp.create(
-            operands=[value],
-            result_types=[self.fold.moved_type(value.type, mesh)],
-            attributes={ASYNCHRONOUS: UnitAttr()} if self.asynchronous else {},
-        )
-        send.result.name_hint = value.name_hint
-        return self.add(send)
+        moved = self.fold.moved_type(type_, mesh)
+        return self.entry.send(value, moved, asynchronous=self.asynchronous)
 
     def compute_whole(self, op: Operation, mesh: str) -> None:
         """Computes an op once, on operands of all micro-batches together."""
         operands = [self.find(v, None, mesh) for v in op.operands]
         types = [self.fold.whole_type(r.type, mesh) for r in op.results]
-        if isinstance(op, ReshardOp) and operands[0].type == types[0]:
+        if isinstance(op, ReshardOp) and self.entry.type_of(operands[0]) == types[0]:
             self.store(op.result, None, mesh, operands[0])
             return
-        if isinstance(op, CallOp):
-            name, _ = self.fold.function(op.callee.string_value(), mesh)
-            made: Operation = called(op, name, operands, types)
-        else:
-            made = made_with(op, operands, types)
-        self.block.add_op(made)
-        for old, new in zip(op.results, made.results, strict=True):
+
+        def make(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            if isinstance(op, CallOp):
+                name, _ = self.fold.function(op.callee.string_value(), mesh)
+                return [called(op, name, given, types)]
+            return [made_with(op, given, types)]
+
+        like = (Kind.AFTER, *self.structure.like(op), mesh)
+        results = self.entry.op(like, make, operands)
+        for old, new in zip(op.results, results, strict=True):
             self.store(old, None, mesh, new)
 
     def _compute(self, op: Operation, mesh: str) -> None:
         """Computes an op before the micro-batches, after those that it needs."""
+        here, number_of = self.here(None, mesh), self.number_of
         pending = [op]
         while pending:
             current = pending[-1]
@@ -146,44 +151,52 @@ class MicroBatchValues:
                 for v in current.operands
                 if isinstance(owner := v.owner, Operation)
                 and self.structure.kinds[owner] is Kind.BEFORE
-                and (v, None, mesh) not in self._here
+                and number_of(v) not in here
             ]
             if missing:
                 pending += missing
                 continue
             pending.pop()
-            if (current.results[0], None, mesh) not in self._here:
+            if number_of(current.results[0]) not in here:
                 self.compute_whole(current, mesh)
 
-    def _part(self, value: SSAValue, batch: int, mesh: str) -> SSAValue:
+    def _part(self, value: SSAValue, batch: int, mesh: str) -> V:
         """The part of a whole value or an argument that belongs to a micro-batch."""
-        home = mesh if isinstance(value.owner, Operation) else self._home[value, None]
+        home = mesh
+        if not isinstance(value.owner, Operation):
+            home = self._homes[self.number_of(value)]
         whole = self.find(value, None, home)
         count = self.structure.micro_batches
-        parts: Sequence[SSAValue] = [whole]
+        parts: Sequence[V] = [whole]
         if count > 1:
             axis = self._axis(value)
             part = self.fold.type(value.type, home)
             assert isinstance(part, TensorType)
             sizes = np.full(count, part.get_shape()[axis], dtype=np.int64)
-            split = operator("Split").build_op(
-                [whole, self._constant(sizes, home)], [part] * count, {"axis": axis}
-            )
-            self.block.add_op(split)
-            parts = split.results
+
+            def split(given: Sequence[SSAValue]) -> Sequence[Operation]:
+                types = [part] * count
+                return [operator("Split").build_op(given, types, {"axis": axis})]
+
+            operands = [whole, self._constant(sizes, home)]
+            parts = self.entry.op(("split", axis, part), split, operands)
         for number, new in enumerate(parts):
             self.store(value, number, home, new)
         return self.find(value, batch, mesh)
 
-    def _join(self, value: SSAValue, mesh: str) -> SSAValue:
+    def _join(self, value: SSAValue, mesh: str) -> V:
         """The parts of all micro-batches together."""
-        count = self.structure.micro_batches
-        parts = [self._here[value, number, mesh] for number in range(count)]
+        count, known = self.structure.micro_batches, self.number_of(value)
+        parts = [self.here(number, mesh)[known] for number in range(count)]
         if count == 1:
             return parts[0]
         whole = self.fold.whole_type(value.type, mesh)
         axis = self._axis(value)
-        return self.add(operator("Concat").build_op(parts, [whole], {"axis": axis}))
+
+        def concat(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            return [operator("Concat").build_op(given, [whole], {"axis": axis})]
+
+        return self.entry.op(("concat", axis, whole), concat, parts)[0]
 
     def _axis(self, value: SSAValue) -> int:
         """The dimension that falls into micro-batches."""
@@ -198,17 +211,21 @@ class MicroBatchValues:
             )
         return placement.dim
 
-    def _constant(self, array: npt.NDArray[Any], mesh: str) -> SSAValue:
+    def _constant(self, array: npt.NDArray[Any], mesh: str) -> V:
         type_ = TensorType(
             element_type_of_dtype(array.dtype), array.shape, LayoutAttr(Layout(mesh))
         )
-        return self.add(
-            operator("Constant").build_op([], [type_], {"value": constant_attr(array)})
-        )
 
-    def number(self, number: int, mesh: str) -> SSAValue:
+        def constant(given: Sequence[SSAValue]) -> Sequence[Operation]:
+            attributes = {"value": constant_attr(array)}
+            return [operator("Constant").build_op(given, [type_], attributes)]
+
+        like = ("constant", tuple(array.ravel().tolist()), mesh)
+        return self.entry.op(like, constant, [])[0]
+
+    def number(self, number: int, mesh: str) -> V:
         """The number of a micro-batch, for functions that take it."""
-        if (number, mesh) not in self._numbers:
+        if (number, mesh) not in self._batch_numbers:
             value = self._constant(np.array(number, dtype=np.int64), mesh)
-            self._numbers[number, mesh] = value
-        return self._numbers[number, mesh]
+            self._batch_numbers[number, mesh] = value
+        return self._batch_numbers[number, mesh]

@@ -5,12 +5,13 @@ to memory, worked out once however often the function is called.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects import collective
 from distir.dialects.dist import (
@@ -29,7 +30,10 @@ from distir.interpreters.simulator.engine.device_map import (
 )
 from distir.interpreters.simulator.engine.pacing import pace
 from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
-from distir.program import describe, functions, return_op, updated_arguments
+from distir.program import describe, return_op, updated_arguments
+
+NOWHERE = slice(0, 0)
+"""Of steps whose transfers or callee say where they happen."""
 
 
 class Allocation(NamedTuple):
@@ -47,17 +51,21 @@ class CompiledOp:
     one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by
     `transfers` (while its devices compute, if it `is_asynchronous`; `holds_operand`: its
     operand's memory is needed until it is done), as a collective or a send, or it calls
-    `callee`. The host takes `issue` seconds to issue it.
+    `callee`, all of which happens on position `mesh` (None: on several). The host takes
+    `issue` seconds to issue it.
 
-    Slots number the values of the function. `view_of` is the slot whose memory the
+    Slots number the values of the function, `defined` are those of the results, and `results`
+    the memory of these, unless a callee gives it. `view_of` is the slot whose memory the
     (only) result shares; `in_place` has pairs of a result's slot and of the argument's
-    whose memory the result may take over. `dying` are the slots used here for the last time, `unused` the
-    results that nothing uses.
+    whose memory the result may take over. `dying` are the slots used here for the last
+    time, `unused` the results that nothing uses. `fixed`: arguments of the program that a
+    call is given besides its operands.
     """
 
     op: Operation
     operands: tuple[int, ...]
     positions: Positions
+    defined: range
     seconds: Seconds = 0.0
     flops: float = 0.0
     seconds_at_peak: Seconds = 0.0
@@ -68,11 +76,39 @@ class CompiledOp:
     is_collective: bool = False
     holds_operand: bool = False
     callee: CompiledFunction | None = None
+    mesh: int | None = None
     results: tuple[Allocation, ...] = ()
     view_of: int | None = None
     in_place: tuple[tuple[Allocation, int], ...] = ()
     is_constant: bool = False
     dying: tuple[int, ...] = ()
+    unused: tuple[int, ...] = ()
+    fixed: FixedOperands | None = None
+
+    def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
+        """The same with other slots: as `slots` says, and else so much further."""
+        found = object.__new__(CompiledOp)
+        found.__dict__.update(self.__dict__)
+        found.operands = tuple([slots.get(s, s + by) for s in self.operands])
+        start, stop = self.defined.start, self.defined.stop
+        far = slots[start] - start if start in slots else by
+        found.defined = range(start + far, stop + far)
+        found.results = tuple([Allocation(s + far, at, n) for s, at, n in self.results])
+        if self.view_of is not None:
+            found.view_of = slots.get(self.view_of, self.view_of + by)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class FixedOperands:
+    """
+    Arguments of the program that many calls of a function are given alike: their `slots`,
+    and their `places` among the function's arguments. The program holds their memory
+    throughout, so that there is nothing to do for them at a call.
+    """
+
+    slots: tuple[int, ...]
+    places: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -92,24 +128,115 @@ class CompiledFunction:
     mesh: int | None = None
 
 
+class PlacedFunction(NamedTuple):
+    """
+    A function as a program uses it: on a mesh that is like the one it was compiled for; None:
+    on those of its own.
+    """
+
+    function: CompiledFunction
+    mesh: str | None = None
+
+
+class FunctionBuilder:
+    """
+    Makes a compiled function of steps in their order: numbers its values, and finds out
+    which step uses a value last. SSA values must stay as long as this is used.
+    """
+
+    def __init__(self, name: str, arguments: int):
+        self._compiled = CompiledFunction(name, arguments, arguments)
+        # By the id of a value: a function may have hundreds of thousands of operands.
+        self._slots: dict[int, int] = {}
+
+    def bind(self, values: Sequence[SSAValue], first: int) -> None:
+        """Says that SSA values are in consecutive slots."""
+        for slot, value in enumerate(values, first):
+            self._slots[id(value)] = slot
+
+    def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """The slots of SSA values."""
+        slots = self._slots
+        return tuple([slots[id(v)] for v in values])
+
+    def define(self, count: int) -> int:
+        """The first of so many new slots, for the results of the next step."""
+        first = self._compiled.slots
+        self._compiled.slots += count
+        return first
+
+    def add(self, step: CompiledOp) -> None:
+        """The next step."""
+        self._compiled.steps.append(step)
+
+    def finish(
+        self, results: Sequence[int], updated: Mapping[int, int]
+    ) -> CompiledFunction:
+        """
+        The function that returns these slots. `updated`: per result of the program that
+        replaces an argument of the same type in the next step the slot of that.
+        """
+        compiled = self._compiled
+        compiled.returns = tuple(results)
+        # Per slot the step that uses it last, by its place in the function; -1: nothing.
+        last_use = [-1] * compiled.slots
+        last_calls: dict[FixedOperands, int] = {}
+        for place, step in enumerate(compiled.steps):
+            for slot in step.operands:
+                last_use[slot] = place
+            if step.fixed is not None:
+                last_calls[step.fixed] = place
+        for fixed, place in last_calls.items():
+            for slot in fixed.slots:
+                last_use[slot] = max(last_use[slot], place)
+        for slot in compiled.returns:
+            last_use[slot] = len(compiled.steps)
+        compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
+        for place, step in enumerate(compiled.steps):
+            if updated:
+                step.in_place = tuple(
+                    (allocation, argument)
+                    for allocation in step.results
+                    if (argument := updated.get(allocation.slot)) is not None
+                    and last_use[argument] <= place
+                )
+            used = step.operands
+            if step.fixed is not None and last_calls[step.fixed] == place:
+                used += step.fixed.slots
+            dying = [s for s in used if last_use[s] == place]
+            step.dying = tuple(dict.fromkeys(dying)) if len(dying) > 1 else tuple(dying)
+            step.unused = tuple([s for s in step.defined if last_use[s] < 0])
+        pace(compiled.steps)
+        return compiled
+
+
 class Compiler:
     """
-    Compiles the functions of a module, each once.
+    Compiles functions, each once.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
     last one to use the argument: optimizers work in place.
     """
 
-    def __init__(self, module: ModuleOp, device_map: DeviceMap):
-        self.functions = functions(module)
+    def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
+        self.functions = functions
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
-        # By the ids of types, which the module keeps.
-        self._places: dict[int, tuple[Positions, Bytes]] = {}
+        # By the ids of types, which so stay.
+        self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
         self._known_transfers: dict[object, tuple[Transfer, ...] | None] = {}
         self._computations = Computations(device_map)
+
+    def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
+        """
+        A compiler of other functions, which knows what this one does of ops and types; they
+        have to stay.
+        """
+        found = copy(self)
+        found.functions, found._compiled, found._open = functions, {}, []
+        return found
 
     def compile(self, function: FuncOp) -> CompiledFunction:
         """Compiles a function and those that it calls, each once. Raises DistIRError."""
@@ -130,47 +257,30 @@ class Compiler:
 
     def _compile(self, function: FuncOp) -> CompiledFunction:
         block = _body(function)
-        # Slots by the id of a value: a function may have hundreds of thousands of operands.
-        slots = {id(arg): i for i, arg in enumerate(block.args)}
-        # Per slot the op that uses it last, by its place in the function; -1: nothing.
-        last_use = [-1] * len(slots)
-        operands: list[tuple[int, ...]] = []
-        for place, op in enumerate(block.ops):
-            used = tuple([slots[id(v)] for v in op.operands])
-            operands.append(used)
-            for slot in used:
-                last_use[slot] = place
-            for result in op.results:
-                slots[id(result)] = len(slots)
-                last_use.append(-1)
-        compiled = CompiledFunction(function.sym_name.data, len(block.args), len(slots))
-        compiled.unused = tuple(i for i in range(len(block.args)) if last_use[i] < 0)
+        build = FunctionBuilder(function.sym_name.data, len(block.args))
+        build.bind(block.args, 0)
         end = return_op(function)
-        compiled.returns = operands[-1]
+        for op in block.ops:
+            if op is not end:
+                self.add(op, build)
+        returns, args = build.slots(end.operands), block.args
         updated = {
-            id(end.operands[i]): block.args[a]
+            returns[i]: a
             for i, a in updated_arguments(function).items()
+            if end.operands[i].type == args[a].type
         }
-        for place, op in enumerate(block.ops):
-            if isinstance(op, ReturnOp):
-                continue
-            results = tuple([self.allocation(r, slots[id(r)], op) for r in op.results])
-            step = self._step(op, operands[place], results)
-            if updated:
-                step.in_place = tuple(
-                    (allocation, slots[id(argument)])
-                    for result, allocation in zip(op.results, results, strict=True)
-                    if (argument := updated.get(id(result))) is not None
-                    and last_use[slots[id(argument)]] <= place
-                    and argument.type == result.type
-                )
-            dying = dict.fromkeys(s for s in step.operands if last_use[s] == place)
-            unused = (r.slot for r in results if last_use[r.slot] < 0)
-            step.dying = (*dying, *unused)
-            compiled.steps.append(step)
-        pace(compiled.steps)
+        compiled = build.finish(returns, updated)
         compiled.mesh = self._only_mesh(block, compiled)
         return compiled
+
+    def add(self, op: Operation, build: FunctionBuilder) -> CompiledOp:
+        """Makes an op the next step of a function. Raises DistIRError."""
+        operands = build.slots(op.operands)
+        first = build.define(len(op.results))
+        build.bind(op.results, first)
+        step = self.step(op, operands, first)
+        build.add(step)
+        return step
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
         """The position that a function happens on, if there is one for each mesh."""
@@ -185,19 +295,19 @@ class Compiler:
             return None
         return self.device_map.index[names[0]]
 
-    def allocation(self, value: SSAValue, slot: int, op: Operation) -> Allocation:
-        """Where a value lives and how much memory it takes."""
-        key = id(value.type)
-        if key not in self._places:
-            device_map, layout = self.device_map, layout_of(value)
+    def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
+        """Where a value of a type lives and how much memory it takes."""
+        known = self._places.get(id(type_))
+        if known is None:
+            device_map, layout = self.device_map, layout_of(type_)
             mesh = layout.mesh if layout else None
-            size = device_map.allocated(device_map.bytes_of(value, op), mesh)
-            self._places[key] = device_map.positions(mesh), size
-        return Allocation(slot, *self._places[key])
+            size = device_map.allocated(device_map.bytes_of_type(type_, op), mesh)
+            known = self._places[id(type_)] = type_, device_map.positions(mesh), size
+        return Allocation(slot, known[1], known[2])
 
-    def _step(
-        self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
-    ) -> CompiledOp:
+    def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
+        """The step for an op on these operands whose first result is this."""
+        defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
             callee = self.functions.get(op.callee.string_value())
             if callee is None:
@@ -205,7 +315,15 @@ class Compiler:
                     f"{describe(op)} calls {op.callee}, which is not there"
                 )
             inner = self.compile(callee)
-            return CompiledOp(op, operands, slice(0, 0), callee=inner, results=results)
+            return CompiledOp(
+                op, operands, NOWHERE, defined, callee=inner, mesh=inner.mesh
+            )
+        results = tuple(
+            [
+                self.allocation(r.type, slot, op)
+                for r, slot in zip(op.results, defined, strict=True)
+            ]
+        )
         _refuse_other_forms(op)
         transfers = self._transfers(op)
         if transfers is not None:
@@ -213,7 +331,8 @@ class Compiler:
             return CompiledOp(
                 op,
                 operands,
-                slice(0, 0),
+                NOWHERE,
+                defined,
                 transfers=transfers,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
@@ -223,7 +342,7 @@ class Compiler:
                 issue=max((t.issue for t in transfers), default=0.0),
                 results=results,
             )
-        return self._compute(op, operands, results)
+        return self._compute(op, operands, defined, results)
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
@@ -245,7 +364,11 @@ class Compiler:
         return self._known_transfers[key]
 
     def _compute(
-        self, op: Operation, operands: tuple[int, ...], results: tuple[Allocation, ...]
+        self,
+        op: Operation,
+        operands: tuple[int, ...],
+        defined: range,
+        results: tuple[Allocation, ...],
     ) -> CompiledOp:
         name = self._computations.mesh_name(op)
         found = self._computations.of(op, name)
@@ -253,6 +376,7 @@ class Compiler:
             op,
             operands,
             self.device_map.positions(name),
+            defined,
             found.seconds,
             found.flops,
             found.seconds_at_peak,

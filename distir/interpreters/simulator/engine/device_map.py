@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil, prod
 from typing import Any
@@ -83,7 +83,10 @@ class DeviceMap:
         Bytes of a value on each device that it lives on; 0 for values that are not
         tensors. Raises DistIRError for a dynamic dimension or an impossible layout.
         """
-        type_ = value.type
+        return self.bytes_of_type(value.type, op)
+
+    def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
+        """The same of a value of this type, that of an operand or result of an op."""
         known = self._bytes.get(id(type_))
         if known is None:
             known = self._bytes[id(type_)] = type_, self._bytes_of_type(type_, op)
@@ -205,6 +208,23 @@ class UniformDeviceMap(DeviceMap):
             groups.positions = np.array([[self.index[mesh]]], dtype=np.intp)
             groups.topologies = groups.topologies[:1]
         return self._groups[key]
+
+    def alike(self, first: str, second: str, axes: Iterable[tuple[str, ...]]) -> bool:
+        """
+        Whether the devices of two meshes do the same in the same time, where groups along
+        these axes communicate.
+        """
+        if first == second:
+            return True
+        meshes, kinds = self.meshes, self.hardware.distinct_kinds
+        return (
+            meshes[first].axes == meshes[second].axes
+            and kinds(meshes[first].devices) == kinds(meshes[second].devices)
+            and all(
+                self.groups(first, a).topologies == self.groups(second, a).topologies
+                for a in axes
+            )
+        )
 
     def group(self, devices: Sequence[int]) -> Groups:
         """Groups across meshes have a root that does something else."""

@@ -9,7 +9,6 @@ from xdsl.ir import SSAValue
 
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
-    CompiledFunction,
     CompiledOp,
 )
 from distir.interpreters.simulator.engine.machine import Buffer, Execution, Machine
@@ -88,13 +87,10 @@ class FollowedMachine(Machine):
         for follower in self._followers:
             follower.held(self._step, self._path)
 
-    def hold_constants(self, compiled_functions: Sequence[CompiledFunction]) -> None:
-        """Allocates the constants, each for its op."""
-        for compiled in compiled_functions:
-            for step in compiled.steps:
-                if step.is_constant:
-                    self._step = step
-                    self.constants[step] = self.allocate(step.results[0])
+    def _hold_constant(self, step: CompiledOp, result: Allocation) -> None:
+        """Allocates the constant for its op."""
+        self._step = step
+        super()._hold_constant(step, result)
         self._step = None
 
     def wait_for(self, buffer: Buffer) -> None:

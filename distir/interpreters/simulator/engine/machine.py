@@ -16,7 +16,7 @@ works on a copy). What updates an argument of the program may take over its memo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,6 @@ from distir.interpreters.simulator.engine.compiled import (
 )
 from distir.interpreters.simulator.engine.device_map import Bytes, Positions
 from distir.interpreters.simulator.engine.streams import CommunicationStreams
-from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
-
-if TYPE_CHECKING:
-    from distir.interpreters.simulator.engine.summaries import Summaries
 
 
 class Execution(NamedTuple):
@@ -51,6 +47,9 @@ class Execution(NamedTuple):
 Observer = Callable[[Execution], None]
 """Is told of every op as it runs."""
 
+Moments = float | npt.NDArray[np.float64]
+"""When something happens: on each device of the program, or on those of one mesh."""
+
 
 class Buffer:
     """
@@ -66,8 +65,8 @@ class Buffer:
         self.positions = positions
         self.size = size
         self.holders = 1
-        self.arrival: npt.NDArray[np.float64] | None = None
-        self.departure: npt.NDArray[np.float64] | None = None
+        self.arrival: Moments | None = None
+        self.departure: Moments | None = None
         self.source: Buffer | None = None
 
 
@@ -85,7 +84,6 @@ class Machine:
         self,
         devices: int,
         observer: Observer | None = None,
-        summaries: Summaries | None = None,
     ):
         self.devices = devices
         self.clock = np.zeros(devices)
@@ -98,7 +96,6 @@ class Machine:
         self.runs: dict[CompiledFunction, int] = {}
         self.constants: dict[CompiledOp, Buffer] = {}
         self._observer = observer
-        self._summaries = summaries
         # Parts of the arrays by the id of the slice, which stays with them: an index made
         # anew for every op would take a third of the time.
         self._clocks: dict[int, tuple[slice, npt.NDArray[np.float64]]] = {}
@@ -171,6 +168,8 @@ class Machine:
                 self._store(step, frame)
             for slot in step.dying:
                 self.release(frame[slot])
+            for slot in step.unused:
+                self.release(frame[slot])
         results = [frame[slot] for slot in compiled.returns]
         for buffer in results:
             buffer.holders += 1
@@ -185,21 +184,13 @@ class Machine:
         for buffer in arguments:
             buffer.holders += 1
         # What the caller needs no more is the callee's to free.
-        results = {allocation.slot for allocation in step.results}
         for slot in step.dying:
-            if slot not in results:
-                self.release(frame[slot])
-        if self._summaries is not None and callee.mesh is not None:
-            returned = self._summaries.call(self, callee, arguments)
-        else:
-            self._path.append(step)
-            returned = self.run(callee, arguments)
-            self._path.pop()
-        for allocation, buffer in zip(step.results, returned, strict=True):
-            frame[allocation.slot] = buffer
-        for slot in step.dying:
-            if slot in results:
-                self.release(frame[slot])
+            self.release(frame[slot])
+        self._path.append(step)
+        frame[step.defined.start : step.defined.stop] = self.run(callee, arguments)
+        self._path.pop()
+        for slot in step.unused:
+            self.release(frame[slot])
 
     def wait_for(self, buffer: Buffer) -> None:
         """The devices of a value that is on its way wait for it."""
@@ -210,30 +201,6 @@ class Machine:
         self.idle += waits
         self.clock += waits
         self._arrive(buffer)
-
-    def play(
-        self, timeline: Timeline, mesh: int
-    ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        """
-        What a function does to the clocks of a mesh that is one position. Gives departure
-        and arrival of what it starts.
-        """
-        streams = self.streams
-        before = float(self.clock[mesh]), float(streams.free[mesh])
-        clocks = Clocks(*before, float(streams.since[mesh]))
-        timeline.play(clocks)
-        self.clock[mesh] = clocks.compute
-        if timeline.started or streams.in_use:
-            streams.in_use = True
-            streams.free[mesh], streams.since[mesh] = clocks.free, clocks.since
-            self.idle[mesh] += clocks.idle
-            self.transit[mesh] += clocks.transit
-        found: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = []
-        for since, until in clocks.arrivals:
-            departure, arrival = np.zeros_like(self.clock), np.zeros_like(self.clock)
-            departure[mesh], arrival[mesh] = since, until
-            found.append((departure, arrival))
-        return found
 
     def _arrive(self, buffer: Buffer) -> None:
         """Nobody has to wait for the value any more."""
@@ -264,8 +231,8 @@ class Machine:
         self,
         step: CompiledOp,
         frame: list[Buffer],
-        departure: npt.NDArray[np.float64],
-        arrival: npt.NDArray[np.float64],
+        departure: Moments,
+        arrival: Moments,
     ) -> None:
         """The memory of a value that is on its way."""
         self._store(step, frame)
@@ -358,12 +325,22 @@ class Machine:
         frame[allocation.slot] = buffer
         return True
 
-    def hold_constants(self, compiled_functions: Sequence[CompiledFunction]) -> None:
-        """Allocates the constants of these functions for the whole step."""
-        for compiled in compiled_functions:
-            for step in compiled.steps:
-                if step.is_constant:
-                    self.constants[step] = self.allocate(step.results[0])
+    def hold_constants(
+        self, compiled: CompiledFunction, positions: Positions | None = None
+    ) -> None:
+        """
+        Allocates the constants of a function for the whole step, on other positions if they
+        are given.
+        """
+        for step in compiled.steps:
+            if step.is_constant:
+                (result,) = step.results
+                if positions is not None:
+                    result = result._replace(positions=positions)
+                self._hold_constant(step, result)
+
+    def _hold_constant(self, step: CompiledOp, result: Allocation) -> None:
+        self.constants[step] = self.allocate(result)
 
 
 _NOTHING = Buffer(slice(0, 0), 0)

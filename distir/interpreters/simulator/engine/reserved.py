@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from distir.dialects.collective import CollectiveOp, SliceOp
 from distir.dialects.dist import SendOp, layout_of
-from distir.interpreters.simulator.engine.compiled import CompiledFunction
+from distir.interpreters.simulator.engine.compiled import PlacedFunction
 from distir.interpreters.simulator.engine.device_map import DeviceMap
 
 
@@ -36,7 +36,7 @@ class Reserved:
     @staticmethod
     def of(
         device_map: DeviceMap,
-        compiled_functions: Sequence[CompiledFunction],
+        used: Sequence[PlacedFunction],
         positions: int,
     ) -> Reserved:
         """What the devices reserve for a program that is made of these functions."""
@@ -52,7 +52,7 @@ class Reserved:
                 each[position] = kinds[device].communicator_memory
         count = np.zeros(positions, dtype=np.int64)
         if each.any():
-            for meshes in dict.fromkeys(_communicators(device_map, compiled_functions)):
+            for meshes in dict.fromkeys(_communicators(device_map, used)):
                 for mesh in meshes[0]:
                     count[device_map.positions(mesh)] += 1
         return Reserved(libraries, count * each)
@@ -63,10 +63,10 @@ _Communicator = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _communicators(
-    device_map: DeviceMap, compiled_functions: Sequence[CompiledFunction]
+    device_map: DeviceMap, used: Sequence[PlacedFunction]
 ) -> Iterator[_Communicator]:
     """Those of every op that communicates: along axes of a mesh, or between two meshes."""
-    for compiled in compiled_functions:
+    for compiled, place in used:
         for step in compiled.steps:
             op = step.op
             if isinstance(op, SendOp):
@@ -75,7 +75,7 @@ def _communicators(
             elif isinstance(op, CollectiveOp) and not isinstance(op, SliceOp):
                 sides = [layout_of(op.source), layout_of(op.result)]
                 names = [layout.mesh for layout in sides if layout is not None]
-                mesh = max(names, key=lambda name: len(device_map.device_ids(name)))
+                mesh = place or max(names, key=lambda m: len(device_map.device_ids(m)))
                 sizes = device_map.meshes[mesh].sizes
                 if prod(sizes[axis] for axis in op.axis_names) > 1:
                     yield (mesh,), op.axis_names

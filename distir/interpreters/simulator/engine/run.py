@@ -13,12 +13,14 @@ from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
     Compiler,
+    PlacedFunction,
 )
 from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
 from distir.interpreters.simulator.engine.machine import Machine, Observer
 from distir.interpreters.simulator.engine.reserved import Reserved
-from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.interpreters.simulator.engine.uniform import UniformMachine
+from distir.program import functions
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,29 @@ class DeviceGroup:
         return ", ".join(f"@{m}" for m in self.meshes) or f"device {self.devices[0]}"
 
 
+def execute(
+    machine: Machine,
+    compiled: CompiledFunction,
+    arguments: Sequence[Allocation],
+    functions: Sequence[PlacedFunction],
+    device_map: DeviceMap,
+) -> Machine:
+    """
+    Executes an entry function, with what is reserved on the machine already. `functions` are
+    all that the program is made of.
+    """
+    held = [machine.allocate(allocation) for allocation in arguments]
+    for buffer in held:
+        buffer.holders += 1  # arguments live throughout
+    for function, mesh in functions:
+        where = device_map.positions(mesh) if mesh is not None else None
+        machine.hold_constants(function, where)
+    machine.note_peak()
+    for result in machine.run(compiled, held):
+        machine.wait_for(result)
+    return machine
+
+
 @dataclass
 class Run:
     """A program compiled for the devices that its values live on."""
@@ -54,10 +79,10 @@ class Run:
     @staticmethod
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
         """Compiles a program. Raises DistIRError."""
-        compiler = Compiler(module, device_map)
+        compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
         arguments = [
-            compiler.allocation(arg, i, entry)
+            compiler.allocation(arg.type, i, entry)
             for i, arg in enumerate(entry.body.block.args)
         ]
         return Run(module, entry, device_map, compiler, compiled, arguments)
@@ -72,8 +97,8 @@ class Run:
     def simulate(self) -> Machine:
         """Executes the program, with summaries of calls where devices are alike."""
         uniform = isinstance(self.device_map, UniformDeviceMap)
-        summaries = Summaries(self.positions) if uniform else None
-        return self._execute(Machine(self.positions, summaries=summaries))
+        kind = UniformMachine if uniform else Machine
+        return self._execute(kind(self.positions))
 
     def observe(self, observer: Observer) -> Machine:
         """Executes every op, and tells the observer of each."""
@@ -86,20 +111,17 @@ class Run:
     @cached_property
     def reserved(self) -> Reserved:
         """What libraries keep on each position throughout."""
-        return Reserved.of(
-            self.device_map, self.compiler.compiled_functions, self.positions
-        )
+        return Reserved.of(self.device_map, self._functions, self.positions)
+
+    @property
+    def _functions(self) -> list[PlacedFunction]:
+        return [PlacedFunction(f) for f in self.compiler.compiled_functions]
 
     def _execute(self, machine: Machine) -> Machine:
         machine.live += self.reserved.total
-        held = [machine.allocate(allocation) for allocation in self.arguments]
-        for buffer in held:
-            buffer.holders += 1  # arguments live throughout
-        machine.hold_constants(self.compiler.compiled_functions)
-        machine.note_peak()
-        for result in machine.run(self.compiled, held):
-            machine.wait_for(result)
-        return machine
+        return execute(
+            machine, self.compiled, self.arguments, self._functions, self.device_map
+        )
 
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """

@@ -5,7 +5,8 @@ A function that runs on one mesh alone, whose devices do the same at the same ti
 through the same moments whenever it is called (`timeline.py`), and changes the memory of
 its devices in a way that depends on nothing but which arguments are the same memory and
 which of them nobody else holds. So it is executed once for each such pattern; every other
-call applies the outcome, whatever the function holds.
+call applies the outcome, whatever the function holds. Nor does it depend on the mesh, as long
+as the meshes are alike: a call may be on another than its function was compiled for.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
 from distir.interpreters.simulator.engine.device_map import Bytes
-from distir.interpreters.simulator.engine.machine import Buffer, Machine
+from distir.interpreters.simulator.engine.machine import Buffer, Machine, Moments
 from distir.interpreters.simulator.engine.timeline import Timeline
 
 
 class Pattern(NamedTuple):
     """
     Per argument the number of its memory among those of the arguments; per such memory
-    whether nobody but the call holds it, and its bytes.
+    whether nobody but the call holds it, and its bytes. `fixed`: the places of arguments
+    besides, which the program holds.
     """
 
     numbers: tuple[int, ...]
     own: tuple[bool, ...]
     sizes: tuple[Bytes, ...]
+    fixed: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Summary:
     """
     The effect of a call on each device of its mesh: what it does to the clocks, how often
     it runs functions, the bytes above those at the call, at most (`peak`) and in the end
-    (`live`), and the memory of each result.
+    (`live`), and the memory of each result. `new`: their bytes, if each is new memory that
+    is there when the call ends.
     """
 
     timeline: Timeline
@@ -63,53 +65,96 @@ class Summary:
     peak: int
     live: int
     results: tuple[Held, ...]
+    new: tuple[Bytes, ...] | None
+
+
+class SummarisingMachine(Machine):
+    """
+    A machine on so many meshes that are one position each, which calls functions by their
+    summaries. `places`: the positions of each mesh.
+    """
+
+    def __init__(self, meshes: int, summaries: Summaries | None = None):
+        super().__init__(meshes)
+        self.summaries = summaries or Summaries()
+        self.places = [slice(mesh, mesh + 1) for mesh in range(meshes)]
+
+    def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
+        """
+        Does to the clocks of a mesh what a function does. Gives departure and arrival of what
+        it starts.
+        """
+        raise NotImplementedError
+
+    def _call(
+        self, step: CompiledOp, callee: CompiledFunction, frame: list[Buffer]
+    ) -> None:
+        if step.mesh is None:
+            super()._call(step, callee, frame)
+            return
+        # What the caller needs no more is the callee's to free.
+        for slot in step.dying:
+            frame[slot].holders -= 1
+        returned = self.summaries.call(self, step, frame)
+        frame[step.defined.start : step.defined.stop] = returned
+        for slot in step.unused:
+            self.release(frame[slot])
 
 
 class Summaries:
-    """The summaries of one program on `meshes` positions."""
+    """The summaries of one program."""
 
-    def __init__(self, meshes: int):
-        self.meshes = meshes
-        self._known: dict[tuple[CompiledFunction, Pattern], Summary] = {}
+    def __init__(self) -> None:
+        self._known: dict[object, Summary] = {}
 
     def call(
-        self, machine: Machine, compiled: CompiledFunction, arguments: Sequence[Buffer]
+        self, machine: SummarisingMachine, step: CompiledOp, frame: Sequence[Buffer]
     ) -> list[Buffer]:
-        """`Machine.run` for a function on one mesh: takes the arguments, gives results."""
-        mesh = compiled.mesh
-        assert mesh is not None
-        buffers = list(dict.fromkeys(arguments))
-        for buffer in arguments:
-            buffer.holders -= 1
-        numbers = range(len(buffers))
-        if len(buffers) < len(arguments):
-            place = dict(zip(buffers, numbers, strict=True))
-            numbers = [place[buffer] for buffer in arguments]
-        pattern = Pattern(
-            tuple(numbers),
-            tuple([not buffer.holders for buffer in buffers]),
-            tuple([buffer.size for buffer in buffers]),
-        )
-        key = (compiled, pattern)
-        if key not in self._known:
-            self._known[key] = self._run(machine, compiled, pattern)
-        summary = self._known[key]
-        machine.peak[mesh] = max(machine.peak[mesh], machine.live[mesh] + summary.peak)
-        machine.live[mesh] += summary.live
+        """
+        `Machine.run` for what a step calls on one mesh, on values of `frame`; frees those
+        operands that nobody holds, and gives the results.
+        """
+        mesh, compiled, fixed = step.mesh, step.callee, step.fixed
+        assert mesh is not None and compiled is not None
+        buffers = [frame[slot] for slot in step.operands]
+        numbers = None
+        if len(set(buffers)) < len(buffers):
+            place = {buffer: i for i, buffer in enumerate(dict.fromkeys(buffers))}
+            numbers = tuple([place[buffer] for buffer in buffers])
+            buffers = list(place)
+        own = tuple([not buffer.holders for buffer in buffers])
+        sizes = tuple([buffer.size for buffer in buffers])
+        places = fixed.places if fixed is not None else ()
+        key = (compiled, numbers, own, sizes, places)
+        summary = self._known.get(key)
+        if summary is None:
+            numbers = numbers or tuple(range(len(buffers)))
+            pattern = Pattern(numbers, own, sizes, places)
+            summary = self._known[key] = self._run(machine, compiled, pattern)
+        peak, live = machine.peak, machine.live
+        peak[mesh] = max(peak[mesh], live[mesh] + summary.peak)
+        live[mesh] += summary.live
         for called, count in summary.runs.items():
             machine.runs[called] = machine.runs.get(called, 0) + count
         arrivals = machine.play(summary.timeline, mesh)
+        where = machine.places[mesh]
+        if summary.new is not None:
+            return [Buffer(where, size) for size in summary.new]
         made: dict[int, Buffer] = {}
 
         def hold(what: Held) -> Buffer:
             if isinstance(what, int):
-                buffer = buffers[what]
+                if what < len(buffers):
+                    buffer = buffers[what]
+                else:
+                    assert fixed is not None
+                    buffer = frame[fixed.slots[what - len(buffers)]]
             elif isinstance(what, Buffer):
                 buffer = what
             elif what.number in made:
                 buffer = made[what.number]
             else:
-                buffer = made[what.number] = Buffer(slice(mesh, mesh + 1), what.size)
+                buffer = made[what.number] = Buffer(where, what.size)
                 buffer.holders = 0
                 if what.started is not None:
                     buffer.departure, buffer.arrival = arrivals[what.started]
@@ -121,19 +166,25 @@ class Summaries:
         return [hold(result) for result in summary.results]
 
     def _run(
-        self, outer: Machine, compiled: CompiledFunction, pattern: Pattern
+        self, outer: SummarisingMachine, compiled: CompiledFunction, pattern: Pattern
     ) -> Summary:
         """Executes the function on memory of its own."""
         mesh = compiled.mesh
         assert mesh is not None
-        machine = _TimelineRecorder(self.meshes, self)
+        machine = _TimelineRecorder(outer.devices, self)
         machine.constants = outer.constants
-        where = slice(mesh, mesh + 1)
+        where = machine.places[mesh]
         buffers = [Buffer(where, size) for size in pattern.sizes]
         for buffer, is_own in zip(buffers, pattern.own, strict=True):
             # Somebody else's hold keeps the memory from being freed here.
             buffer.holders = 0 if is_own else 1
-        arguments = [buffers[number] for number in pattern.numbers]
+        others = iter([buffers[number] for number in pattern.numbers])
+        held_throughout = {place: Buffer(where, 0) for place in pattern.fixed}
+        buffers += held_throughout.values()
+        arguments = [
+            held_throughout[place] if place in held_throughout else next(others)
+            for place in range(compiled.arguments)
+        ]
         for buffer in arguments:
             buffer.holders += 1
         returned = machine.run(compiled, arguments)
@@ -148,44 +199,53 @@ class Summaries:
                 buffer.holders -= 1
                 return buffer
             number = made.setdefault(buffer, len(made))
-            started = None if buffer.arrival is None else int(buffer.arrival[0])
+            started = None
+            if buffer.arrival is not None:
+                started = machine.number_of(buffer.arrival)
             source = None if buffer.source is None else held(buffer.source)
             return Made(number, buffer.size, started, source)
 
+        results = tuple([held(buffer) for buffer in returned])
+        new = [r for r in results if isinstance(r, Made) and r.started is None]
+        is_new = len(new) == len(made) == len(results)
         return Summary(
             machine.timeline,
             machine.runs,
             int(machine.peak[mesh]),
             int(machine.live[mesh]),
-            tuple([held(buffer) for buffer in returned]),
+            results,
+            tuple([r.size for r in new]) if is_new else None,
         )
 
 
-class _TimelineRecorder(Machine):
+class _TimelineRecorder(SummarisingMachine):
     """
     A machine that writes down what happens to the clocks of one mesh instead of changing
     them. A value on its way has in `arrival` the number of its collective.
     """
 
     def __init__(self, meshes: int, summaries: Summaries):
-        super().__init__(meshes, summaries=summaries)
+        super().__init__(meshes, summaries)
         self.timeline = Timeline()
 
-    def play(
-        self, timeline: Timeline, mesh: int
-    ) -> list[tuple[np.typing.NDArray[np.float64], np.typing.NDArray[np.float64]]]:
+    def number_of(self, arrival: Moments) -> int:
+        """The number of the collective of a value that arrives then."""
+        assert isinstance(arrival, float)
+        return int(arrival)
+
+    def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
         first = self.timeline.append(timeline)
-        numbers = [np.array([float(first + i)]) for i in range(timeline.started)]
+        numbers = [float(first + i) for i in range(timeline.started)]
         return [(number, number) for number in numbers]
 
     def wait_for(self, buffer: Buffer) -> None:
         if buffer.arrival is not None:
-            self.timeline.wait(int(buffer.arrival[0]))
+            self.timeline.wait(self.number_of(buffer.arrival))
             self._arrive(buffer)
 
     def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
         (transfer,) = step.transfers
-        number = np.array([float(self.timeline.start(float(transfer.seconds)))])
+        number = float(self.timeline.start(float(transfer.seconds)))
         self._send_off(step, frame, number, number)
 
     def _occupy(self, step: CompiledOp) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,11 @@ class Transfer:
     seconds: float | npt.NDArray[np.float64]
     sent: npt.NDArray[np.float64]
     issue: float = 0.0
+
+    @cached_property
+    def meshes(self) -> tuple[int, ...]:
+        """Where a position stands for a mesh: those that take part."""
+        return tuple(self.positions[0].tolist())
 
 
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:

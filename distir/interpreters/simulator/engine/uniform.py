@@ -1,0 +1,67 @@
+"""The machine of programs whose meshes are one position each: a number says when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.machine import Buffer, Moments
+from distir.interpreters.simulator.engine.summaries import SummarisingMachine
+from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
+
+
+class UniformMachine(SummarisingMachine):
+    """A machine on so many meshes, all of whose devices do the same (`UniformDeviceMap`)."""
+
+    def __init__(self, meshes: int):
+        super().__init__(meshes)
+        # Until when asynchronous sends between two meshes go on.
+        self._free: dict[tuple[int, ...], float] = {}
+
+    def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
+        """See `Machine`."""
+        streams, clock = self.streams, self.clock
+        if not timeline.started and not streams.in_use:
+            clock[mesh] += timeline.seconds
+            return ()
+        before = float(clock[mesh]), float(streams.free[mesh])
+        clocks = Clocks(*before, float(streams.since[mesh]))
+        timeline.play(clocks)
+        clock[mesh] = clocks.compute
+        streams.in_use = True
+        streams.free[mesh], streams.since[mesh] = clocks.free, clocks.since
+        self.idle[mesh] += clocks.idle
+        self.transit[mesh] += clocks.transit
+        return clocks.arrivals
+
+    def wait_for(self, buffer: Buffer) -> None:
+        """The devices of a value that is on its way wait for it."""
+        since, until = buffer.departure, buffer.arrival
+        if since is None or until is None:
+            return
+        assert isinstance(buffer.positions, slice)
+        mesh = buffer.positions.start
+        wait = until - self.clock[mesh]
+        if wait > 0:
+            self.transit[mesh] += min(wait, until - since)
+            self.idle[mesh] += wait
+            self.clock[mesh] += wait
+        self._arrive(buffer)
+
+    def _start(self, step: CompiledOp, frame: list[Buffer]) -> None:
+        """Starts to communicate while the devices go on."""
+        (transfer,) = step.transfers
+        meshes = transfer.meshes
+        first = meshes[0]
+        if step.is_collective:
+            _, (end,) = self.streams.start(transfer, self.clock)
+            self._send_off(step, frame, float(self.streams.since[first]), float(end))
+            return
+        start = max(float(self.clock[first]), self._free.get(meshes, 0.0))
+        end = self._free[meshes] = start + float(transfer.seconds)
+        self._send_off(step, frame, start, end)
+
+    @property
+    def end(self) -> float:
+        """When the last device, and what it has started, is done."""
+        return max(super().end, *self._free.values(), 0.0)

@@ -1,0 +1,319 @@
+"""
+A pipeline compiled for the simulator as it is emitted, without the program that it would be.
+
+`pipeline` calls the function of a stage for every micro-batch, and such calls are most of its
+work and of the simulator's. Here a function is built, compiled and summarised once for all
+stages that do the same, and a call of it is a step of the simulator right away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from xdsl.dialects.builtin import SymbolRefAttr, UnitAttr
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Attribute, Block, SSAValue
+
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.compiled import (
+    NOWHERE,
+    CompiledFunction,
+    CompiledOp,
+    FixedOperands,
+    PlacedFunction,
+)
+from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
+from distir.interpreters.simulator.engine.machine import Machine
+from distir.interpreters.simulator.engine.reserved import Reserved
+from distir.interpreters.simulator.engine.run import execute
+from distir.interpreters.simulator.engine.uniform import UniformMachine
+from distir.interpreters.simulator.simulate import batch_size
+from distir.pipelining import (
+    Action,
+    Schedule,
+    ScheduleOptions,
+    check_schedule,
+    global_steps,
+)
+from distir.planning.grid.compiled_body import Compilation, CompiledBody, Part
+from distir.program import updated_arguments
+from distir.transforms.pipelines.body import Make
+from distir.transforms.pipelines.division import DividedProgram
+from distir.transforms.pipelines.functions import (
+    StageFunction,
+    StageFunctionBuilder,
+    StageOps,
+)
+from distir.transforms.pipelines.pipeline import check_fits
+
+
+@dataclass
+class _Site:
+    """
+    A stage's use of a function: what it calls where, by an op that stands for all calls.
+    Operands of all micro-batches are `fixed`, or arise on the way: these stand in `common`
+    among those that are of a micro-batch (None).
+    """
+
+    op: CallOp
+    callee: CompiledFunction
+    mesh: int
+    fixed: FixedOperands | None = None
+    common: Sequence[int | None] = ()
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """
+    A function of stages that do the same: what it communicates along, and whether it takes
+    the number of the micro-batch.
+    """
+
+    compiled: CompiledFunction
+    axes: frozenset[tuple[str, ...]]
+    numbered: bool
+
+
+class CompiledEntry(CompiledBody):
+    """The `Entry` of a divided program."""
+
+    def __init__(self, division: DividedProgram, compilation: Compilation):
+        super().__init__(compilation.fold.entry, compilation)
+        self._division = division
+        self._sites: dict[StageFunction, _Site] = {}
+        self._shared: dict[object, _Shared] = {}
+        # By the types before and after.
+        self._sends: dict[tuple[int, int], CompiledOp] = {}
+
+    def send(self, value: int, type_: Attribute, *, asynchronous: bool) -> int:
+        """See `Entry`."""
+
+        key = id(self.types[value]), id(type_)
+        known, constant = self._sends.get(key), self.constants.get(value)
+        slot = self.define([type_])
+        if known is None or constant is not None:
+            (source,) = Block(arg_types=[self.types[value]]).args
+            op = SendOp.create(
+                operands=[source if constant is None else constant.clone().results[0]],
+                result_types=[type_],
+                attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
+            )
+            if constant is not None:
+                self.constants[slot] = op
+            known = self._sends[key] = self.compilation.step(op, (value,), slot)
+        by = slot - known.defined.start
+        self.steps.add(known.moved({known.operands[0]: value}, by))
+        return slot
+
+    def op(self, like: object, make: Make, operands: Sequence[int]) -> Sequence[int]:
+        """See `Body`. Nothing of the entry function is left out."""
+        return self.real(super().op(like, make, operands))
+
+    def take(self, part: Part, slots: Mapping[int, int], by: int) -> None:
+        """Takes an op at once."""
+        self.compile(part, slots, by)
+
+    def stage_function(
+        self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
+    ) -> StageFunction:
+        """See `Entry`. The function may be that of another stage, on another mesh."""
+        common, likeness = self.compilation, self._division.likenesses.of(group)
+        does = (likeness.key, tuple([group.accumulated.index(v) for v in added]))
+        for where in (common.fold.stages[0].name, mesh):
+            if (does, where) not in self._shared:
+                self._shared[does, where] = self._build(group, where, added)
+            found = self._shared[does, where]
+            if common.device_map.alike(where, mesh, found.axes):
+                break
+        symbol = SymbolRefAttr(group.name)
+        function = StageFunction(symbol, likeness.inputs, added, found.numbered)
+        op = CallOp.create(properties={"callee": symbol})
+        place = common.device_map.index[mesh]
+        self._sites[function] = _Site(op, found.compiled, place)
+        return function
+
+    def _build(
+        self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
+    ) -> _Shared:
+        common = self.compilation
+        builder = StageFunctionBuilder[int](
+            self._division.structure, common.fold, group, mesh, added
+        )
+        bodies: list[CompiledBody] = []
+
+        def new() -> CompiledBody:
+            bodies.append(CompiledBody(group.name, common))
+            return bodies[-1]
+
+        results = builder.build(new)
+        compiled = bodies[-1].finish(results, common.device_map.index[mesh])
+        axes = {
+            step.op.axis_names
+            for each in (compiled, *(callee for _, callee in common.called(compiled)))
+            for step in each.steps
+            if isinstance(step.op, CollectiveOp)
+        }
+        return _Shared(compiled, frozenset(axes), builder.numbered)
+
+    def call(
+        self,
+        function: StageFunction,
+        common: Sequence[int | None],
+        own: Sequence[int],
+        returned: Sequence[SSAValue],
+        types: Sequence[Attribute],
+    ) -> Sequence[int]:
+        """See `Entry`."""
+        site, steps = self._sites[function], self.steps
+        if site.fixed is None:
+            site.fixed, site.common = self._fixed(common)
+        operands = tuple(own)
+        if site.common:
+            left = iter(own)
+            inputs = [next(left) if slot is None else slot for slot in site.common]
+            operands = (*inputs, *left)
+        first = self.define(types)
+        defined = range(first, first + len(types))
+        steps.add(
+            CompiledOp(
+                site.op,
+                operands,
+                NOWHERE,
+                defined,
+                callee=site.callee,
+                mesh=site.mesh,
+                fixed=site.fixed,
+            )
+        )
+        return defined
+
+    def _fixed(
+        self, common: Sequence[int | None]
+    ) -> tuple[FixedOperands, Sequence[int | None]]:
+        """Of the operands of all micro-batches the program's arguments, and the others."""
+        count = len(self._division.structure.function.body.block.args)
+        fixed = {
+            place: slot
+            for place, slot in enumerate(common)
+            if slot is not None and slot < count
+        }
+        others = [slot for place, slot in enumerate(common) if place not in fixed]
+        if all(slot is None for slot in others):
+            others.clear()
+        return FixedOperands(tuple(fixed.values()), tuple(fixed)), others
+
+    def run(self, results: Sequence[int]) -> Machine:
+        """Executes the program, which returns these values."""
+        function, device_map = (
+            self._division.structure.function,
+            self.compilation.device_map,
+        )
+        updated = {
+            results[i]: a
+            for i, a in updated_arguments(function).items()
+            if self.types[results[i]] == self.types[a]
+        }
+        compiled = self.steps.finish(results, updated)
+        compiler = self.compilation.compiler
+        arguments = [
+            compiler.allocation(type_, slot, function)
+            for slot, type_ in enumerate(self.types[: compiled.arguments])
+        ]
+        placed = self._placed(compiled)
+        positions = len(device_map.index)
+        machine = UniformMachine(positions)
+        machine.live += Reserved.of(device_map, placed, positions).total
+        return execute(machine, compiled, arguments, placed, device_map)
+
+    def _placed(self, compiled: CompiledFunction) -> list[PlacedFunction]:
+        """
+        The functions of the program that this stands for: each stage has its own, and what
+        these call is the same for all on a mesh.
+        """
+        names = [mesh.name for mesh in self.compilation.fold.stages]
+        placed: dict[object, PlacedFunction] = {}
+        calls = [(s.op, s.callee, s.mesh) for s in compiled.steps if s.callee]
+        stages = {site.op for site in self._sites.values()}
+        for op, callee, place in dict.fromkeys(calls):
+            assert place is not None  # all of a folded function is on one mesh
+            mesh = names[place]
+            called = [*self.compilation.called(callee)]
+            if op in stages:
+                placed[op] = PlacedFunction(callee, mesh)
+            else:
+                called.append((self.compilation.fold.origin(callee.name), callee))
+            for name, inner in called:
+                placed.setdefault((name, mesh), PlacedFunction(inner, mesh))
+        return [PlacedFunction(compiled), *placed.values()]
+
+
+class Step(NamedTuple):
+    """
+    A step of a program: its seconds, the samples of the batch in a second, and the most bytes
+    on the device that has the least left of its `memory_bytes`.
+    """
+
+    seconds: float
+    samples_per_s: float
+    peak_bytes: int
+    memory_bytes: int
+
+
+class PipelineSimulator:
+    """
+    Simulates the pipelines that are made of a divided program, with any number of
+    micro-batches. Raises NotUniform where devices of one mesh differ.
+    """
+
+    def __init__(self, division: DividedProgram, ranks: int, hardware: Hardware):
+        self.division = division
+        fold = division.fold(division.meshes(ranks))
+        meshes = {mesh.name: mesh for mesh in fold.stages}
+        self._device_map = UniformDeviceMap(meshes, list(meshes), hardware)
+        self._compilations: dict[int, Compilation] = {}
+        """By the number of micro-batches."""
+
+    def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
+        """
+        What a step of a pipeline takes, as `simulate` finds it for the program that
+        `distribute` makes. `division` is that of this simulator, or one with another number
+        of micro-batches. Raises DistIRError and NotUniform.
+        """
+        structure, device_map = division.structure, self._device_map
+        trains = bool(structure.backward)
+        schedule, steps = planned(options, structure.micro_batches, trains)
+        check_fits(schedule, options.p, structure)
+        count = structure.micro_batches
+        if count not in self._compilations:
+            fold = division.fold(division.meshes(schedule.ranks))
+            before = next(iter(self._compilations.values()), None)
+            self._compilations[count] = Compilation(fold, device_map, before)
+        compilation = self._compilations[count]
+        fold = compilation.fold
+        entry = CompiledEntry(division, compilation)
+        sends = not options.blocking_sends
+        results = division.emit(schedule, steps, fold, entry, asynchronous=sends)
+        machine = entry.run(results)
+        seconds, batch = machine.end, batch_size(structure.function)
+        kinds = device_map.hardware.kinds
+        memory = [kinds[mesh.devices[0]].memory for mesh in fold.stages]
+        peak, most = min(
+            zip(machine.peak.tolist(), memory, strict=True),
+            key=lambda device: device[1] - device[0],
+        )
+        return Step(seconds, batch / seconds if seconds else 0.0, peak, most)
+
+
+@lru_cache(maxsize=128)
+def planned(
+    options: ScheduleOptions, micro_batches: int, trains: bool
+) -> tuple[Schedule, list[list[Action]]]:
+    """A schedule and its steps, the same for many programs. Raises DistIRError."""
+    schedule = options.schedule_of(micro_batches, trains)
+    check_schedule(schedule)
+    return schedule, global_steps(schedule)

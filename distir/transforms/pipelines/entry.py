@@ -1,0 +1,123 @@
+"""The entry function of a pipeline while it is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from xdsl.dialects.builtin import StringAttr, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Attribute, SSAValue
+
+from distir.dialects.dist import ASYNCHRONOUS, SendOp
+from distir.transforms.pipelines.body import BlockBody, Body, V
+from distir.transforms.pipelines.fold import Fold
+from distir.transforms.pipelines.functions import (
+    StageFunction,
+    StageFunctionBuilder,
+    StageOps,
+)
+from distir.transforms.pipelines.structure import Structure
+
+
+class Entry(Body[V], Protocol[V]):
+    """
+    What an `Emitter` gives the steps of the entry function to: `EntryFunction` makes a
+    function of them.
+    """
+
+    def send(self, value: V, type_: Attribute, *, asynchronous: bool) -> V:
+        """Sends a value to another mesh, where it has this type."""
+        ...
+
+    def stage_function(
+        self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
+    ) -> StageFunction:
+        """A new function for a group on its stage's mesh, which adds to these values."""
+        ...
+
+    def call(
+        self,
+        function: StageFunction,
+        common: Sequence[V | None],
+        own: Sequence[V],
+        returned: Sequence[SSAValue],
+        types: Sequence[Attribute],
+    ) -> Sequence[V]:
+        """
+        Calls a function; gives its results, which have these types and are `returned` in the
+        program before. `common` has for each input of the function the operand that is the
+        same for all micro-batches, or None for one of `own`, which then come in their order;
+        more of these stand behind.
+        """
+        ...
+
+
+class EntryFunction(BlockBody):
+    """The entry function as IR."""
+
+    def __init__(self, structure: Structure, fold: Fold):
+        super().__init__()
+        self._structure = structure
+        self._fold = fold
+
+    def send(
+        self, value: SSAValue, type_: Attribute, *, asynchronous: bool
+    ) -> SSAValue:
+        """See `Entry`."""
+        send = SendOp.create(
+            operands=[value],
+            result_types=[type_],
+            attributes={ASYNCHRONOUS: UnitAttr()} if asynchronous else {},
+        )
+        send.result.name_hint = value.name_hint
+        self.block.add_op(send)
+        return send.result
+
+    def stage_function(
+        self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
+    ) -> StageFunction:
+        """See `Entry`."""
+        name = group.name if not added else f"{group.name}_accumulate"
+        name = self._fold.free_name(name)
+        builder = StageFunctionBuilder(self._structure, self._fold, group, mesh, added)
+        bodies: list[BlockBody] = []
+
+        def new() -> BlockBody:
+            bodies.append(BlockBody())
+            return bodies[-1]
+
+        results = builder.build(new)
+        made = bodies[-1].function(name, results, StringAttr("private"))
+        self._fold.add(made)
+        return builder.function(name)
+
+    def call(
+        self,
+        function: StageFunction,
+        common: Sequence[SSAValue | None],
+        own: Sequence[SSAValue],
+        returned: Sequence[SSAValue],
+        types: Sequence[Attribute],
+    ) -> Sequence[SSAValue]:
+        """See `Entry`."""
+        left = iter(own)
+        operands = [next(left) if same is None else same for same in common]
+        # As `CallOp(...)`, which takes its time with hundreds of operands.
+        call = CallOp.create(
+            operands=[*operands, *left],
+            result_types=types,
+            properties={"callee": function.symbol},
+        )
+        self.block.add_op(call)
+        for new, old in zip(call.results, returned, strict=True):
+            new.name_hint = old.name_hint
+        return call.results
+
+    def finish(self, results: Sequence[SSAValue]) -> FuncOp:
+        """The function, which returns these values."""
+        old = self._structure.function
+        function = self.function(old.sym_name.data, results, old.sym_visibility)
+        function.arg_attrs, function.res_attrs = old.arg_attrs, old.res_attrs
+        function.attributes.update(old.attributes)
+        return function

@@ -1,0 +1,147 @@
+"""Pipelines that a search simulates without their programs: what `distribute` and `simulate` find."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp, KindOp, LinkOp
+from distir.errors import DistIRError
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.hardware import load_cluster
+from distir.interpreters.simulator import simulate
+from distir.passes.differentiate import DifferentiatePass
+from distir.planning.grid import Evaluator, distribute_pass, evaluate
+from distir.planning.plan import GridPlan
+from distir.planning.programs import replace_cluster
+from distir.planning.result import Impossible, Simulated
+
+BATCH = 16
+
+
+@cache
+def _program(kind: str) -> ModuleOp:
+    """With layers alike, with tied weights at both ends, and dropout that numbers micro-batches."""
+    if kind == "mlp":
+        module = build_mlp(layers=8, d_model=16, batch=BATCH)
+    else:
+        dropout = 0.1 if kind == "dropout" else 0.0
+        module = build_gpt(8, 16, 4, 32, BATCH, 8, dropout=dropout)
+    if kind != "inference":
+        loss = "mse" if kind == "mlp" else "cross_entropy"
+        DifferentiatePass(loss=loss).apply(Context(), module)
+    return module
+
+
+def _source(kind: str, cluster: ClusterOp | None = None) -> Callable[[int], ModuleOp]:
+    def source(batch: int) -> ModuleOp:
+        module = _program(kind).clone()
+        on = load_cluster("dgx2") if cluster is None else cluster.clone()
+        replace_cluster(module, on)
+        return module
+
+    return source
+
+
+def _check(source: Callable[[int], ModuleOp], plans: list[GridPlan]) -> int:
+    """How many plans are possible; each result is that of the program on its own."""
+    evaluator, possible = Evaluator(source), 0
+    for plan in plans:
+        result = evaluator.evaluate(plan)
+        module = source(BATCH)
+        try:
+            distribute_pass(plan).apply(Context(), module)
+        except DistIRError as error:
+            assert isinstance(result, Impossible)
+            assert result.error == " ".join(str(error).split())
+            continue
+        simulation = simulate(module)
+        assert isinstance(result, Simulated), plan
+        assert result.step_time_s == simulation.step_time_s, plan
+        assert result.peak_memory_bytes == max(simulation.peak_memory_bytes), plan
+        possible += 1
+    return possible
+
+
+SCHEDULES = ("", "gpipe", "zb-h1", "interleaved-1f1b", "zbv", "dualpipev")
+
+
+@pytest.mark.parametrize("kind", ["inference", "mlp", "gpt", "dropout"])
+def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedules, ZeRO and recomputation: time and memory to the last bit, with no program made."""
+
+    def refuses(*_: object) -> None:
+        raise AssertionError("the program of a pipeline was made")
+
+    monkeypatch.setattr(evaluate, "pipeline_ops", refuses)
+    rng = random.Random(kind)
+    plans: list[GridPlan] = []
+    count = 2 if kind in ("inference", "mlp") else 1
+    for d, t, p in rng.sample([(2, 1, 2), (1, 2, 2), (1, 1, 4), (2, 2, 2)], count):
+        zero = rng.choice([0, 1, 3]) if d > 1 and kind != "inference" else 0
+        for k in (2, 4):
+            schedule = "" if kind == "inference" else rng.choice(SCHEDULES)
+            plans.append(
+                GridPlan(BATCH, d=d, t=t, p=p, k=k, zero=zero, schedule=schedule)
+            )
+    assert _check(_source(kind), plans) == len(plans)
+
+
+def test_accumulation_and_the_same_plan_again() -> None:
+    plans = [GridPlan(BATCH, d=2, k=k) for k in (2, 4, 2)]
+    assert _check(_source("mlp"), plans) == 3
+
+
+def _two_kinds(first: range) -> ClusterOp:
+    """Four devices, of which the first ones are slower."""
+    rest = [i for i in range(4) if i not in first]
+    kinds = [
+        KindOp(
+            name,
+            devices,
+            memory=10**9,
+            memory_bandwidth=1e11,
+            peak_flops={"f32": rate, "default": rate},
+            launch_latency=1e-6,
+        )
+        for name, devices, rate in (("slow", list(first), 1e11), ("fast", rest, 4e11))
+    ]
+    links = [
+        LinkOp("near", 2, bandwidth=1e10, latency=1e-6),
+        LinkOp("far", 4, bandwidth=1e9, latency=1e-5),
+    ]
+    return ClusterOp("c", kinds, links)
+
+
+@pytest.mark.parametrize("slow", [range(1), range(2)])
+def test_devices_that_differ(slow: range) -> None:
+    """Between stages, which are then no longer alike; and within one, which takes the program."""
+    plans = [GridPlan(BATCH, d=2, p=2, k=k) for k in (2, 4)]
+    assert _check(_source("mlp", _two_kinds(slow)), plans) == 2
+
+
+def test_stages_whose_links_differ() -> None:
+    """Nodes of three devices: the second of three pairs lies across two of them."""
+    uneven = ClusterOp(
+        "c",
+        [
+            KindOp(
+                "unit",
+                list(range(6)),
+                memory=10**9,
+                memory_bandwidth=1e11,
+                peak_flops={"f32": 1e11, "default": 1e11},
+                launch_latency=1e-6,
+            )
+        ],
+        [
+            LinkOp("near", 3, bandwidth=1e10, latency=1e-6),
+            LinkOp("far", 6, bandwidth=1e8, latency=1e-4),
+        ],
+    )
+    assert _check(_source("mlp", uneven), [GridPlan(BATCH, t=2, p=3, k=2)]) == 1
