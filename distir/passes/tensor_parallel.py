@@ -15,7 +15,7 @@ from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
 from distir.planning.axes.axis_plan import AxisPlan
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.plans import with_callees
+from distir.planning.function_plan import with_callees
 from distir.program import (
     argument_attributes,
     describe,

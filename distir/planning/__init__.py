@@ -7,7 +7,7 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `stages`: the search behind `search-stages`;
 - `grid`: the configurations of `search-grid`, evaluated on all cores;
 - `auto`: the controller behind `auto-parallel`, which asks the others;
-- `strategies`, `graph`, `likeness`, `plans`, `annotate`: what `axes` and `layouts` share: what
+- `strategies`, `graph`, `likeness`, `function_plan`, `annotate`: what `axes` and `layouts` share: what
   ops can do, the graph of that, which ops decide alike, what was decided, and how it is
   written to the IR;
 - `unit_costs`: without a cluster; `simulated_costs`, `micro_batch_costs`: on a cluster;

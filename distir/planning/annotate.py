@@ -20,7 +20,7 @@ from distir.dialects.dist import (
     LayoutAttr,
 )
 from distir.errors import DistIRError
-from distir.planning.plans import FunctionPlan, with_callees
+from distir.planning.function_plan import FunctionPlan, with_callees
 from distir.planning.strategies import Strategy
 from distir.program import (
     argument_attributes,

@@ -24,7 +24,7 @@ from distir.planning.axes.axis_op import AxisStrategy
 from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan, Source
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.program import AxisProgram
-from distir.planning.plans import FunctionPlan, with_callees
+from distir.planning.function_plan import FunctionPlan, with_callees
 from distir.planning.strategies import Strategy
 from distir.program import (
     argument_attributes,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from distir.planning.function_plan import with_callees
 from distir.planning.layouts.builder import GraphBuilder
 from distir.planning.layouts.reshards import (
     LayoutBody,
 )
-from distir.planning.plans import with_callees
 from distir.solver.flow import Flow
 
 

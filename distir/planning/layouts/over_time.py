@@ -10,6 +10,7 @@ from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.batches import split_batch
+from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Body, Node
 from distir.planning.layouts.builder import Before
 from distir.planning.layouts.reshards import (
@@ -17,7 +18,6 @@ from distir.planning.layouts.reshards import (
     LayoutNode,
     value_node,
 )
-from distir.planning.plans import FunctionPlan
 from distir.planning.strategies import Strategy
 from distir.program import (
     argument_attributes,

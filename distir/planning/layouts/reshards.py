@@ -10,8 +10,8 @@ from xdsl.ir import Attribute, OpResult
 
 from distir.dialects.dist import Layout
 from distir.planning.costs import CostModel
+from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Body, Edge, Floats, Node, Port, StrategyGraph
-from distir.planning.plans import FunctionPlan
 from distir.planning.strategies import Strategy
 from distir.program import return_op, updated_arguments
 from distir.solver.clock import Clock
