@@ -253,7 +253,7 @@ class Space:
         return found
 
     def known(self) -> list[GridPlan]:
-        """As `plans`, of which there may be none."""
+        """All of them, in the order of `plans`; none if the grid is empty."""
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[GridPlan]:
