@@ -46,16 +46,19 @@ def functions(module: ModuleOp) -> dict[str, FuncOp]:
 
 
 def entry_function(module: ModuleOp) -> FuncOp:
-    """The function `@main`, or the only function. Raises DistIRError."""
+    """
+    The function `@main`, or the only function. Raises DistIRError, also where it has not
+    exactly one block.
+    """
     found = functions(module)
-    if ENTRY in found:
-        return found[ENTRY]
-    if len(found) == 1:
-        return next(iter(found.values()))
-    raise DistIRError(
-        f"the module has {len(found)} functions and none is called @{ENTRY}; "
-        f"name the program's entry function @{ENTRY}"
-    )
+    if ENTRY not in found and len(found) != 1:
+        raise DistIRError(
+            f"the module has {len(found)} functions and none is called @{ENTRY}; "
+            f"name the program's entry function @{ENTRY}"
+        )
+    entry = found[ENTRY] if ENTRY in found else next(iter(found.values()))
+    _check_straight(entry)
+    return entry
 
 
 def reachable_functions(module: ModuleOp) -> list[FuncOp]:
@@ -114,12 +117,16 @@ def _add_callees_first(
             pending = known[name]
 
 
-def _calls(function: FuncOp) -> Iterator[CallOp]:
+def _check_straight(function: FuncOp) -> None:
     if len(function.body.blocks) != 1:
         raise DistIRError(
             f"function @{function.sym_name.data} has {len(function.body.blocks)} blocks; "
             f"a program of DistIR is straight-line code, so define it with one"
         )
+
+
+def _calls(function: FuncOp) -> Iterator[CallOp]:
+    _check_straight(function)
     return (op for op in function.body.block.ops if isinstance(op, CallOp))
 
 

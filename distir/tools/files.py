@@ -18,7 +18,12 @@ from xdsl.passes import ModulePass
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
 from distir.passes import get_all_passes
-from distir.program import argument_names, entry_function
+from distir.program import (
+    argument_names,
+    entry_function,
+    functions,
+    reachable_functions,
+)
 from distir.text import ProgramParser, ProgramPrinter, new_context
 from distir.weights import SUFFIX, load_weights, weights_file
 
@@ -26,11 +31,16 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def read_program(path: Path, context: Context | None = None) -> ModuleOp:
-    """Reads and verifies a module. Raises ParseError, VerifyException or DistIRError."""
+    """
+    Reads and verifies a program, whose functions are straight-line code. Raises ParseError,
+    VerifyException or DistIRError.
+    """
     content = path.read_bytes().decode()
     parser = ProgramParser(context or new_context(), content, str(path))
     module = parser.parse_module()
     module.verify()
+    if functions(module):
+        reachable_functions(module)
     return module
 
 

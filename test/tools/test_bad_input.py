@@ -171,6 +171,36 @@ def test_weights_outside_the_folder(tmp_path: Path, name: str):
     assert "bare file name" in failure("check", model, model)
 
 
+NO_BODY = """
+func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}) -> (tensor<8x16xf32> {dist.name = "y"})
+"""
+NO_CALLEE = """
+func.func private @f(tensor<8x16xf32>) -> tensor<8x16xf32>
+func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}) -> (tensor<8x16xf32> {dist.name = "y"}) {
+  %y = func.call @f(%x) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+  func.return %y : tensor<8x16xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("text", "name"), [(NO_BODY, "@main"), (NO_CALLEE, "@f")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "distribute {} --cluster cpu -d 2 -o o.mlir",
+        "distribute {} --cluster cpu -p 2 -k 2 -o o.mlir",
+        "simulate {}",
+        "check {} {}",
+        "search {} --cluster cpu --world-size 2",
+        "lower {} -o package",
+    ],
+)
+def test_functions_without_a_body(tmp_path: Path, text: str, name: str, command: str):
+    path = write_program(tmp_path / "declared.mlir", text)
+    message = failure(*command.format(path, path).split())
+    assert f"function {name} has 0 blocks" in message
+
+
 def test_weights_file_is_missing(tmp_path: Path):
     text = f'builtin.module attributes {{dist.weights = "w.safetensors"}} {{ {TWO_LAYERS} }}'
     model = write_program(tmp_path / "model.mlir", text)
