@@ -10,12 +10,12 @@ config.test_format = lit.formats.ShTest(execute_external=False)  # noqa: F821
 config.suffixes = [".mlir", ".py.test"]  # noqa: F821
 config.test_source_root = os.path.dirname(__file__)  # noqa: F821
 config.test_exec_root = os.path.join(os.path.dirname(__file__), ".lit")  # noqa: F821
-# Then the tools of the environment that lit itself runs in, which need not be active.
-bin_dir = os.path.dirname(sys.executable)
 sys.path.insert(0, os.path.join(config.test_source_root, "test"))  # noqa: F821
 from support.tool_server import launchers  # noqa: E402
 
 tools = launchers()
+# Then the tools of the environment that lit itself runs in, which need not be active.
+bin_dir = os.path.dirname(sys.executable)
 path = [str(tools), bin_dir, os.environ["PATH"]]
 config.environment["PATH"] = os.pathsep.join(path)  # noqa: F821
 if "PYTHONPATH" in os.environ:

@@ -164,6 +164,20 @@ def is_removable(op: Operation) -> bool:
     return pure and KEPT not in op.attributes
 
 
+def ancestors(
+    values: Iterable[SSAValue], known: Container[SSAValue] = ()
+) -> set[Operation]:
+    """The ops that the values depend on; what the `known` ones depend on is left out."""
+    found: set[Operation] = set()
+    pending = list(values)
+    while pending:
+        owner = pending.pop().owner
+        if isinstance(owner, Operation) and owner not in found:
+            found.add(owner)
+            pending += [v for v in owner.operands if v not in known]
+    return found
+
+
 def drop_unused_results(module: ModuleOp) -> dict[str, list[int]]:
     """
     Removes results of private functions that no call uses. Gives, for each function that

@@ -347,8 +347,3 @@ def emitter_for(op: Operation) -> EmitFunction:
             f"distir.lowering.emitter.torch_emitter({op.name!r})"
         )
     return function
-
-
-def supported_ops() -> frozenset[str]:
-    """The names of all ops that have an emitter."""
-    return frozenset(torch_emitter.entries)

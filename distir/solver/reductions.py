@@ -108,10 +108,6 @@ class Reductions:
             self.queued.add(i)
             heapq.heappush(self.queue, (len(self.graph.near[i]), i))
 
-    def push_near(self, i: int) -> None:
-        for j in self.graph.near[i]:
-            self.push(j)
-
     def visit(self, i: int) -> None:
         """Try every reduction of a node; what changes goes back on the worklist."""
         graph = self.graph

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.solver.clock import Clock
 from distir.solver.elimination import eliminate, plan
 from distir.solver.failures import InfeasibleError
@@ -80,14 +80,8 @@ def solution_of(
     and leaves that gap where an integer program would take minutes.
     When there is no choice, why; raises DistIRError for names of methods that are none.
     """
-    for name, given, names in (
-        ("method", method, METHODS),
-        ("solver", solver, SOLVERS),
-    ):
-        if given not in names:
-            raise DistIRError(
-                f"there is no {name} {given!r}: choose {' or '.join(names)}"
-            )
+    one_of("method", method, METHODS)
+    one_of("solver", solver, SOLVERS)
     own = Clock(time_limit)
     if clock is not None:
         own = clock.part(1.0, own.limit)
@@ -154,7 +148,7 @@ class _Solving:
         return Solution(chosen, objective, bound, name, self.clock.seconds)
 
     def whole(self, choice: Mapping[int, int] | None) -> list[int] | None:
-        """Of all nodes, from those that are left."""
+        """The alternatives of all nodes, which follow from those of the nodes that are left."""
         if choice is None:
             return None
         every = replay(self.graph.steps, dict(choice))

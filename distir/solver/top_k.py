@@ -6,17 +6,17 @@ as many of the largest as are needed may not be whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from distir.solver.clock import Clock
-from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph
+from distir.solver.relaxed import Optimum
 
 
 def forbid_largest(
-    graph: CostGraph, clock: Clock, optimum: Callable[[CostGraph, Clock], SolverResult]
+    graph: CostGraph, clock: Clock, optimum: Optimum
 ) -> Mapping[int, int] | None:
     """
     The k nodes that can occupy the most lose the alternatives in which they do; the rest is solved as if

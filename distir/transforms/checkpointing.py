@@ -23,6 +23,7 @@ from distir.gradients.call_pairs import (
 )
 from distir.program import (
     KEPT,
+    ancestors,
     argument_attributes,
     argument_roles,
     drop_unused_results,
@@ -223,12 +224,6 @@ def _needed_ops(
     wanted: Iterable[SSAValue], known: dict[SSAValue, SSAValue]
 ) -> list[Operation]:
     """The forward ops that compute the wanted values from known ones, in order."""
-    found: set[Operation] = set()
-    pending = list(wanted)
-    while pending:
-        owner = pending.pop().owner
-        if isinstance(owner, Operation) and owner not in found:
-            found.add(owner)
-            pending += [v for v in owner.operands if v not in known]
+    found = ancestors(wanted, known)
     block = next(iter(found)).parent_block() if found else None
     return [] if block is None else [op for op in block.ops if op in found]

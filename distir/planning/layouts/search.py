@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -41,12 +41,12 @@ from distir.sharding.mesh import Mesh
 from distir.solver import InfeasibleError, Problem, Solution, solution_of
 from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments
+from distir.solver.solve import Level
 
 Solver = Literal["auto", "highs", "cbc"]
 SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 
-Level = Literal["O2", "O3"]
-LEVELS: tuple[Level, ...] = ("O2", "O3")
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 _NANO = 1e9
 
@@ -347,7 +347,9 @@ class _AxisGroups:
         """
         builder = self.builder
         body = builder.build(axes, self.before)
-        self.segments = flow_of(builder, body).segments()
+        self.segments = None
+        if self.limits.level == "O2":
+            self.segments = flow_of(builder, body).segments()
         problem = builder.graph.problem()
         solution = self._solve(problem, clock)
         if isinstance(solution, InfeasibleError):
@@ -359,6 +361,8 @@ class _AxisGroups:
             self.limited = True
             limited = with_memory(builder, body, limit)
             problem = limited.problem
+            # At O3 too prices for memory begin with what segments find.
+            self.segments = self.segments or flow_of(builder, body).segments()
             solution = self._solve(problem, clock)
             if isinstance(solution, InfeasibleError):
                 return _too_small(solution, limited, limit, splits, peak)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from xdsl.dialects.builtin import TensorType
@@ -168,15 +168,3 @@ def check_time_first(value: SSAValue, what: str) -> None:
                 f"{TIME_AXIS!r}, the axis over time; split it over {TIME_AXIS!r} first "
                 f"(run `data-parallel{{axis={TIME_AXIS}}}` before the other passes)"
             )
-
-
-def ancestors(values: Iterable[SSAValue]) -> set[Operation]:
-    """The ops that the values depend on."""
-    found: set[Operation] = set()
-    pending = list(values)
-    while pending:
-        owner = pending.pop().owner
-        if isinstance(owner, Operation) and owner not in found:
-            found.add(owner)
-            pending.extend(owner.operands)
-    return found

@@ -10,8 +10,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.program import KEPT, functions, return_op, unique_name
-from distir.transforms.pipelines.over_time import ancestors, over_time
+from distir.program import KEPT, ancestors, functions, return_op, unique_name
+from distir.transforms.pipelines.over_time import over_time
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.program import (
+    ancestors,
     argument_names,
     describe,
     entry_function,
@@ -33,7 +34,6 @@ from distir.sharding.signatures import Signatures
 from distir.transforms.pipelines.hoist import hoist_inputs
 from distir.transforms.pipelines.kinds import Kind, classified
 from distir.transforms.pipelines.over_time import (
-    ancestors,
     check_time_first,
     falls_apart,
     gathers_micro_batches,
