@@ -29,9 +29,8 @@ from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.pipeline import PipelinePass
-from distir.program import entry_function, functions, scope_of
+from distir.program import ancestors, entry_function, functions, scope_of
 from distir.transforms.pipelines.balance import division
-from distir.transforms.pipelines.over_time import ancestors
 
 WIDTH = 4
 SETTINGS = settings(deadline=None, suppress_health_check=tuple(HealthCheck))
