@@ -12,7 +12,7 @@ def gelu(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     """Needs the input."""
     (dy,) = gradients
     assert dy is not None
-    gradient = GeluGradOp(dy, op.operands[0], op.attribute("approximate"))
+    gradient = GeluGradOp(dy, op.operands[0], approximate=op.attribute("approximate"))
     return [build.add(gradient).results[0]]
 
 
@@ -21,7 +21,7 @@ def swish(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
     """Needs the input."""
     (dy,) = gradients
     assert dy is not None
-    gradient = SwishGradOp(dy, op.operands[0], op.attribute("alpha"))
+    gradient = SwishGradOp(dy, op.operands[0], alpha=op.attribute("alpha"))
     return [build.add(gradient).results[0]]
 
 
@@ -33,5 +33,5 @@ def swi_glu(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradien
     gate, x = op.operands
     alpha = op.attribute("alpha")
     scaled = build.onnx("Mul", dy, x)
-    dgate = build.add(SwishGradOp(scaled, gate, alpha)).results[0]
+    dgate = build.add(SwishGradOp(scaled, gate, alpha=alpha)).results[0]
     return [dgate, build.onnx("Mul", dy, build.onnx("Swish", gate, alpha=alpha))]

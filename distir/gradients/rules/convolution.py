@@ -45,8 +45,10 @@ def convolution(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gra
     x, weight = op.operands[:2]
     windows = _windows(op, shape(x)[2:], shape(weight)[2:])
     windows["group"] = op.attribute("group")
-    dx = build.add(ConvGradInputOp(dy, weight, x.type, **windows)).results[0]
-    dweight = build.add(ConvGradWeightOp(x, dy, weight.type, **windows)).results[0]
+    dx = build.add(ConvGradInputOp(dy, weight, dx=x.type, **windows)).results[0]
+    dweight = build.add(
+        ConvGradWeightOp(x, dy, dweight=weight.type, **windows)
+    ).results[0]
     if len(op.operands) == 2:
         return [dx, dweight]
     axes = build.integers([0, *range(2, len(shape(dy)))])
@@ -60,7 +62,7 @@ def max_pool(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradie
     assert dy is not None
     kernel = op.attribute("kernel_shape")
     windows = _windows(op, shape(x)[2:], kernel)
-    grad = MaxPoolGradOp(dy, x, x.type, kernel_shape=kernel, **windows)
+    grad = MaxPoolGradOp(dy, x, kernel_shape=kernel, **windows)
     return [build.add(grad).results[0]]
 
 
@@ -72,7 +74,7 @@ def average_pool(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gr
     kernel = op.attribute("kernel_shape")
     grad = AveragePoolGradOp(
         dy,
-        x.type,
+        dx=x.type,
         kernel_shape=kernel,
         **_windows(op, shape(x)[2:], kernel),
         count_include_pad=bool(op.attribute("count_include_pad")),
@@ -101,7 +103,7 @@ def global_max_pool(
     space = shape(x)[2:]
     ones = [1] * len(space)
     grad = MaxPoolGradOp(
-        *(dy, x, x.type),
+        *(dy, x),
         kernel_shape=space,
         strides=ones,
         dilations=ones,

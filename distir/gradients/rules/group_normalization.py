@@ -52,7 +52,9 @@ def _in_groups(
     grouped = build.onnx("Reshape", x, rows)
     scaled = build.onnx("Mul", dy, per_channel(scale))
     scaled = build.onnx("Reshape", scaled, rows)
-    dx = build.add(LayerNormGradOp(scaled, grouped, ones, 2, epsilon, False)).results[0]
+    dx = build.add(
+        LayerNormGradOp(scaled, grouped, ones, axis=2, epsilon=epsilon, dbias=None)
+    ).results[0]
     normal = build.onnx(
         "LayerNormalization",
         grouped,

@@ -20,5 +20,5 @@ def gather(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradient
     axis = op.attribute("axis")
     is_table = axis == 0 and direct_constant(indices) is None
     split_like = data if is_table else None
-    grad = GatherGradOp(dy, indices, data.type, axis, split_like)
+    grad = GatherGradOp(dy, indices, split_like, axis=axis, ddata=data.type)
     return [build.add(grad).results[0], None]

@@ -22,7 +22,7 @@ def softmax(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradien
     """Needs the result."""
     (dy,) = gradients
     assert dy is not None
-    gradient = SoftmaxGradOp(dy, op.results[0], op.attribute("axis"))
+    gradient = SoftmaxGradOp(dy, op.results[0], axis=op.attribute("axis"))
     return [build.add(gradient).results[0]]
 
 
@@ -31,7 +31,7 @@ def log_softmax(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gra
     """Needs the result."""
     (dy,) = gradients
     assert dy is not None
-    gradient = LogSoftmaxGradOp(dy, op.results[0], op.attribute("axis"))
+    gradient = LogSoftmaxGradOp(dy, op.results[0], axis=op.attribute("axis"))
     return [build.add(gradient).results[0]]
 
 
@@ -84,16 +84,19 @@ def layer_normalization(
     row = sizes[axis:]
     if _is_per_row(scale, sizes, axis):
         fused = LayerNormGradOp(
-            dy, x, _full(scale, row, build), axis, epsilon, bias is not None
+            *(dy, x, _full(scale, row, build)),
+            axis=axis,
+            epsilon=epsilon,
+            **({"dbias": None} if bias is None else {}),
         )
         dx, dscale, *rest = build.add(fused).results
         dscale = _narrow(dscale, scale, build)
     else:
         ones = _ones(scale, row, build)
         scaled = build.onnx("Mul", dy, scale)
-        dx = build.add(LayerNormGradOp(scaled, x, ones, axis, epsilon, False)).results[
-            0
-        ]
+        dx = build.add(
+            LayerNormGradOp(scaled, x, ones, axis=axis, epsilon=epsilon, dbias=None)
+        ).results[0]
         normal = build.onnx(
             "LayerNormalization",
             x,
@@ -123,12 +126,16 @@ def rms_normalization(
     axis, epsilon = op.attribute("axis") % len(sizes), op.attribute("epsilon")
     row = sizes[axis:]
     if _is_per_row(scale, sizes, axis):
-        fused = RmsNormGradOp(dy, x, _full(scale, row, build), axis, epsilon)
+        fused = RmsNormGradOp(
+            dy, x, _full(scale, row, build), axis=axis, epsilon=epsilon
+        )
         dx, dscale = build.add(fused).results
         return [dx, _narrow(dscale, scale, build)]
     ones = _ones(scale, row, build)
     scaled = build.onnx("Mul", dy, scale)
-    dx = build.add(RmsNormGradOp(scaled, x, ones, axis, epsilon)).results[0]
+    dx = build.add(RmsNormGradOp(scaled, x, ones, axis=axis, epsilon=epsilon)).results[
+        0
+    ]
     normal = build.onnx(
         "RMSNormalization",
         x,

@@ -44,7 +44,7 @@ def rotary_embedding(
     for gradient, table in ((dcos, cos), (dsin, sin)):
         gradient = build.onnx("ReduceSum", gradient, heads, keepdims=0)
         if positions is not None:
-            grad = GatherGradOp(gradient, positions, table.type, 0, table)
+            grad = GatherGradOp(gradient, positions, table, axis=0, ddata=table.type)
             gradient = build.add(grad).results[0]
         found.append(gradient)
     return [*found, *[None] * (len(op.operands) - 3)]

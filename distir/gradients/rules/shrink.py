@@ -12,5 +12,5 @@ def shrink(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradient
     """Needs the input."""
     (dy,) = gradients
     assert dy is not None
-    gradient = ShrinkGradOp(dy, op.operands[0], op.attribute("lambd"))
+    gradient = ShrinkGradOp(dy, op.operands[0], lambd=op.attribute("lambd"))
     return [build.add(gradient).results[0]]
