@@ -72,14 +72,14 @@ for _name, _template in {
 }.items():
     torch_emitter(f"onnx.{_name}")(elementwise(_template, to_bool=True))
 
-_LIKE_TORCH = (
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log "
-    "Reciprocal Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh"
-).split()
+_LIKE_TORCH = """
+    Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Reciprocal
+    Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh
+"""
 """Operators that PyTorch has under the same name."""
 
 for _name, _template in {
-    **{name: f"torch.{name.lower()}({{0}})" for name in _LIKE_TORCH},
+    **{name: f"torch.{name.lower()}({{0}})" for name in _LIKE_TORCH.split()},
     "And": "torch.logical_and({0}, {1})",
     "HardSwish": "F.hardswish({0})",
     "Mish": "F.mish({0})",
