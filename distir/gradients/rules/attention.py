@@ -98,5 +98,5 @@ def _mask_gradient(fused: AttentionGradOp, build: GradientBuilder) -> SSAValue:
         scores = build.onnx("Add", scores, build.constant(hidden))
     weights = build.onnx("Softmax", scores, axis=-1)
     of_weights = product(fused.dy, fused.v)
-    gradient = build.add(SoftmaxGradOp(of_weights, weights, axis=-1)).results[0]
+    gradient = build.result(SoftmaxGradOp(of_weights, weights, axis=-1))
     return build.sum_to(gradient, mask)

@@ -52,7 +52,7 @@ def batch_normalization(
             epsilon=epsilon,
             count=prod(sizes) // sizes[1],
         )
-        return [build.add(fused).results[0], dscale, dbias, None, None]
+        return [build.result(fused), dscale, dbias, None, None]
     zeros = build.constant(np.zeros(shape(mean), numpy_dtype(element_type(mean))))
     no_bias = _as(zeros, bias, build)
     # Without mean and bias, batch normalisation is what multiplies the gradient.
@@ -107,4 +107,4 @@ def moments(
     axes = build.integers([0, *range(2, len(sizes))])
     mean = build.onnx("ReduceMean", _as(x, like, build), axes, keepdims=0)
     variance = BatchNormVarianceOp(x, mean, count=prod(sizes) // sizes[1])
-    return mean, build.add(variance).results[0]
+    return mean, build.result(variance)

@@ -13,7 +13,7 @@ def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Grad
     assert gradient is not None
     if op.mask is not None:
         by_mask = DropoutGradOp(gradient, op.mask, ratio=op.ratio)
-        return [build.add(by_mask).results[0], None]
+        return [build.result(by_mask), None]
     drawn = {"ratio": op.ratio, "seed": op.seed, "stream": op.stream}
     again = DropoutOp(gradient, op.counter, **drawn)
-    return [build.add(again).results[0], None]
+    return [build.result(again), None]

@@ -24,7 +24,7 @@ def cross_entropy(
     (dloss,) = gradients
     assert dloss is not None
     grad = CrossEntropyGradOp(dloss, op.logits, op.labels, **op.properties)
-    return [build.add(grad).results[0], None]
+    return [build.result(grad), None]
 
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
@@ -103,7 +103,7 @@ def softmax_cross_entropy(
     is_scalar = op.attribute("reduction") != "none"
     dtotal = each if is_scalar else build.scalar(1.0, each)
     grad = CrossEntropyGradOp(dtotal, moved, labels, ignore_index=ignored)
-    dscores = build.add(grad).results[0]
+    dscores = build.result(grad)
     if not is_scalar:
         last = build.onnx("Unsqueeze", each, build.integers([rank - 1]))
         if element_type(last) != element_type(scores):
