@@ -9,22 +9,12 @@ from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
+    kernel_gradient,
     onnx_gradient,
 )
 
-
-@onnx_gradient("Gelu")
-def gelu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs the input."""
-    gradient = GeluGradOp(dy, op.operands[0], approximate=op.attribute("approximate"))
-    return [build.result(gradient)]
-
-
-@onnx_gradient("Swish")
-def swish(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs the input."""
-    gradient = SwishGradOp(dy, op.operands[0], alpha=op.attribute("alpha"))
-    return [build.result(gradient)]
+kernel_gradient("Gelu", GeluGradOp, "approximate")
+kernel_gradient("Swish", SwishGradOp, "alpha")
 
 
 @onnx_gradient("SwiGLU")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -17,24 +18,13 @@ from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
     gradient_rule,
-    onnx_gradient,
+    kernel_gradient,
     shape,
 )
 from distir.program import describe
 
-
-@onnx_gradient("Softmax")
-def softmax(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs the result."""
-    gradient = SoftmaxGradOp(dy, op.results[0], axis=op.attribute("axis"))
-    return [build.result(gradient)]
-
-
-@onnx_gradient("LogSoftmax")
-def log_softmax(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs the result."""
-    gradient = LogSoftmaxGradOp(dy, op.results[0], axis=op.attribute("axis"))
-    return [build.result(gradient)]
+kernel_gradient("Softmax", SoftmaxGradOp, "axis", keeps_result=True)
+kernel_gradient("LogSoftmax", LogSoftmaxGradOp, "axis", keeps_result=True)
 
 
 def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:
@@ -68,8 +58,8 @@ def _ones(like: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAVa
     return build.constant(np.ones(sizes, numpy_dtype(like.type.element_type)))  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@gradient_rule("onnx.LayerNormalization")
-def layer_normalization(
+@gradient_rule("onnx.LayerNormalization", "onnx.RMSNormalization")
+def normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
     """Needs the input and the scale."""
@@ -82,64 +72,27 @@ def layer_normalization(
     assert dy is not None
     x, scale, bias = op.operands[0], op.operands[1], op.input(2)
     sizes = shape(x)
-    axis, epsilon = op.attribute("axis") % len(sizes), op.attribute("epsilon")
+    axis = op.attribute("axis") % len(sizes)
     row = sizes[axis:]
+    settings: dict[str, Any] = {"axis": axis, "epsilon": op.attribute("epsilon")}
+    is_layer = op.name == "onnx.LayerNormalization"
+    kernel = LayerNormGradOp if is_layer else RmsNormGradOp
+    without_bias = {"dbias": None} if is_layer else {}
+    rest: Sequence[SSAValue] = ()
     if _is_per_row(scale, sizes, axis):
-        fused = LayerNormGradOp(
-            *(dy, x, _full(scale, row, build)),
-            axis=axis,
-            epsilon=epsilon,
-            **({"dbias": None} if bias is None else {}),
-        )
+        left_out = without_bias if bias is None else {}
+        fused = kernel(dy, x, _full(scale, row, build), **settings, **left_out)
         dx, dscale, *rest = build.add(fused).results
         dscale = _narrow(dscale, scale, build)
     else:
         ones = _ones(scale, row, build)
         scaled = build.onnx("Mul", dy, scale)
-        dx = build.result(
-            LayerNormGradOp(scaled, x, ones, axis=axis, epsilon=epsilon, dbias=None)
-        )
-        normal = build.onnx(
-            "LayerNormalization",
-            x,
-            ones,
-            axis=axis,
-            epsilon=epsilon,
-            stash_type=op.attribute("stash_type"),
-        )
+        dx = build.result(kernel(scaled, x, ones, **settings, **without_bias))
+        stash = op.attribute("stash_type")
+        normal = build.onnx(op.SCHEMA.name, x, ones, **settings, stash_type=stash)
         dscale = build.sum_to(build.onnx("Mul", dy, normal), scale)
-        rest = []
     if bias is None:
         return [dx, dscale]
     if rest and _is_per_row(bias, sizes, axis):
         return [dx, dscale, _narrow(rest[0], bias, build)]
     return [dx, dscale, build.sum_to(dy, bias)]
-
-
-@onnx_gradient("RMSNormalization")
-def rms_normalization(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """Needs the input and the scale."""
-    x, scale = op.operands
-    sizes = shape(x)
-    axis, epsilon = op.attribute("axis") % len(sizes), op.attribute("epsilon")
-    row = sizes[axis:]
-    if _is_per_row(scale, sizes, axis):
-        fused = RmsNormGradOp(
-            dy, x, _full(scale, row, build), axis=axis, epsilon=epsilon
-        )
-        dx, dscale = build.add(fused).results
-        return [dx, _narrow(dscale, scale, build)]
-    ones = _ones(scale, row, build)
-    scaled = build.onnx("Mul", dy, scale)
-    dx = build.add(RmsNormGradOp(scaled, x, ones, axis=axis, epsilon=epsilon)).results[
-        0
-    ]
-    normal = build.onnx(
-        "RMSNormalization",
-        x,
-        ones,
-        axis=axis,
-        epsilon=epsilon,
-        stash_type=op.attribute("stash_type"),
-    )
-    return [dx, build.sum_to(build.onnx("Mul", dy, normal), scale)]
