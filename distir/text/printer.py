@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from itertools import count
 from typing import TextIO
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute
 from xdsl.printer import Printer
 
@@ -16,6 +17,9 @@ from distir.dialects.dist import Layout, LayoutAttr, Shard
 
 MIN_USES = 3
 """A type that stands in fewer places is spelled out where it stands."""
+
+_PLAIN = re.compile(r"[ !#-\[\]-~]*+")
+"""Text of a string that needs no escapes."""
 
 
 class ProgramPrinter(Printer):
@@ -32,7 +36,10 @@ class ProgramPrinter(Printer):
     """
 
     def __init__(self, stream: TextIO):
-        super().__init__(stream=stream)
+        # Written piece by piece: half of the time would go to the layers of a file.
+        self._text = StringIO()
+        self._file = stream
+        super().__init__(stream=self._text)
         self._aliases: dict[int, tuple[Attribute, str]] = {}
         """By identity, as hashing a type takes long; what is in it stays alive."""
 
@@ -62,14 +69,24 @@ class ProgramPrinter(Printer):
         }
         self.print_op(module)
         self.print_string("\n")
+        self._file.write(self._text.getvalue())
+
+    def print_string(self, text: str, *, indent: int | None = None) -> None:
+        """Prints text. What is in one line needs no indentation."""
+        if "\n" in text:
+            super().print_string(text, indent=indent)
+        else:
+            self._text.write(text)
 
     def print_attribute(self, attribute: Attribute) -> None:
         """Prints an attribute, by its name if it has one."""
         known = self._aliases.get(id(attribute))
-        if known is None:
-            super().print_attribute(attribute)
+        if known is not None:
+            self._text.write(known[1])
+        elif isinstance(attribute, StringAttr) and _PLAIN.fullmatch(attribute.data):
+            self._text.write(f'"{attribute.data}"')
         else:
-            self.print_string(known[1])
+            super().print_attribute(attribute)
 
 
 def _types(module: ModuleOp) -> Iterator[Attribute]:
