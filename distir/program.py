@@ -337,12 +337,14 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
     The string under that name, or None. Raises DistIRError for bytes that are no text.
     """
     attr = attributes.get(name)
+    if attr is None or isinstance(attr, StringAttr):
+        return attr and attr.data
     if isinstance(attr, BytesAttr):  # what plain xDSL reads letters outside of ASCII as
         try:
             return attr.data.decode()
         except UnicodeDecodeError as error:
             raise DistIRError(f"the attribute {name} = {attr} is no text") from error
-    return attr.data if isinstance(attr, StringAttr) else None
+    return None
 
 
 def _argument_texts(function: FuncOp, name: str) -> list[str | None]:

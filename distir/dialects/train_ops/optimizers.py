@@ -11,6 +11,7 @@ the update makes the narrow one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import isfinite
 
 from xdsl.dialects.builtin import (
@@ -56,7 +57,13 @@ def _plain(value: SSAValue) -> TensorType[Attribute]:
 
 
 def _numbers(values: Mapping[str, float]) -> dict[str, Attribute]:
-    return {name: FloatAttr(value, f64) for name, value in values.items()}
+    return {name: _number(value) for name, value in values.items()}
+
+
+@cache
+def _number(value: float) -> Attribute:
+    """One object for all updates, as comparing numbers takes its time."""
+    return FloatAttr(value, f64)
 
 
 class UpdateOp(TrainOp):
