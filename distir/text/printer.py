@@ -40,32 +40,32 @@ class ProgramPrinter(Printer):
         self._text = StringIO()
         self._file = stream
         super().__init__(stream=self._text)
-        self._aliases: dict[int, tuple[Attribute, str]] = {}
-        """By identity, as hashing a type takes long; what is in it stays alive."""
+        self._types: dict[int, tuple[Attribute, str]] = {}
+        """
+        What stands for a tensor type, by its identity, as hashing a type takes long; what
+        is in it stays alive.
+        """
 
     def print_program(self, module: ModuleOp) -> None:
         """Prints the definitions and the module, and ends the last line."""
         objects = {id(type_): type_ for type_ in _types(module)}
         uses = Counter[Attribute]()
         for identity, times in Counter(map(id, _types(module))).items():
-            if _layout_of(objects[identity]) is not None:
+            if isinstance(objects[identity], TensorType):
                 uses[objects[identity]] += times
         layouts = [_layout_of(type_) for type_ in uses]
         show_mesh = len({layout.mesh for layout in layouts if layout}) > 1
         taken = set[str]()
-        named: dict[Attribute, str] = {}
+        texts = {type_: str(type_) for type_ in uses}
         for type_, times in uses.items():
-            if times < MIN_USES:
-                continue
-            alias = _unique(_alias(type_, show_mesh), taken)
-            self.print_string(f"{alias} = ")
-            self.print_attribute(type_)
-            self.print_string("\n")
-            named[type_] = alias
-        self._aliases = {
-            identity: (type_, named[type_])
+            if times >= MIN_USES and _layout_of(type_) is not None:
+                alias = _unique(_alias(type_, show_mesh), taken)
+                self.print_string(f"{alias} = {texts[type_]}\n")
+                texts[type_] = alias
+        self._types = {
+            identity: (type_, texts[type_])
             for identity, type_ in objects.items()
-            if type_ in named
+            if isinstance(type_, TensorType)
         }
         self.print_op(module)
         self.print_string("\n")
@@ -80,7 +80,7 @@ class ProgramPrinter(Printer):
 
     def print_attribute(self, attribute: Attribute) -> None:
         """Prints an attribute, by its name if it has one."""
-        known = self._aliases.get(id(attribute))
+        known = self._types.get(id(attribute))
         if known is not None:
             self._text.write(known[1])
         elif isinstance(attribute, StringAttr) and _PLAIN.fullmatch(attribute.data):

@@ -17,6 +17,7 @@ from math import isfinite
 from xdsl.dialects.builtin import (
     Float64Type,
     FloatAttr,
+    NoneAttr,
     TensorType,
     UnitAttr,
     f64,
@@ -53,6 +54,10 @@ STEP = "optimizer.step"
 
 
 def _plain(value: SSAValue) -> TensorType[Attribute]:
+    """The type of a value, without its layout."""
+    type_ = value.type
+    if isinstance(type_, TensorType) and isinstance(type_.encoding, NoneAttr):
+        return type_
     return TensorType(element_type(value), shape_of(value))
 
 
