@@ -58,7 +58,7 @@ class Computations:
     def of(self, op: Operation, name: str | None) -> Computation:
         """
         What an op on the mesh of that name (None: sequential) occupies. Raises DistIRError for
-        an op without a sharding rule, and for shapes that are not known.
+        values whose shape is not known.
         """
         hardware, mesh = (
             self.device_map.hardware,
