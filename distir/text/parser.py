@@ -21,7 +21,7 @@ from distir.text.known_ops import KnownOp, OpText
 from distir.text.lexer import ProgramLexer
 
 _TYPE = re.compile(
-    r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?!\.|\s*<)', re.ASCII
+    r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
 )
 """A tensor type, or the name of a type."""
 

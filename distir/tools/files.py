@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
@@ -78,16 +78,18 @@ def verify(op: Operation, alike: set[object] | None = None) -> None:
                 block.verify()
             for inner in block.ops:
                 verify(inner, alike)
-    if isinstance(op, CallOp) or op.name.startswith("train."):
-        # By identity: types and attributes live as long as their module.
+    what: tuple[object, ...] = ()
+    if isinstance(op, CallOp):
+        callee = op.properties.get("callee")
+        what = (callee.string_value() if isinstance(callee, SymbolRefAttr) else callee,)
+    elif op.name.startswith("train."):
         attributes = (*op.properties.items(), *op.attributes.items())
-        key = (
-            type(op),
-            op.next_op is None,
-            *((type(value), id(value.type)) for value in op.operands),
-            *(id(result.type) for result in op.results),
-            *((name, id(value)) for name, value in attributes if name != SCOPE),
-        )
+        what = tuple([(name, id(own)) for name, own in attributes if name != SCOPE])
+    if what:
+        # By identity: types and attributes live as long as their module.
+        operands = [(type(value), id(value.type)) for value in op.operands]
+        results = [id(result.type) for result in op.results]
+        key = (type(op), op.next_op is None, what, *operands, *results)
         if key in alike:
             return
         alike.add(key)

@@ -87,6 +87,13 @@ def test_aliases_tuples_and_comments() -> None:
     assert 'scope = "a \\22 } b"' in str(module)
 
 
+@pytest.mark.parametrize("name", ["!w-", "!-w", "!w.x", "!$w", "!w1"])
+def test_names_of_types(name: str) -> None:
+    """What belongs to the name of a type, and what cannot be one, xDSL says."""
+    _assert_same(ALIASES.replace("!w", name))
+    _assert_same(ALIASES.replace("!w =", f"{name} ="))
+
+
 @pytest.mark.parametrize(
     "op",
     [
