@@ -17,6 +17,7 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.passes.distribute import DistributePass
 from distir.pipelining import ScheduleOptions
+from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
@@ -27,12 +28,16 @@ from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests, check_whole
 from distir.planning.result import Impossible, Result, Simulated
 from distir.planning.stages import make_pipeline_as_asked
-from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.verification import DistributionVerifier, verify_distribution
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
+
+
+SharedByMeshes = dict[tuple[object, ...], SharedStages]
+"""By the text of the cluster, and the meshes of the stages."""
 
 
 def distribute_pass(
@@ -101,6 +106,7 @@ class Evaluator:
         self._chosen: _Chosen | None = None
         """What layouts were chosen for last."""
         self._searched = SearchedLayouts(self._requests)
+        self._stages: SharedByMeshes = {}
 
     def evaluate(self, configuration: Plan, known: Simulated | None = None) -> Result:
         """
@@ -205,7 +211,7 @@ class Evaluator:
             module = self._program(configuration.batch).clone()
             distribute.annotate(self._context, module)
             partition(module)
-            self._chosen = _Chosen(configuration, module)
+            self._chosen = _Chosen(configuration, module, self._stages)
         return self._chosen
 
     def _fits_choice(self, configuration: GridPlan) -> bool:
@@ -223,17 +229,22 @@ class Evaluator:
 
 
 class _Chosen:
-    """A program in the layouts that were chosen for a configuration."""
+    """
+    A program in the layouts that were chosen for a configuration. `stages`: what its
+    pipelines share with those of other programs.
+    """
 
-    def __init__(self, configuration: GridPlan, module: ModuleOp):
+    def __init__(
+        self, configuration: GridPlan, module: ModuleOp, stages: SharedByMeshes
+    ):
         self._configuration = configuration
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
         self._simulators: dict[str, PipelineSimulator] = {}
-        cluster = cluster_in(module, "", "search")
-        self._hardware = None if cluster is None else Hardware.of(cluster)
-        self._is_uniform = self._hardware is not None
+        self._stages = stages
+        self._cluster = cluster_in(module, "", "search")
+        self._is_uniform = self._cluster is not None
 
     def is_for(self, configuration: GridPlan) -> bool:
         """Whether a configuration is to have these layouts, if it allows them."""
@@ -284,15 +295,26 @@ class _Chosen:
         What a step takes in such a pipeline; None if devices of a mesh differ, so that its
         program is needed to find out. Raises DistIRError.
         """
-        if self._hardware is None or not self._is_uniform:
+        if not self._is_uniform:
             return None
         division = self.division(pipeline, micro_batches)
         try:
             known = self._simulators.get(pipeline.schedule)
             if known is None or known.division.homes is not division.homes:
-                known = PipelineSimulator(division, pipeline.p, self._hardware)
+                shared = self._shared_stages(division, pipeline.p)
+                known = PipelineSimulator(division, shared)
                 self._simulators[pipeline.schedule] = known
             return known.step(division, pipeline)
         except NotUniform:
             self._is_uniform = False
             return None
+
+    def _shared_stages(self, division: DividedProgram, ranks: int) -> SharedStages:
+        """What pipelines on the meshes of such a division share. Raises NotUniform."""
+        assert self._cluster is not None
+        meshes = [Mesh.of(op) for op in division.meshes(ranks)]
+        key = str(self._cluster), *meshes
+        if key not in self._stages:
+            hardware = Hardware.of(self._cluster)
+            self._stages[key] = SharedStages(meshes, hardware)
+        return self._stages[key]
