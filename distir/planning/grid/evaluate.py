@@ -224,7 +224,7 @@ class Evaluator:
 
     def _program(self, batch: int) -> ModuleOp:
         if batch not in self._programs:
-            self._programs = {batch: self.source(batch)}
+            self._programs[batch] = self.source(batch)
         return self._programs[batch]
 
 
