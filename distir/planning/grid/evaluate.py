@@ -17,6 +17,7 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.passes.distribute import DistributePass
 from distir.pipelining import ScheduleOptions
+from distir.planning.grid.between import Between
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
@@ -107,6 +108,10 @@ class Evaluator:
         """What layouts were chosen for last."""
         self._searched = SearchedLayouts(self._requests)
         self._stages: SharedByMeshes = {}
+        self._kin: tuple[object, ...] = ()
+        self._distributed: dict[int, ModuleOp] = {}
+        """By the batch, programs whose layouts were chosen, for plans that differ in it alone."""
+        self._betweens: dict[tuple[int, int, int], Between] = {}
 
     def evaluate(self, configuration: Plan, known: Simulated | None = None) -> Result:
         """
@@ -208,11 +213,41 @@ class Evaluator:
     def _choose(self, configuration: GridPlan, distribute: DistributePass) -> _Chosen:
         """The program in the layouts for a configuration."""
         if self._chosen is None or not self._fits_choice(configuration):
-            module = self._program(configuration.batch).clone()
-            distribute.annotate(self._context, module)
-            partition(module)
+            module = self._partitioned(configuration, distribute)
             self._chosen = _Chosen(configuration, module, self._stages)
         return self._chosen
+
+    def _partitioned(
+        self, configuration: GridPlan, distribute: DistributePass
+    ) -> ModuleOp:
+        """The program with layouts for a configuration."""
+        key = (*configuration.shared[1:], configuration.k)
+        if self._kin != key:
+            self._kin, self._distributed = key, {}
+        found = self._between(configuration)
+        if found is None:
+            found = self._program(configuration.batch).clone()
+            distribute.annotate(self._context, found)
+            partition(found)
+            self._distributed[configuration.batch] = found
+        return found
+
+    def _between(self, plan: GridPlan) -> ModuleOp | None:
+        """The program between those of a smaller and of a larger batch, if it is."""
+        lower = [b for b in self._distributed if b < plan.batch]
+        upper = [b for b in self._distributed if b > plan.batch]
+        if not lower or not upper or max(lower) % (plan.d * plan.t * plan.k):
+            return None
+        batches = max(lower), plan.batch, min(upper)
+        if batches not in self._betweens:
+            low, own, high = map(self._program, batches)
+            self._betweens[batches] = Between((low, own, high), batches)
+        between = self._betweens[batches]
+        if not between.holds:
+            return None
+        return between.program(
+            self._distributed[batches[0]], self._distributed[batches[2]]
+        )
 
     def _fits_choice(self, configuration: GridPlan) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""

@@ -130,7 +130,7 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
     size = max(1, len(grid) // (_ROUNDS * jobs))
     groups: list[list[Plan]] = []
-    for _, kin in groupby(grid, key=_kin):
+    for _, kin in groupby(_ends_first(grid), key=_kin):
         for piece in _pieces(list(kin), longest):
             if groups and len(groups[-1]) + len(piece) <= min(size, longest or size):
                 groups[-1] += piece
@@ -146,6 +146,24 @@ def _kin(plan: GridPlan) -> tuple[Any, ...]:
     """What says which plans share most; only their numbers of micro-batches are left out."""
     batch, *rest = plan.shared
     return *rest, batch
+
+
+def _ends_first(plans: Sequence[GridPlan]) -> Iterator[GridPlan]:
+    """
+    Plans in the order of `_kin`, but of those that differ in their batch the smallest and
+    the largest first, then what halves what is between: see `Between`.
+    """
+    for _, kin in groupby(plans, key=lambda p: _kin(p)[:-1]):
+        batches = [list(same) for _, same in groupby(kin, key=lambda p: p.batch)]
+        order = [0, len(batches) - 1]
+        spans = [(0, len(batches) - 1)]
+        for first, last in spans:
+            middle = (first + last) // 2
+            order.append(middle)
+            if first < middle:
+                spans += [(first, middle), (middle, last)]
+        for place in dict.fromkeys(order):
+            yield from batches[place]
 
 
 def _pieces(plans: list[Plan], longest: int | None) -> Iterator[list[Plan]]:
