@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import inf
+from math import ceil, inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -124,52 +124,51 @@ def available_cores() -> int:
 def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[Plan]]:
     """
     Plans that share work, as many as leave something to do for all processes: points of the
-    grid that are divided alike, from the smallest batch to the largest (`SharedStages`), and
-    plans whose layouts are searched together.
+    grid that are divided alike, for all sizes of the batch (`SharedStages`), and plans whose
+    layouts are searched together.
     """
     grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
     size = max(1, len(grid) // (_ROUNDS * jobs))
+    size = size if longest is None else min(size, longest)
     groups: list[list[Plan]] = []
-    for _, kin in groupby(_ends_first(grid), key=_kin):
-        for piece in _pieces(list(kin), longest):
-            if groups and len(groups[-1]) + len(piece) <= min(size, longest or size):
-                groups[-1] += piece
+    for _, found in groupby(grid, key=lambda p: _kin(p)[:-1]):
+        kin = list(found)
+        for piece in _pieces(kin, ceil(len(kin) / ceil(len(kin) / size))):
+            if groups and len(groups[-1]) + len(piece) <= size:
+                groups[-1] += _ends_first(piece)
             else:
-                groups.append(piece)
+                groups.append(_ends_first(piece))
     others = (p for p in plans if not isinstance(p, GridPlan))
-    for _, found in groupby(others, key=lambda p: p.shared):
-        groups += _pieces(list(found), longest or _LONGEST)
+    for _, same in groupby(others, key=lambda p: p.shared):
+        groups += _pieces(list(same), longest or _LONGEST)
     return groups
 
 
-def _kin(plan: GridPlan) -> tuple[Any, ...]:
+def _kin(plan: Plan) -> tuple[Any, ...]:
     """What says which plans share most; only their numbers of micro-batches are left out."""
     batch, *rest = plan.shared
     return *rest, batch
 
 
-def _ends_first(plans: Sequence[GridPlan]) -> Iterator[GridPlan]:
+def _ends_first(plans: Sequence[Plan]) -> list[Plan]:
     """
-    Plans in the order of `_kin`, but of those that differ in their batch the smallest and
-    the largest first, then what halves what is between: see `Between`.
+    Plans in the order of their batches, but those of the smallest and the largest first,
+    then what halves what is between: see `Between`.
     """
-    for _, kin in groupby(plans, key=lambda p: _kin(p)[:-1]):
-        batches = [list(same) for _, same in groupby(kin, key=lambda p: p.batch)]
-        order = [0, len(batches) - 1]
-        spans = [(0, len(batches) - 1)]
-        for first, last in spans:
-            middle = (first + last) // 2
-            order.append(middle)
-            if first < middle:
-                spans += [(first, middle), (middle, last)]
-        for place in dict.fromkeys(order):
-            yield from batches[place]
+    batches = [list(same) for _, same in groupby(plans, key=lambda p: p.batch)]
+    last = len(batches) - 1
+    order, spans = [0, last], [(0, last)]
+    for start, end in spans:
+        middle = (start + end) // 2
+        order.append(middle)
+        if start < middle:
+            spans += [(start, middle), (middle, end)]
+    return [plan for place in dict.fromkeys(order) for plan in batches[place]]
 
 
-def _pieces(plans: list[Plan], longest: int | None) -> Iterator[list[Plan]]:
-    """Plans in their order, at most so many at a time."""
-    size = longest or len(plans)
-    return (plans[i : i + size] for i in range(0, len(plans), size))
+def _pieces(plans: Sequence[Plan], size: int) -> Iterator[list[Plan]]:
+    """Plans in their order, so many at a time."""
+    return (list(plans[i : i + size]) for i in range(0, len(plans), size))
 
 
 def _work(
