@@ -95,24 +95,28 @@ def _measures(module: ModuleOp) -> Iterator[_Measure]:
             discard(parts)
 
 
+class Sizes:
+    """What a sequential program for a size of the batch is made of, and how large that is."""
+
+    def __init__(self, module: ModuleOp, batch: int):
+        self.batch = batch
+        self.found = _Found(module)
+        self.measures = [*_measures(module)]
+
+
 class Between:
     """
     A program for a size of the batch between those of two others: `holds` if it is as they
-    are, and all sizes and the work of its ops follow the batch. `programs` and `batches` are
-    the smaller, its own, and the larger.
+    are, and all sizes and the work of its ops follow the batch.
     """
 
-    def __init__(
-        self,
-        programs: tuple[ModuleOp, ModuleOp, ModuleOp],
-        batches: tuple[int, int, int],
-    ):
-        self._batches = batches
+    def __init__(self, low: Sizes, own: Sizes, high: Sizes):
         self._middle: dict[tuple[Attribute, Attribute], Attribute] = {}
+        programs = low, own, high
         self.holds = self._are_alike(programs) and self._are_linear(programs)
 
-    def _are_alike(self, programs: Sequence[ModuleOp]) -> bool:
-        found = [_Found(module) for module in programs]
+    def _are_alike(self, programs: Sequence[Sizes]) -> bool:
+        found = [program.found for program in programs]
         if len({len(each) for each in found}) > 1:
             return False
         for (kind, low), (own, middle), (other, high) in zip(*found, strict=True):
@@ -124,9 +128,9 @@ class Between:
                     return False
         return True
 
-    def _are_linear(self, programs: Sequence[ModuleOp]) -> bool:
-        first, own, last = self._batches
-        found = [[*_measures(module)] for module in programs]
+    def _are_linear(self, programs: Sequence[Sizes]) -> bool:
+        first, own, last = [program.batch for program in programs]
+        found = [program.measures for program in programs]
         if len({len(each) for each in found}) > 1:
             return False
         tensors = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.passes.distribute import DistributePass
 from distir.pipelining import ScheduleOptions
-from distir.planning.grid.between import Between
+from distir.planning.grid.between import Between, Sizes
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
@@ -111,7 +111,8 @@ class Evaluator:
         self._kin: tuple[object, ...] = ()
         self._distributed: dict[int, ModuleOp] = {}
         """By the batch, programs whose layouts were chosen, for plans that differ in it alone."""
-        self._betweens: dict[tuple[int, int, int], Between] = {}
+        self._sizes: dict[int, Sizes] = {}
+        self._betweens: dict[tuple[int, ...], Between] = {}
 
     def evaluate(self, configuration: Plan, known: Simulated | None = None) -> Result:
         """
@@ -155,16 +156,20 @@ class Evaluator:
         others = plan.stages or plan.overlap or self._profiles
         return plan.is_pipelined and not others and not self._requests.whole
 
-    def prepare(self, plans: Iterable[Plan]) -> None:
+    def prepare(self, plans: Sequence[Plan]) -> None:
         """
-        Makes the programs and the schedules of plans, as far as that is possible, for
-        processes that are forked to evaluate them.
+        Makes what plans share, as far as that is possible, for processes that are forked to
+        evaluate them: programs, how these differ, and schedules.
         """
         for plan in plans:
             with suppress(DistIRError, VerifyException):
                 program = self._program(plan.batch)
                 if isinstance(plan, GridPlan) and self._is_simulated_at_once(plan):
                     planned(_schedule(plan), plan.k, trains(program))
+        batches = sorted({p.batch for p in plans if isinstance(p, GridPlan)})
+        with suppress(DistIRError, VerifyException):
+            for batch in batches[1:-1]:
+                self._known_between(batches[0], batch, batches[-1])
 
     def distributed(
         self, configuration: Plan, layouts: ChosenLayouts | None = None
@@ -239,15 +244,21 @@ class Evaluator:
         if not lower or not upper or max(lower) % (plan.d * plan.t * plan.k):
             return None
         batches = max(lower), plan.batch, min(upper)
-        if batches not in self._betweens:
-            low, own, high = map(self._program, batches)
-            self._betweens[batches] = Between((low, own, high), batches)
-        between = self._betweens[batches]
+        between = self._known_between(*batches)
         if not between.holds:
             return None
         return between.program(
             self._distributed[batches[0]], self._distributed[batches[2]]
         )
+
+    def _known_between(self, *batches: int) -> Between:
+        """How a program lies between two others; batches are in ascending order."""
+        if batches not in self._betweens:
+            for batch in batches:
+                if batch not in self._sizes:
+                    self._sizes[batch] = Sizes(self._program(batch), batch)
+            self._betweens[batches] = Between(*[self._sizes[b] for b in batches])
+        return self._betweens[batches]
 
     def _fits_choice(self, configuration: GridPlan) -> bool:
         """Whether the layouts that were chosen last are those of this configuration."""
