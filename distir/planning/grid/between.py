@@ -137,8 +137,13 @@ class Between:
             tuple(map(shape_of, (low, middle, high)))
             for (low, high), middle in self._middle.items()
         ]
-        linear = [(low.flops, mid.flops, high.flops) for low, mid, high in zip(*found)]
+        linear = [
+            (low.flops, mid.flops, high.flops)
+            for low, mid, high in zip(*found, strict=True)
+        ]
         linear += [(prod(low), prod(mid), prod(high)) for low, mid, high in tensors]
+        if any(len({len(shape) for shape in shapes}) > 1 for shapes in tensors):
+            return False
         sizes = [s for shapes in tensors for s in zip(*shapes, strict=True)]
         for low, mid, high in zip(*found, strict=True):
             if not low.kind == mid.kind == high.kind:
@@ -148,7 +153,8 @@ class Between:
             (high - low) * (own - first) == (mid - low) * (last - first)
             for low, mid, high in linear
         ) and all(
-            low == mid == high or low * own == mid * first and low * last == high * first
+            low == mid == high
+            or (low * own == mid * first and low * last == high * first)
             for low, mid, high in sizes
         )
 
