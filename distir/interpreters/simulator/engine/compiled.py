@@ -229,7 +229,9 @@ class Compiler:
         self._open: list[str] = []
         # By the ids of types, which so stay.
         self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
-        self._known_transfers: dict[object, tuple[Transfer, ...] | None] = {}
+        self._known_transfers: dict[
+            object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
+        ] = {}
         self._computations = Computations(device_map)
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
@@ -252,6 +254,10 @@ class Compiler:
             self._compiled[name] = self._compile(function)
             self._open.pop()
         return self._compiled[name]
+
+    def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
+        """Says what a function is compiled to."""
+        self._compiled[function.sym_name.data] = compiled
 
     @property
     def compiled_functions(self) -> list[CompiledFunction]:
@@ -366,11 +372,12 @@ class Compiler:
             or self.device_map.hardware.has_profiles
         ):
             return transfers_of(op, self.device_map)
-        types = id(op.operands[0].type), id(op.results[0].type)
-        key = (type(op), axes, *types)
+        # By the ids of the types, which so stay.
+        types = op.operands[0].type, op.results[0].type
+        key = (type(op), axes, *map(id, types))
         if key not in self._known_transfers:
-            self._known_transfers[key] = transfers_of(op, self.device_map)
-        return self._known_transfers[key]
+            self._known_transfers[key] = types, transfers_of(op, self.device_map)
+        return self._known_transfers[key][1]
 
     def _compute(
         self,

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from distir.interpreters.simulator.engine.compiled import CompiledOp
 from distir.interpreters.simulator.engine.machine import Buffer, Moments
-from distir.interpreters.simulator.engine.summaries import SummarisingMachine
+from distir.interpreters.simulator.engine.summaries import (
+    Summaries,
+    SummarisingMachine,
+)
 from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
 
 
@@ -16,8 +19,8 @@ class UniformMachine(SummarisingMachine):
     (`UniformDeviceMap`); `meshes` is their number. Faster than `Machine`, with the same result.
     """
 
-    def __init__(self, meshes: int):
-        super().__init__(meshes)
+    def __init__(self, meshes: int, summaries: Summaries | None = None):
+        super().__init__(meshes, summaries)
         # Until when asynchronous sends between two meshes go on.
         self._free: dict[tuple[int, ...], float] = {}
 
