@@ -5,6 +5,8 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
+# Tests start many processes, which must not compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all fuzz bench lint format install clean
 

@@ -4,7 +4,6 @@ PyTorch's exporters, distributed, verified, and equal to PyTorch.
 """
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -72,14 +71,6 @@ def test_sequential(name: str, exporter: str) -> None:
 def test_distributed(name: str, exporter: str, degrees: tuple[int, int]) -> None:
     module = distributed(name, exporter, degrees)
     assert_equals_pytorch(name, run_program(module, arguments(name, exporter)))
-
-
-@pytest.fixture(scope="module")
-def spawner() -> Iterator[Spawner]:
-    """One process that has PyTorch loaded and forks the ranks of every case."""
-    spawner = Spawner()
-    yield spawner
-    spawner.kill()
 
 
 @pytest.mark.parametrize("degrees", DEGREES)

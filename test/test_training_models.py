@@ -7,7 +7,6 @@ and on real processes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +180,6 @@ def test_sequential(name: str, exporter: str) -> None:
 def test_distributed(name: str, exporter: str, strategy: str) -> None:
     module = distributed(name, exporter, strategy)
     assert_equals_pytorch(name, by_reference(name, exporter, module))
-
-
-@pytest.fixture(scope="module")
-def spawner() -> Iterator[Spawner]:
-    """One process that has PyTorch loaded and forks the ranks of every case."""
-    with Spawner() as spawner:
-        yield spawner
 
 
 @pytest.mark.parametrize(("name", "exporter", "strategy"), sampled(GLOO_SAMPLE))

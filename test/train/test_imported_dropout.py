@@ -20,7 +20,7 @@ from distir.dialects.train_ops.dropout import DropoutOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch_importer import import_torch
 from distir.interpreters.reference import run_program
-from distir.lowering.launch import Training, run_package
+from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
@@ -188,7 +188,7 @@ def test_distributions_of_gpt2_train_alike(options: dict[str, Any]):
     assert_equal(train(distributed(imported.module, **options), given), expected)
 
 
-def test_gpt2_on_processes(tmp_path: Path):
+def test_gpt2_on_processes(tmp_path: Path, spawner: Spawner):
     imported, given, expected = gpt2()
     weights = tmp_path / "model.safetensors"
     save_weights(weights, imported.weights)
@@ -200,6 +200,7 @@ def test_gpt2_on_processes(tmp_path: Path):
         inputs=batch,
         weights=weights,
         timeout_s=120,
+        spawner=spawner,
         training=Training(STEPS),
     )
     assert_equal(found, expected)

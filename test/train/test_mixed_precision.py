@@ -25,7 +25,7 @@ from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.reference import run_program
-from distir.lowering.launch import Training, run_package
+from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.program import (
@@ -293,7 +293,7 @@ def test_what_devices_send_has_16_bits(stage: int):
     assert {type_.element_type for type_ in sent} == {bf16}
 
 
-def test_on_processes(tmp_path: Path):
+def test_on_processes(tmp_path: Path, spawner: Spawner):
     """
     Masters start as copies of the weights, however these are split. Only the rounded
     weights come back.
@@ -308,6 +308,7 @@ def test_on_processes(tmp_path: Path):
         inputs=MODELS["gpt"].batch,
         weights=file,
         timeout_s=120,
+        spawner=spawner,
         training=Training(STEPS),
     )
     losses = [float(x) for x in results.pop("loss")]
