@@ -22,7 +22,7 @@ from support.torch_training import (
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.interpreters.reference import run_program
+from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
@@ -37,7 +37,7 @@ from distir.program import (
 from distir.sharding.rule import shape_of
 from distir.weights import save_weights
 
-STEPS = 5
+STEPS = 3
 
 MODELS = ("mlp", "resnet", "resnet_train", "gpt2", "bert", "llama")
 LAYERED = ("resnet", "resnet_train", "gpt2", "bert", "llama")
@@ -157,8 +157,9 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
             values.append(given[each])
     updates = updated_arguments(entry)
     losses: list[npt.NDArray[Any]] = []
+    run = program_runner(module)
     for _ in range(STEPS):
-        results = run_program(module, values)
+        results = run(values)
         losses.append(results[result_names(entry).index("loss")])
         for result, argument in updates.items():
             values[argument] = results[result]

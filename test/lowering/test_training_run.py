@@ -21,7 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.dist import INITIAL
 from distir.errors import DistIRError
 from distir.frontends.builders import build_mlp
-from distir.interpreters.reference import run_program
+from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.template import initial, runtime
 from distir.lowering.torch_package import write_package
@@ -79,8 +79,9 @@ def by_reference(module: ModuleOp, steps: int) -> Arrays:
             values[i] = given[name]
     losses: list[npt.NDArray[Any]] = []
     updates = updated_arguments(entry)
+    run = program_runner(module)
     for _ in range(steps):
-        results = run_program(module, [values[i] for i in range(len(names))])
+        results = run([values[i] for i in range(len(names))])
         losses.append(results[result_names(entry).index("loss")])
         values |= {argument: results[result] for result, argument in updates.items()}
     roles = argument_roles(entry)

@@ -19,7 +19,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch_importer import import_torch
-from distir.interpreters.reference import run_program
+from distir.interpreters.reference import program_runner, run_program
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
@@ -88,8 +88,9 @@ def train(module: ModuleOp, given: Arrays, steps: int = STEPS) -> Arrays:
         for name, arg in zip(names, entry.body.block.args, strict=True)
     ]
     losses: list[Any] = []
+    run = program_runner(module)
     for _ in range(steps):
-        results = run_program(module, values)
+        results = run(values)
         losses.append(results[result_names(entry).index("loss")])
         for result, argument in updated_arguments(entry).items():
             values[argument] = results[result]

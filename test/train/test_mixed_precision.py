@@ -24,7 +24,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType, bf16
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.reference import run_program
+from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
@@ -172,8 +172,9 @@ def ours(module: ModuleOp, name: str, dtype: str) -> Trained:
             given = np.zeros(arg.type.get_shape())
         values.append(np.asarray(given).astype(element))
     losses: list[float] = []
+    run = program_runner(module)
     for _ in range(STEPS):
-        results = run_program(module, values)
+        results = run(values)
         losses.append(float(results[0]))
         for result, argument in updated_arguments(entry).items():
             values[argument] = results[result]
