@@ -1,11 +1,14 @@
 """
-Lets every test import the helper modules that lie in this folder, and takes the time
-limit off Hypothesis' examples: how long one takes depends on what else the machine does.
+Lets every test import the helper modules that lie in this folder, gives all processes that
+test one folder of exported models, and takes the time limit off Hypothesis' examples: how
+long one takes depends on what else the machine does.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +22,19 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("distir", deadline=None)
 settings.load_profile("distir")
+
+
+MODELS = "DISTIR_TEST_MODELS"
+"""As `support.models` reads it, which imports torch."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the folder of exported models, which pytest's workers find in their environment."""
+    if MODELS not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="distir-test-models-")
+        os.environ[MODELS] = folder.name
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(lambda: os.environ.pop(MODELS, None))
 
 
 @pytest.fixture(scope="session")

@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models import model
+from support.models import imported, model
 from support.torch_training import Arrays, assert_equals_pytorch, batch, training_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.weights import save_weights
 
@@ -168,14 +165,6 @@ def test_training(
     assert_equals_pytorch(name, results)
 
 
-@functools.cache
-def imported(name: str) -> ImportedModel:
-    found = import_torch(model(name).module, (), model(name).inputs)
-    FoldShapesPass().apply(Context(), found.module)
-    OutlineRepeatsPass().apply(Context(), found.module)
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -192,6 +181,7 @@ def test_inference(
     name: str, options: dict[str, Any], tmp_path: Path, spawner: Spawner
 ) -> None:
     module = imported(name).module.clone()
+    OutlineRepeatsPass().apply(Context(), module)
     DistributePass(**options).apply(Context(), module)
     weights = tmp_path / "model.safetensors"
     save_weights(weights, imported(name).weights)
