@@ -19,8 +19,12 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from distir.lowering.launch import Spawner
 
+# The processes that test, or ranks, share the cores; set before NumPy and torch are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
-settings.register_profile("distir", deadline=None)
+from support.thoroughness import tries
+
+settings.register_profile("distir", deadline=None, max_examples=tries(100))
 settings.load_profile("distir")
 
 

@@ -31,7 +31,12 @@ from distir.program import (
 )
 
 CASES = pytest.mark.parametrize(
-    ("name", "optimizer"), [("mlp", "adam"), ("gpt2", "adamw"), ("llama", "sgd")]
+    ("name", "optimizer"),
+    [
+        ("mlp", "adam"),
+        ("gpt2", "adamw"),
+        pytest.param("llama", "sgd", marks=pytest.mark.slow),
+    ],
 )
 OPTIMIZERS = {
     "sgd": TorchOptimizer("sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.01),

@@ -227,6 +227,7 @@ def test_bad_weights(
         run_package(package, inputs={"x": X}, weights=path, spawner=spawner)
 
 
+@pytest.mark.slow
 def test_torchrun(package: Path, tmp_path: Path) -> None:
     """The package as a user starts it, from a folder with an awkward name."""
     from safetensors.numpy import load_file, save_file

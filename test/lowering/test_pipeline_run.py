@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models import imported, model
+from support.thoroughness import sampled
 from support.torch_training import Arrays, assert_equals_pytorch, batch, training_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -117,7 +118,7 @@ SAMPLE: set[Case] = {
 }
 
 
-def sampled() -> list[Any]:
+def trainings() -> list[Any]:
     """All cases; those outside the sample only in `make test-all`."""
     everything = cases()
     assert set(everything) >= SAMPLE
@@ -136,7 +137,7 @@ def distributed(name: str, strategy: str, schedule: str, blocking: bool) -> Modu
     return module
 
 
-@pytest.mark.parametrize(("name", "strategy", "schedule", "sends"), sampled())
+@pytest.mark.parametrize(("name", "strategy", "schedule", "sends"), trainings())
 def test_training(
     name: str,
     strategy: str,
@@ -167,15 +168,18 @@ def test_training(
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("mlp_deep", {"p": 4, "k": 4}),
-        ("gpt2_deep", {"p": 2, "k": 8}),
-        ("gpt2_deep", {"p": 4, "k": 4}),
-        ("gpt2_causal_deep", {"p": 2, "k": 2, "d": 2}),
-        ("gpt2_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
-        ("unet_deep", {"p": 4, "k": 4}),
-        ("encoder_decoder_deep", {"p": 4, "k": 4}),
-    ],
+    sampled(
+        [
+            ("mlp_deep", {"p": 4, "k": 4}),
+            ("gpt2_deep", {"p": 2, "k": 8}),
+            ("gpt2_deep", {"p": 4, "k": 4}),
+            ("gpt2_causal_deep", {"p": 2, "k": 2, "d": 2}),
+            ("gpt2_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
+            ("unet_deep", {"p": 4, "k": 4}),
+            ("encoder_decoder_deep", {"p": 4, "k": 4}),
+        ],
+        2,
+    ),
 )
 def test_inference(
     name: str, options: dict[str, Any], tmp_path: Path, spawner: Spawner

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -97,7 +98,7 @@ def test_lists_that_were_read_before_are_checked_again() -> None:
     _assert_same(text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(data=st.data())
 def test_broken_text_gets_the_same_message(data: st.DataObject) -> None:
     """A character is taken out, put in or put elsewhere, anywhere."""
