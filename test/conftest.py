@@ -6,6 +6,7 @@ long one takes depends on what else the machine does.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
@@ -39,6 +40,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[MODELS] = folder.name
         config.add_cleanup(folder.cleanup)
         config.add_cleanup(lambda: os.environ.pop(MODELS, None))
+
+
+def pytest_collection_finish() -> None:
+    """
+    PyTorch's exporter reads and parses the 500 functions of its library for each model,
+    which takes more than half of the time of a small one: once is enough here.
+    """
+    if "distir.frontends.torch_importer" in sys.modules:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        read = functools.cache(ONNXRegistry.from_torchlib)
+        ONNXRegistry.from_torchlib = staticmethod(read)  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")

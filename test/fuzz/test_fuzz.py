@@ -1,4 +1,4 @@
-"""A few rounds of each fuzzer, always the same ones: `make fuzz` makes others."""
+"""A round or a few of each fuzzer, always the same ones: `make fuzz` makes others."""
 
 from __future__ import annotations
 
