@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.thoroughness import IS_THOROUGH
 from support.torch_training import (
     Arrays,
     assert_equals_pytorch,
@@ -37,7 +38,7 @@ from distir.program import (
 from distir.sharding.rule import shape_of
 from distir.weights import save_weights
 
-STEPS = 3
+STEPS = 5 if IS_THOROUGH else 3
 
 MODELS = ("mlp", "resnet", "resnet_train", "gpt2", "bert", "llama")
 LAYERED = ("resnet", "resnet_train", "gpt2", "bert", "llama")
