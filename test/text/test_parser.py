@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -141,7 +142,7 @@ def _after_an_add(op: str) -> str:
       }}""".replace("T", "tensor<4xf32>")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(60), deadline=None)
 @given(data=st.data())
 def test_broken_text_gets_the_same_message(data: st.DataObject) -> None:
     """A character is taken out, put in or put elsewhere, anywhere."""
