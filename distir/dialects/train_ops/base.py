@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import (
@@ -13,6 +14,7 @@ from xdsl.dialects.builtin import (
     Float64Type,
     FloatAttr,
     IntegerAttr,
+    NoneAttr,
     StringAttr,
     TensorType,
     UnitAttr,
@@ -48,7 +50,15 @@ class Derived:
 
 def like(source: str) -> Derived:
     """The shape and the element type of `source`; layouts are found by rules."""
-    return Derived(source, lambda v: TensorType(element_type(v), shape_of(v)))
+    return Derived(source, _plain)
+
+
+def _plain(value: SSAValue) -> TensorType:
+    """The type of a value without its layout: the same object if it has none."""
+    type_ = value.type
+    if isinstance(type_, TensorType) and isinstance(type_.encoding, NoneAttr):
+        return type_
+    return TensorType(element_type(value), shape_of(value))
 
 
 def total_of(source: str) -> Derived:
@@ -123,10 +133,16 @@ def _attribute(value: Any, constraint: object) -> Attribute | None:
         case int() | float() if constraint == I64:
             return IntegerAttr(int(value), i64)
         case int() | float():
-            return FloatAttr(float(value), f64 if constraint == F64 else f32)
+            return _number(float(value), constraint == F64)
         case [tuple(), *_]:
             return ArrayAttr([DenseArrayBase.from_list(i64, v) for v in value])
         case list() | tuple():
             return DenseArrayBase.from_list(i64, [*value])
         case _:
             return value
+
+
+@cache
+def _number(value: float, is_double: bool) -> Attribute:
+    """One object for all ops, as comparing numbers takes its time."""
+    return FloatAttr(value, f64 if is_double else f32)
