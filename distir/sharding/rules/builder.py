@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +93,11 @@ def normalized_axis(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
+def attribute_axis(op: OnnxOp, rank: int) -> int:
+    """The index of the dimension that the attribute `axis` names."""
+    return normalized_axis(op.attribute("axis"), rank)
+
+
 def constant_operand(op: OnnxOp, index: int) -> npt.NDArray[Any] | None:
     """The value of the input at that schema position when it is known, else None."""
     value = op.input(index)
@@ -119,6 +124,15 @@ class RuleBuilder:
     def factors(self, sizes: Sequence[int], kind: Kind = "parallel") -> Dims:
         """A new factor for each size."""
         return tuple(self.factor(size, kind) for size in sizes)
+
+    def whole_along(
+        self, sizes: Sequence[int], axes: Collection[int], kind: Kind = "replicate"
+    ) -> Dims:
+        """A new factor for each size; those of `axes` must not be split, or are `kind`."""
+        return tuple(
+            self.factor(size, kind if axis in axes else "parallel")
+            for axis, size in enumerate(sizes)
+        )
 
     def size(self, dim: Dim) -> int:
         """The size of a dimension with these factors."""

@@ -22,12 +22,13 @@ from distir.sharding.rules.builder import (
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
-def _convolution(op: OnnxOp, transposed: bool) -> Rule:
+@onnx_rule("Conv", "ConvTranspose")
+def convolution(op: OnnxOp) -> Rule:
     """
     Input channels are `[group, c]`, output channels `[group, m]`: `c` is summed, then
-    the bias is added.
+    the bias is added. Batch and output channels are parallel.
     """
-    builder = RuleBuilder(op)
+    builder, transposed = RuleBuilder(op), op.name == "onnx.ConvTranspose"
     batch_size, in_channels, *space = shape(op.operands[0])
     kernel = shape(op.operands[1])
     _, out_channels, *out_space = shape(op.results[0])
@@ -52,18 +53,6 @@ def _convolution(op: OnnxOp, transposed: bool) -> Rule:
         decomposed=(source,) if biased else (),
         flops=flops,
     )
-
-
-@onnx_rule("Conv")
-def convolution(op: OnnxOp) -> Rule:
-    """Batch and output channels are parallel, input channels are summed."""
-    return _convolution(op, transposed=False)
-
-
-@onnx_rule("ConvTranspose")
-def transposed_convolution(op: OnnxOp) -> Rule:
-    """Batch and output channels are parallel, input channels are summed."""
-    return _convolution(op, transposed=True)
 
 
 @local_form("onnx.Conv", "onnx.ConvTranspose")

@@ -25,70 +25,19 @@ from distir.sharding.rules.builder import (
     shape,
 )
 
-UNARY = (
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "BitCast",
-    "BitwiseNot",
-    "Ceil",
-    "Celu",
-    "Cos",
-    "Cosh",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "IsInf",
-    "IsNaN",
-    "LeakyRelu",
-    "Log",
-    "Mish",
-    "Not",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Selu",
-    "Shrink",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-    "ThresholdedRelu",
-)
+_OF_ONE = """
+    Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Ceil Celu Cos Cosh Elu
+    Erf Exp Floor Gelu HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Not
+    Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt
+    Swish Tan Tanh ThresholdedRelu
+"""
+UNARY = tuple(_OF_ONE.split())
+"""The names of operators of one operand."""
 
-BROADCASTING = (
-    "And",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Clip",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
-    "Mod",
-    "Or",
-    "PRelu",
-    "Pow",
-    "SwiGLU",
-    "Xor",
-)
+_OF_SEVERAL = """
+    And BitShift BitwiseAnd BitwiseOr BitwiseXor Clip Equal Greater GreaterOrEqual
+    Less LessOrEqual Mod Or PRelu Pow SwiGLU Xor
+"""
 
 
 def broadcast(
@@ -111,7 +60,7 @@ def broadcast(
     )
 
 
-@onnx_rule(*UNARY, *BROADCASTING)
+@onnx_rule(*UNARY, *_OF_SEVERAL.split())
 def elementwise(op: OnnxOp) -> Rule:
     """Nothing but the broadcasting is common to these; partial values do not pass."""
     return broadcast(op)
@@ -163,22 +112,13 @@ def where(op: OnnxOp) -> Rule:
     return replace(rule, linear=(*rule.linear, *alone))
 
 
-def _extremum(op: OnnxOp, monoid: str) -> Rule:
+@onnx_rule("Max", "Min")
+def extremum(op: OnnxOp) -> Rule:
+    """An extremum of terms that are themselves partial extrema."""
     count = len(op.operands)
     groups = {(i,) for i in range(count)} | {tuple(range(count))}
+    monoid = "max" if op.name == "onnx.Max" else "min"
     return broadcast(op, tuple(sorted(groups)), frozenset({monoid}))
-
-
-@onnx_rule("Max")
-def maximum(op: OnnxOp) -> Rule:
-    """A maximum of terms that are themselves partial maxima."""
-    return _extremum(op, "max")
-
-
-@onnx_rule("Min")
-def minimum(op: OnnxOp) -> Rule:
-    """A minimum of terms that are themselves partial minima."""
-    return _extremum(op, "min")
 
 
 _WIDER: dict[Attribute, tuple[Attribute, ...]] = {

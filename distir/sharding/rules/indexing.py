@@ -15,8 +15,8 @@ from distir.sharding.rule import Kind, Rule
 from distir.sharding.rules.builder import (
     ANY,
     RuleBuilder,
+    attribute_axis,
     element_type,
-    normalized_axis,
     onnx_rule,
     shape,
 )
@@ -43,7 +43,7 @@ def gather(op: OnnxOp) -> Rule:
     """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    axis = attribute_axis(op, len(sizes))
     before = builder.factors(sizes[:axis])
     table = builder.factor(sizes[axis], _table_kind(op))
     after = builder.factors(sizes[axis + 1 :])
@@ -63,7 +63,7 @@ def gather_elements(op: OnnxOp) -> Rule:
     """
     builder = RuleBuilder(op)
     sizes, picked = shape(op.operands[0]), shape(op.operands[1])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    axis = attribute_axis(op, len(sizes))
     result = builder.factors(
         [
             n if i == axis or n == m else 1
@@ -83,7 +83,7 @@ def masked_lookup(context: LocalContext) -> Sequence[Operation]:
     """
     builder = LocalBuilder(context)
     sizes = shape(context.op.operands[0])
-    axis = normalized_axis(builder.op.attribute("axis"), len(sizes))
+    axis = attribute_axis(builder.op, len(sizes))
     (table,) = context.rule.operands[0][axis] or (None,)
     if table is None or context.parts_of(table) == 1:
         return [context.same_op()]
@@ -188,7 +188,7 @@ def scatter_elements(op: OnnxOp) -> Rule:
     """Dimensions that data and indices share are parallel, except the axis."""
     builder = RuleBuilder(op)
     sizes, places = shape(op.operands[0]), shape(op.operands[1])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
+    axis = attribute_axis(op, len(sizes))
     data = tuple(
         builder.factor(m, "parallel" if m == n and i != axis else "replicate")
         for i, (m, n) in enumerate(zip(sizes, places, strict=True))
@@ -220,11 +220,8 @@ def tensor_scatter(op: OnnxOp) -> Rule:
     """A cache update: all but the written dimension is parallel."""
     builder = RuleBuilder(op)
     sizes, written = shape(op.operands[0]), shape(op.operands[1])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
-    cache = tuple(
-        builder.factor(size, "replicate" if i == axis else "parallel")
-        for i, size in enumerate(sizes)
-    )
+    axis = attribute_axis(op, len(sizes))
+    cache = builder.whole_along(sizes, {axis})
     update = (
         *cache[:axis],
         builder.factor(written[axis], "replicate"),
@@ -238,7 +235,7 @@ def one_hot(op: OnnxOp) -> Rule:
     """Indices are parallel; the new dimension is whole."""
     builder = RuleBuilder(op)
     indices = builder.factors(shape(op.operands[0]))
-    axis = normalized_axis(op.attribute("axis"), len(indices) + 1)
+    axis = attribute_axis(op, len(indices) + 1)
     return builder.rule([indices], [(*indices[:axis], (), *indices[axis:])])
 
 
@@ -247,8 +244,5 @@ def triangle(op: OnnxOp) -> Rule:
     """The matrix dimensions are whole."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
-    dims = (
-        *builder.factors(sizes[:-2]),
-        *builder.factors(sizes[-2:], "replicate"),
-    )
+    dims = builder.whole_along(sizes, range(len(sizes) - 2, len(sizes)))
     return builder.rule([dims], [dims], linear=[(0,)])

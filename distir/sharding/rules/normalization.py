@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from xdsl.ir import Operation
 
@@ -10,8 +10,8 @@ from distir.dialects.onnx import OnnxOp
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import (
-    Dims,
     RuleBuilder,
+    attribute_axis,
     normalized_axis,
     onnx_rule,
     shape,
@@ -19,23 +19,22 @@ from distir.sharding.rules.builder import (
 from distir.sharding.rules.local_builder import LocalBuilder
 
 
-def whole_along(
-    builder: RuleBuilder, sizes: Sequence[int], axes: Collection[int]
-) -> Dims:
-    """A factor for each dimension; those in `axes` must not be split."""
-    return tuple(
-        builder.factor(size, "replicate" if axis in axes else "parallel")
-        for axis, size in enumerate(sizes)
-    )
-
-
-@onnx_rule("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
-def along_axis(op: OnnxOp) -> Rule:
-    """The normalised dimension is whole."""
+@onnx_rule(
+    *("Softmax", "LogSoftmax", "Hardmax", "LpNormalization"),
+    *("LRN", "MeanVarianceNormalization"),
+)
+def along_axes(op: OnnxOp) -> Rule:
+    """The normalised dimensions are whole; those of LRN are the channels."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
-    dims = whole_along(builder, sizes, {axis})
+    if op.name == "onnx.LRN":
+        axes = [1]
+    elif op.name == "onnx.MeanVarianceNormalization":
+        axes = op.attribute("axes", [0, 2, 3])
+    else:
+        axes = [op.attribute("axis")]
+    whole = {normalized_axis(axis, len(sizes)) for axis in axes}
+    dims = builder.whole_along(sizes, whole)
     return builder.rule([dims], [dims])
 
 
@@ -44,8 +43,8 @@ def from_axis(op: OnnxOp) -> Rule:
     """The dimensions from `axis` on are whole; so are scale and bias along them."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
-    dims = whole_along(builder, sizes, range(axis, len(sizes)))
+    axis = attribute_axis(op, len(sizes))
+    dims = builder.whole_along(sizes, range(axis, len(sizes)))
     statistic = (*dims[:axis], *((),) * (len(sizes) - axis))
     inputs = [
         dims,
@@ -55,30 +54,12 @@ def from_axis(op: OnnxOp) -> Rule:
     return builder.rule(inputs, [dims, statistic, statistic])
 
 
-@onnx_rule("MeanVarianceNormalization")
-def along_axes(op: OnnxOp) -> Rule:
-    """The normalised dimensions are whole."""
-    builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
-    axes = {normalized_axis(a, len(sizes)) for a in op.attribute("axes", [0, 2, 3])}
-    dims = whole_along(builder, sizes, axes)
-    return builder.rule([dims], [dims])
-
-
-@onnx_rule("LRN")
-def across_channels(op: OnnxOp) -> Rule:
-    """Neighbouring channels are summed: channels are whole."""
-    builder = RuleBuilder(op)
-    dims = whole_along(builder, shape(op.operands[0]), {1})
-    return builder.rule([dims], [dims])
-
-
 @onnx_rule("InstanceNormalization")
 def over_space(op: OnnxOp) -> Rule:
     """The dimensions of space are whole."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
-    dims = whole_along(builder, sizes, range(2, len(sizes)))
+    dims = builder.whole_along(sizes, range(2, len(sizes)))
     return builder.rule([dims, (dims[1],), (dims[1],)], [dims])
 
 
@@ -116,6 +97,6 @@ def over_batch(op: OnnxOp) -> Rule:
     sizes = shape(op.operands[0])
     training = bool(op.attribute("training_mode"))
     axes = {i for i in range(len(sizes)) if i != 1} if training else ()
-    dims = whole_along(builder, sizes, axes)
+    dims = builder.whole_along(sizes, axes)
     channel = (dims[1],) if len(dims) > 1 else ((),)
     return builder.rule([dims, *[channel] * 4], [dims, channel, channel])

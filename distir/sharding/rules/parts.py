@@ -22,6 +22,7 @@ from distir.sharding.rules.builder import (
     SUM,
     Dims,
     RuleBuilder,
+    attribute_axis,
     constant_operand,
     normalized_axis,
     onnx_rule,
@@ -45,7 +46,7 @@ def concat(op: OnnxOp) -> Rule:
     """Linear in all operands together."""
     builder = RuleBuilder(op)
     joined = shape(op.results[0])
-    axis = normalized_axis(op.attribute("axis"), len(joined))
+    axis = attribute_axis(op, len(joined))
     sizes = [shape(operand)[axis] for operand in op.operands]
     dims = builder.factors(_one_at(joined, axis))
     piece = builder.factor(gcd(*sizes))
@@ -63,7 +64,7 @@ def split(op: OnnxOp) -> Rule:
     """The inverse of Concat."""
     builder = RuleBuilder(op)
     source = shape(op.operands[0])
-    axis = normalized_axis(op.attribute("axis"), len(source))
+    axis = attribute_axis(op, len(source))
     sizes = [shape(result)[axis] for result in op.results]
     dims = builder.factors(_one_at(source, axis))
     piece = builder.factor(gcd(*sizes))
@@ -86,7 +87,7 @@ def split_local(context: LocalContext) -> Sequence[Operation]:
     """The sizes of the parts are local ones."""
     builder = LocalBuilder(context)
     source = shape(context.op.operands[0])
-    axis = normalized_axis(builder.op.attribute("axis"), len(source))
+    axis = attribute_axis(builder.op, len(source))
     local = [builder.result_shape(i)[axis] for i in range(len(context.op.results))]
     if sum(local) == source[axis]:
         return [context.same_op()]
@@ -173,10 +174,7 @@ def pad(op: OnnxOp) -> Rule:
     for i, axis in enumerate(axes):
         if pads[i] or pads[i + len(axes)]:
             padded.add(normalized_axis(int(axis), rank))
-    before = tuple(
-        builder.factor(size, "replicate" if axis in padded else "parallel")
-        for axis, size in enumerate(source)
-    )
+    before = builder.whole_along(source, padded)
     after = tuple(
         builder.factor(target[axis], "replicate") if axis in padded else dim
         for axis, dim in enumerate(before)

@@ -15,6 +15,7 @@ from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule
 from distir.sharding.rules.builder import (
     RuleBuilder,
+    attribute_axis,
     constant_operand,
     element_type,
     normalized_axis,
@@ -89,22 +90,13 @@ def reduce_mean(op: OnnxOp) -> Rule:
     return _reduction(op, "reduction", linear=True)
 
 
-@onnx_rule("ReduceMax")
-def reduce_max(op: OnnxOp) -> Rule:
-    """Leaves partial maxima."""
-    return _extremum(op, "max")
-
-
-@onnx_rule("ReduceMin")
-def reduce_min(op: OnnxOp) -> Rule:
-    """Leaves partial minima."""
-    return _extremum(op, "min")
-
-
-def _extremum(op: OnnxOp, monoid: str) -> Rule:
+@onnx_rule("ReduceMax", "ReduceMin")
+def reduce_extremum(op: OnnxOp) -> Rule:
+    """Leaves partial maxima or minima."""
     # Collectives reduce numbers; the extremum of booleans needs the dimension whole.
     boolean = element_type(op.operands[0]) == IntegerType(1)
     kind = "replicate" if boolean else "reduction"
+    monoid = "max" if op.name == "onnx.ReduceMax" else "min"
     return _reduction(op, kind, monoid, linear=not boolean)
 
 
@@ -134,31 +126,16 @@ def reduce_mean_local(context: LocalContext) -> Sequence[Operation]:
     return builder.ops
 
 
-@onnx_rule("ArgMax", "ArgMin")
-def position_of_extremum(op: OnnxOp) -> Rule:
+@onnx_rule("ArgMax", "ArgMin", "TopK")
+def positions_of_extremes(op: OnnxOp) -> Rule:
     """The searched dimension is whole."""
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
-    dims = tuple(
-        builder.factor(size, "replicate" if i == axis else "parallel")
-        for i, size in enumerate(sizes)
-    )
-    middle = ((),) if op.attribute("keepdims") else ()
-    return builder.rule([dims], [(*dims[:axis], *middle, *dims[axis + 1 :])])
-
-
-@onnx_rule("TopK")
-def top_k(op: OnnxOp) -> Rule:
-    """The searched dimension is whole."""
-    builder = RuleBuilder(op)
-    sizes = shape(op.operands[0])
-    axis = normalized_axis(op.attribute("axis"), len(sizes))
-    dims = tuple(
-        builder.factor(size, "replicate" if i == axis else "parallel")
-        for i, size in enumerate(sizes)
-    )
-    result = (*dims[:axis], (), *dims[axis + 1 :])
+    axis = attribute_axis(op, len(sizes))
+    dims = builder.whole_along(sizes, {axis})
+    keeps = op.name == "onnx.TopK" or bool(op.attribute("keepdims"))
+    middle = ((),) if keeps else ()
+    result = (*dims[:axis], *middle, *dims[axis + 1 :])
     return builder.rule([dims], [result, result])
 
 
@@ -171,9 +148,6 @@ def cumulate(op: OnnxOp) -> Rule:
         return Rule.replicated(op)
     sizes = shape(op.operands[0])
     whole_axis = normalized_axis(int(axis.reshape(-1)[0]), len(sizes))
-    dims = tuple(
-        builder.factor(size, "replicate" if i == whole_axis else "parallel")
-        for i, size in enumerate(sizes)
-    )
+    dims = builder.whole_along(sizes, {whole_axis})
     linear = [(0,)] if op.name == "onnx.CumSum" else []
     return builder.rule([dims], [dims], linear=linear)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import ActivationGradOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 
 @train_rule("gelu_grad", "swish_grad")
-def activation_gradient(op: GeluGradOp | SwishGradOp) -> Rule:
+def activation_gradient(op: ActivationGradOp) -> Rule:
     """Every dimension is parallel."""
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))

@@ -26,31 +26,21 @@ ELSEWHERE, IGNORED = -1, -2
 """What stands, in a local form, for a label of another device and one that is ignored."""
 
 
-@train_rule("logit_maximum")
-def logit_maximum(op: LogitMaximumOp) -> Rule:
-    """Leaves partial maxima."""
+@train_rule("logit_maximum", "exponential_sum", "label_logit")
+def per_label(op: LogitMaximumOp | ExponentialSumOp | LabelLogitOp) -> Rule:
+    """
+    Leaves partial maxima, or partial sums; to that of the chosen logits each device adds
+    the labels among its classes.
+    """
     builder = RuleBuilder(op)
     *places, count = shape(op.logits)
-    labels, classes = builder.factors(places), builder.factor(count, "reduction", "max")
-    return builder.rule([(*labels, classes)], [labels])
-
-
-@train_rule("exponential_sum")
-def exponential_sum(op: ExponentialSumOp) -> Rule:
-    """Leaves partial sums."""
-    builder = RuleBuilder(op)
-    *places, count = shape(op.logits)
-    labels, classes = builder.factors(places), builder.factor(count, "reduction")
-    return builder.rule([(*labels, classes), labels], [labels])
-
-
-@train_rule("label_logit")
-def label_logit(op: LabelLogitOp) -> Rule:
-    """A sum to which each device adds the labels among its classes."""
-    builder = RuleBuilder(op)
-    *places, count = shape(op.logits)
-    labels, classes = builder.factors(places), builder.factor(count, "reduction")
-    return builder.rule([(*labels, classes), labels], [labels], linear=[(0,)])
+    monoid = "max" if isinstance(op, LogitMaximumOp) else "sum"
+    labels, classes = (
+        builder.factors(places),
+        builder.factor(count, "reduction", monoid),
+    )
+    linear = [(0,)] if isinstance(op, LabelLogitOp) else []
+    return builder.rule([(*labels, classes), labels], [labels], linear=linear)
 
 
 @train_rule("cross_entropy_sum")

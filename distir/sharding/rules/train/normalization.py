@@ -5,7 +5,6 @@ from __future__ import annotations
 from distir.dialects.train_ops.normalization import NormGradOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
-from distir.sharding.rules.normalization import whole_along
 
 
 @train_rule("layer_norm_grad", "rms_norm_grad")
@@ -13,7 +12,7 @@ def normalization_gradient(op: NormGradOp) -> Rule:
     """Rows are parallel for `dx`; the gradients of scale and bias are sums over them."""
     builder = RuleBuilder(op)
     sizes, axis = shape(op.x), op.dimension
-    dims = whole_along(builder, sizes, range(axis, len(sizes)))
+    dims = builder.whole_along(sizes, range(axis, len(sizes)))
     rows, columns = dims[:axis], dims[axis:]
     return builder.rule(
         [dims, dims, columns],

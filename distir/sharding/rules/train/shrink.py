@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from distir.dialects.train_ops.shrink import ShrinkGradOp
-from distir.sharding.rule import Rule
-from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+from distir.sharding.rules.builder import train_rule
+from distir.sharding.rules.train.activation import activation_gradient
 
-
-@train_rule("shrink_grad")
-def shrink_gradient(op: ShrinkGradOp) -> Rule:
-    """Every dimension is parallel."""
-    builder = RuleBuilder(op)
-    dims = builder.factors(shape(op.x))
-    return builder.rule([dims, dims], [dims], linear=[(0,)])
+train_rule("shrink_grad")(activation_gradient)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from distir.dialects.train_ops.softmax import SoftmaxFamilyGradOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
-from distir.sharding.rules.normalization import whole_along
 
 
 @train_rule("softmax_grad", "log_softmax_grad")
 def softmax_gradient(op: SoftmaxFamilyGradOp) -> Rule:
     """The normalised dimension is whole."""
     builder = RuleBuilder(op)
-    dims = whole_along(builder, shape(op.y), {op.dimension})
+    dims = builder.whole_along(shape(op.y), {op.dimension})
     return builder.rule([dims, dims], [dims], linear=[(0,)])
