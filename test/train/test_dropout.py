@@ -92,7 +92,7 @@ def test_every_split_gives_the_same_bits(
 ):
     """One and two axes, of one or two dimensions, with every run length."""
     x = np.random.default_rng(0).standard_normal((6, 12)).astype(dtype)
-    options = {"ratio": 0.3, "seed": 1, "stream": 2, "mask_type": mask_type}
+    options = {"ratio": 0.3, "seed": 1, "stream": 2, "mask": mask_type}
     plain = sequential(
         Case(
             "train.dropout",
