@@ -45,9 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """
-    Two things that cost a tenth of the time of all tests and more: the garbage collector
-    looks for cycles less often, and not among what is loaded; PyTorch's exporter parses
-    the 500 functions of its library once instead of for each model.
+    Less work behind the scenes: the garbage collector looks for cycles less often, and not
+    among what is loaded; PyTorch's exporter parses the 500 functions of its library once
+    instead of for each model, which is half of the time of a small one.
     """
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
