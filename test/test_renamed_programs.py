@@ -82,7 +82,7 @@ def test_distributed_alike(name: str, options: dict[str, Any]) -> None:
     ("name", "axes", "options"),
     [
         ("mlp", ("d=2", "t=2"), {}),
-        ("gpt", ("t=2",), {}),
+        pytest.param("gpt", ("t=2",), {}, marks=pytest.mark.slow),
         ("moe", ("d=2",), {"level": "O2"}),
     ],
 )

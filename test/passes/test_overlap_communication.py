@@ -123,7 +123,7 @@ def order_of(module: ModuleOp, name: str, found: Order) -> Order:
     return found
 
 
-@pytest.mark.parametrize("number", sampled(CHECKED, 2))
+@pytest.mark.parametrize("number", sampled(CHECKED, 4))
 def test_all_ranks_of_a_group_have_one_order(number: int) -> None:
     _, module = pair(number)
     orders: Order = {}

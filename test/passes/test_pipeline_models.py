@@ -40,7 +40,6 @@ STRATEGIES: dict[str, tuple[bool, str, dict[str, Any]]] = {
 }
 SAMPLE = {
     ("unet", "p4-1f1b"),
-    ("t5", "p4-inference"),
     ("t5", "p2-1f1b"),
     ("gpt2", "p2-zb-h1"),
     ("llama", "p2-d2-inference"),

@@ -80,7 +80,10 @@ def searched(module: ModuleOp, **options: object) -> tuple[ModuleOp, str]:
     return result, read_notes(result)[-1]
 
 
-@pytest.mark.parametrize("looks", [1, 3, 10, 30, 60, 100, 200, 400, 1000])
+@pytest.mark.parametrize(
+    "looks",
+    [1, 3, 10, 30, 60, 100, 200, 400, pytest.param(1000, marks=pytest.mark.slow)],
+)
 def test_there_is_a_plan_wherever_the_time_ends(
     looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def test_the_program_itself_is_right() -> None:
 
 
 def assert_each_collective_is_missed(original: ModuleOp) -> None:
-    for index in range(len(communication(original))):
+    for index in range(0, len(communication(original)), 1 if IS_THOROUGH else 2):
         module = original.clone()
         op = communication(module)[index]
         names = {use.operation.name for use in op.results[0].uses}
