@@ -81,8 +81,8 @@ class SummarisingMachine(Machine):
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
         """
-        Does to the clocks of a mesh what a function does. Gives departure and arrival of what
-        it starts.
+        Does to the clocks of a mesh (by its position) what a function does. Gives for each
+        asynchronous collective that it starts when its value departs and when it arrives.
         """
         raise NotImplementedError
 
@@ -102,7 +102,10 @@ class SummarisingMachine(Machine):
 
 
 class Summaries:
-    """The summaries of the functions of a program, or of several that share functions."""
+    """
+    The summaries of the functions of a program, or of several that share functions, by the
+    patterns of their calls; made by executing a function when it is first called so.
+    """
 
     def __init__(self) -> None:
         self._known: dict[object, Summary] = {}
