@@ -122,7 +122,6 @@ def search(
 
 def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     """Distributes by the best plan, notes it, and writes the program if it is asked for."""
-
     from distir.planning.annotations import read_notes
     from distir.planning.auto.results import chosen_plan, emit
     from distir.tools.files import keep_weights_reachable, write_program
