@@ -12,6 +12,7 @@ Which layout, which stage, which plan: the decisions of DistIR.
   written to the IR;
 - `unit_costs`: without a cluster; `simulated_costs`, `micro_batch_costs`: on a cluster;
 - `overlap`: which communication runs while devices compute;
+- `distribution`: what `distribute` does, `zero` what it stores split;
 - `annotations`, `requests`, `meshes`: what users and passes ask for;
 - `plan`, `result`, `programs`: what searches choose from, what comes of it, for which
   programs.

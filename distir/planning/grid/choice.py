@@ -50,6 +50,11 @@ class LayoutChooser:
         self._sizes: dict[int, Sizes] = {}
         self._betweens: dict[tuple[int, ...], Between] = {}
 
+    @property
+    def shared_stages(self) -> list[SharedStages]:
+        """What the pipelines so far share, for each cluster and meshes of stages."""
+        return [*self._stages.values()]
+
     def prepare(self, batches: Sequence[int]) -> None:
         """Finds out how the programs for sizes of the batch, in ascending order, differ."""
         for batch in batches[1:-1]:

@@ -87,7 +87,7 @@ class SharedStages:
         self.functions: dict[Hashable, SharedFunction] = {}
         self.callees: dict[tuple[int, str], CompiledFunction] = {}
         """Functions that stages call, by their numbers and meshes."""
-        self.names: dict[CompiledFunction, int] = {}
+        self.callee_numbers: dict[CompiledFunction, int] = {}
         """The numbers of these."""
 
 
@@ -158,7 +158,7 @@ class Compilation:
         shared.lowering.lower(function)
         compiled = self.compiler.compile(function)
         shared.callees[number, mesh] = compiled
-        shared.names[compiled] = number
+        shared.callee_numbers[compiled] = number
 
     def _number(self, name: str) -> int:
         """What a function does that was folded."""
@@ -169,7 +169,7 @@ class Compilation:
     ) -> Iterator[tuple[int, CompiledFunction]]:
         """What a function calls, directly or not, with the numbers of what these do."""
         for callee in dict.fromkeys([s.callee for s in compiled.steps if s.callee]):
-            yield self.shared.names[callee], callee
+            yield self.shared.callee_numbers[callee], callee
             yield from self.called(callee)
 
 

@@ -240,7 +240,7 @@ class CompiledEntry(CompiledBody):
             if op in stages:
                 placed[op] = PlacedFunction(callee, mesh)
             else:
-                called.append((self.compilation.shared.names[callee], callee))
+                called.append((self.compilation.shared.callee_numbers[callee], callee))
             for number, inner in called:
                 placed.setdefault((number, mesh), PlacedFunction(inner, mesh))
         return [PlacedFunction(compiled), *placed.values()]

@@ -14,6 +14,7 @@ from distir.interpreters.simulator import simulate
 from distir.pipelining import ScheduleOptions
 from distir.planning.distribution import distribute
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
+from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import Step, planned
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
@@ -160,6 +161,11 @@ class Evaluator:
             module = ModuleOp(ops, division.module.attributes)
         lower_reshards(module)
         return module
+
+    @property
+    def shared_stages(self) -> list[SharedStages]:
+        """What the pipelines so far share, for each cluster and meshes of stages."""
+        return self._chooser.shared_stages
 
     def _choose(self, plan: GridPlan) -> ChosenProgram:
         return self._chooser.choose(plan, plan.options(self._requests.shard))
