@@ -15,6 +15,7 @@ _PASSES: dict[str, str] = {
     "activation-checkpoint": "ActivationCheckpointPass",
     "auto-parallel": "AutoParallelPass",
     "batch-statistics": "BatchStatisticsPass",
+    "bucket-collectives": "BucketCollectivesPass",
     "canonicalize-imported": "CanonicalizeImportedPass",
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",

@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
+from distir.passes.bucket_collectives import BucketCollectivesPass
 from distir.passes.data_parallel import DataParallelPass
 from distir.passes.lower_reshard import LowerReshardPass
 from distir.passes.options import DistIRPass
@@ -38,8 +39,8 @@ class DistributePass(PipelineOptions, DistIRPass):
     that work on `k` micro-batches (DistIR's D/T/P transform). It is the composition of
     `activation-checkpoint`, `data-parallel`, `zero`, `sequence-parallel`,
     `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`,
-    `overlap-communication` and `verify-distribution` on the first d x t x p devices of the
-    cluster.
+    `overlap-communication`, `bucket-collectives` and `verify-distribution` on the first
+    d x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
@@ -49,6 +50,7 @@ class DistributePass(PipelineOptions, DistIRPass):
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
     - `overlap`: run communication beside computation, as far as it pays on the cluster;
       see `overlap-communication`.
+    - `buckets`: let tensors travel in one message; see `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """
@@ -63,6 +65,7 @@ class DistributePass(PipelineOptions, DistIRPass):
     checkpoint: str = "none"
     sequence_parallel: bool = False
     overlap: bool = False
+    buckets: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         self.annotate(ctx, op)
@@ -101,6 +104,9 @@ class DistributePass(PipelineOptions, DistIRPass):
         yield VerifyDistributionPass()
         if self.overlap:
             yield OverlapCommunicationPass()
+        if self.buckets:
+            yield BucketCollectivesPass()
+        if self.overlap or self.buckets:
             yield VerifyDistributionPass()
 
     def _add_mesh(self, module: ModuleOp) -> None:
