@@ -24,6 +24,7 @@ from distir.lowering.fusions.linear import (
     fuse_transposed_linear,
 )
 from distir.lowering.fusions.normalization import fuse_rms_norm
+from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
 
 Fusion = Callable[[OnnxOp], bool]
@@ -48,6 +49,7 @@ def fuse(module: ModuleOp) -> None:
             for op in list(function.body.block.ops):
                 if isinstance(op, OnnxOp) and _is_used(op):
                     fusion(op)
+    fuse_updates(module)
     for function in functions(module).values():
         _erase_unused(function)
 
