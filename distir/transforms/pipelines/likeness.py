@@ -23,14 +23,14 @@ class Likeness:
 
 
 class Likenesses:
-    """Those of the groups of a divided program, each found once."""
+    """The likenesses of the groups of a divided program, each worked out once."""
 
     def __init__(self, structure: Structure):
         self._structure = structure
         self._known: dict[StageOps, Likeness] = {}
 
     def of(self, group: StageOps) -> Likeness:
-        """That of a group."""
+        """What a group of ops does, on which inputs."""
         if group not in self._known:
             self._known[group] = self._find(group)
         return self._known[group]

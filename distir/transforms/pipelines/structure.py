@@ -93,13 +93,13 @@ class Structure:
         """Whether the micro-batches share a value, as far as that is known, by numbers."""
 
     def signature(self, op: Operation) -> int:
-        """The same number for ops of the program that are alike."""
+        """A number for what an op does: ops of the program that are alike have the same one."""
         return self._like(op)[0]
 
     def like(self, op: Operation) -> tuple[int, int]:
         """
-        The same for ops that become the same for a micro-batch: their signature, and the
-        number of micro-batches if that matters to them.
+        A key that is equal for ops which become the same op for a micro-batch: their
+        signature, and the number of micro-batches if that matters to them.
         """
         signature, depends = self._like(op)
         return signature, self.micro_batches if depends else 0
@@ -147,7 +147,7 @@ class Structure:
 def _gathered(
     ops: Iterable[Operation], kinds: Mapping[Operation, Kind]
 ) -> frozenset[SSAValue]:
-    """See `Structure`."""
+    """The values that are made before the micro-batches by gathering parts of parameters."""
     found: set[SSAValue] = set()
     of_inputs: set[SSAValue] = set()
     for op in ops:
