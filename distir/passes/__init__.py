@@ -20,6 +20,7 @@ _PASSES: dict[str, str] = {
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",
+    "fuse-attention": "FuseAttentionPass",
     "fuse-operators": "FuseOperatorsPass",
     "lower-reshard": "LowerReshardPass",
     "overlap-communication": "OverlapCommunicationPass",

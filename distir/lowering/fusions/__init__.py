@@ -16,7 +16,6 @@ from xdsl.traits import is_side_effect_free
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.onnx import OnnxOp
 from distir.lowering.fusions.activation import fuse_gelu, fuse_silu
-from distir.lowering.fusions.attention import fuse_attention
 from distir.lowering.fusions.identity import drop_identity
 from distir.lowering.fusions.linear import (
     fuse_flattened_linear,
@@ -26,13 +25,13 @@ from distir.lowering.fusions.linear import (
 from distir.lowering.fusions.normalization import fuse_rms_norm
 from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
+from distir.transforms.patterns.attention import AttentionFuser
 
 Fusion = Callable[[OnnxOp], bool]
 
 # In this order: what a later one looks for may be part of what an earlier one takes.
 _FUSIONS: tuple[Fusion, ...] = (
     drop_identity,
-    fuse_attention,
     fuse_rms_norm,
     fuse_gelu,
     fuse_silu,
@@ -44,7 +43,7 @@ _FUSIONS: tuple[Fusion, ...] = (
 
 def fuse(module: ModuleOp) -> None:
     """Applies every fusion to a per-rank program, and removes what nothing uses then."""
-    for fusion in _FUSIONS:
+    for fusion in (AttentionFuser().fuse, *_FUSIONS):
         for function in functions(module).values():
             for op in list(function.body.block.ops):
                 if isinstance(op, OnnxOp) and _is_used(op):

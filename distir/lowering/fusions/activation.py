@@ -7,10 +7,10 @@ from math import pi, sqrt
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.lowering.fusions.match import (
+from distir.lowering.fusions.torch_call import fused
+from distir.transforms.patterns.match import (
     close,
     factors,
-    fused,
     number,
     plus_constant,
     producer,

@@ -6,10 +6,10 @@ from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.lowering.emitter import known_constant
-from distir.lowering.fusions.match import (
+from distir.lowering.fusions.torch_call import fused
+from distir.transforms.patterns.match import (
+    array_of,
     element,
-    fused,
     number,
     plus_constant,
     producer,
@@ -73,7 +73,7 @@ def _root_mean_square(value: SSAValue, x: SSAValue) -> tuple[SSAValue, float] | 
     mean = producer(shifted[0], "ReduceMean")
     if mean is None or not mean.attribute("keepdims"):
         return None
-    axes = known_constant(mean.input(1))
+    axes = array_of(mean.input(1))
     rank = len(shape_of(x) or ())
     if axes is None or rank == 0 or axes.size != 1 or axes.item() % rank != rank - 1:
         return None
