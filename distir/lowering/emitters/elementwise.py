@@ -274,7 +274,8 @@ def is_inf(call: Call) -> str:
 @torch_emitter("onnx.Gelu")
 def gelu(call: Call) -> str:
     kind = call.attribute("approximate")
-    return f"F.gelu({call.operand(0)}, approximate={kind!r})"
+    extra = "" if kind == "none" else f", approximate={kind!r}"
+    return f"F.gelu({call.operand(0)}{extra})"
 
 
 @torch_emitter("onnx.Elu")

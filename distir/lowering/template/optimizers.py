@@ -10,15 +10,17 @@ import torch
 
 def _prepared(gradients, *lists, in_place):
     """The gradients in the type of the parameters, and what the kernel may overwrite."""
-    if not in_place or not all(x.is_contiguous() for each in lists for x in each):
-        lists = [
-            [x.clone(memory_format=torch.contiguous_format) for x in each]
-            for each in lists
-        ]
+    lists = [[_own(x, in_place) for x in each] for each in lists]
     gradients = [
         g.to(p.dtype).contiguous() for g, p in zip(gradients, lists[0], strict=True)
     ]
-    return gradients, *map(list, lists)
+    return gradients, *lists
+
+
+def _own(x, in_place):
+    if in_place and x.is_contiguous():
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def sgd(

@@ -28,13 +28,14 @@ from distir.transforms.patterns.match import (
     factors,
     number,
     producer,
+    replace_by,
     shape_of,
     swaps_last_two,
     used_once,
 )
 
 
-class AttentionFuser:
+class AttentionRaiser:
     """
     Puts `onnx.Attention` in the place of attention that is written out in a program without
     layouts: a sequential one, or that of one rank.
@@ -43,7 +44,7 @@ class AttentionFuser:
     def __init__(self) -> None:
         self._masks: dict[SSAValue, bool] = {}
 
-    def fuse(self, op: OnnxOp) -> bool:
+    def replace(self, op: OnnxOp) -> bool:
         """
         Whether `op`, the product with the values, is the end of attention; then it is
         replaced.
@@ -84,7 +85,8 @@ class AttentionFuser:
             operands = [query, key, value]
             if mask is not None and not causal:
                 operands.append(mask)
-            _replace(op, operands, scale, causal)
+            options = {"is_causal": 1} if causal else {}
+            replace_by(op, "Attention", operands, scale=scale, **options)
             return True
         return False
 
@@ -100,23 +102,6 @@ class AttentionFuser:
             found = known_array(source)
             self._masks[source] = found is not None and is_triangle(found, scores[2])
         return self._masks[source]
-
-
-def _replace(
-    op: OnnxOp, operands: Sequence[SSAValue], scale: float, causal: bool
-) -> None:
-    attributes: dict[str, object] = {"scale": scale}
-    if causal:
-        attributes["is_causal"] = 1
-    result = op.results[0]
-    new = operator("Attention").build_op(
-        list(operands), [result.type], attributes, dict(op.attributes)
-    )
-    new.results[0].name_hint = result.name_hint
-    block = op.parent_block()
-    assert block is not None
-    block.insert_op_before(new, op)
-    result.replace_all_uses_with(new.results[0])
 
 
 def _is_guard(weights: SSAValue) -> bool:

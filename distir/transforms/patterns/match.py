@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,28 @@ from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx import OnnxOp, operator
 
 
 def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
     """The array of a value that an `onnx.Constant` makes; None for any other."""
     known = None if value is None else direct_constant(value)
     return None if known is None else np.asarray(known)
+
+
+def replace_by(
+    op: OnnxOp, name: str, operands: Sequence[SSAValue], **attributes: object
+) -> None:
+    """Puts the operator of that name in the place of an op with one result."""
+    result = op.results[0]
+    new = operator(name).build_op(
+        list(operands), [result.type], attributes, dict(op.attributes)
+    )
+    new.results[0].name_hint = result.name_hint
+    block = op.parent_block()
+    assert block is not None
+    block.insert_op_before(new, op)
+    result.replace_all_uses_with(new.results[0])
 
 
 def producer(value: SSAValue | None, *names: str) -> OnnxOp | None:

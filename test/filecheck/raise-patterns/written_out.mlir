@@ -1,4 +1,4 @@
-// RUN: distir-opt %s -p fuse-attention --split-input-file | filecheck %s
+// RUN: distir-opt %s -p raise-patterns --split-input-file | filecheck %s
 // CHECK-NOT: onnx.Attention
 
 // A mask that may be minus infinity for all keys of a query: written out that gives NaN.

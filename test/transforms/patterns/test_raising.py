@@ -18,15 +18,15 @@ from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.passes.fold_shapes import FoldShapesPass
-from distir.passes.fuse_attention import FuseAttentionPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import argument_names, entry_function
 
 
 def fused(module: ModuleOp) -> ModuleOp:
     """A verified copy after the pass."""
     copy = module.clone()
-    FuseAttentionPass().apply(Context(), copy)
+    RaisePatternsPass().apply(Context(), copy)
     copy.verify()
     return copy
 

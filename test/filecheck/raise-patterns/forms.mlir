@@ -1,4 +1,4 @@
-// RUN: distir-opt %s -p fuse-attention --split-input-file | filecheck %s
+// RUN: distir-opt %s -p raise-patterns --split-input-file | filecheck %s
 
 // The scale may stand on the queries and keys as well; the transpose of the keys goes.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -18,25 +18,45 @@ from distir.program import (
     reachable_functions,
     set_argument_attributes,
 )
-from distir.transforms.patterns.attention import AttentionFuser
+from distir.transforms.patterns.activation import raise_gelu, raise_silu
+from distir.transforms.patterns.attention import AttentionRaiser
+from distir.transforms.patterns.normalization import raise_rms_norm
+
+Pattern = Callable[[OnnxOp], object]
+"""Looks whether a group of ops ends with an op, and then puts another one in its place."""
 
 
-def fuse_attention(module: ModuleOp) -> None:
+def raise_patterns(module: ModuleOp) -> None:
     """
-    Puts `onnx.Attention` in the place of attention that is written out. What nothing uses
-    any more goes, arguments of called functions too (a mask that `is_causal` says).
+    Puts one operator in the place of each pattern. What nothing uses any more goes,
+    arguments of called functions too (a mask that `is_causal` says).
     """
-    fuser = AttentionFuser()
     *callees, entry = reachable_functions(module)
-    for function in (*callees, entry):
-        for op in list(function.body.block.ops):
-            if isinstance(op, OnnxOp) and op.results[0].first_use is not None:
-                fuser.fuse(op)
+    raise_in([*callees, entry])
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
     for function in callees:
         erase_dead(function.body.block)
         _drop(function, [a for a in used[function] if a.first_use is None])
     erase_dead(entry.body.block)
+
+
+def raise_in(known: Sequence[FuncOp]) -> None:
+    """Puts one operator in the place of each pattern; what is not used any more stays."""
+    # In this order: what a later one looks for may be part of what an earlier one takes.
+    for pattern in (AttentionRaiser().replace, raise_rms_norm, raise_gelu, raise_silu):
+        replace_in(known, pattern)
+
+
+def replace_in(known: Sequence[FuncOp], pattern: Pattern) -> None:
+    """Offers the ops of these functions whose results are used to a pattern."""
+    for function in known:
+        for op in list(function.body.block.ops):
+            if isinstance(op, OnnxOp) and _is_used(op):
+                pattern(op)
+
+
+def _is_used(op: OnnxOp) -> bool:
+    return any(result.first_use is not None for result in op.results)
 
 
 def _drop(function: FuncOp, unused: Sequence[BlockArgument]) -> None:
