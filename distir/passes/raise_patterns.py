@@ -27,6 +27,7 @@ class RaisePatternsPass(DistIRPass):
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.
     - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)` becomes
       `onnx.Swish`.
+    - `onnx.Slice`s that take a value apart along one dimension become one `onnx.Split`.
     """
 
     name = "raise-patterns"

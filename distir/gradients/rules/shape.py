@@ -67,11 +67,32 @@ def reshape(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradien
 
 @gradient_rule("onnx.Transpose")
 def transpose(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The inverse permutation."""
+    """The inverse permutation; of a product of matrices, the product the other way round."""
+    (gradient,) = gradients
+    assert gradient is not None
     rank = len(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(rank))))
     inverse = [int(i) for i in np.argsort(order)]
-    return [build.onnx("Transpose", gradients[0], perm=inverse)]
+    product = gradient.owner
+    if inverse == [1, 0] and isinstance(product, OnnxOp) and _is_plain_gemm(product):
+        left, right = product.operands
+        flipped = build.onnx(
+            "Gemm",
+            right,
+            left,
+            transA=1 - product.attribute("transB"),
+            transB=1 - product.attribute("transA"),
+        )
+        return [flipped]
+    return [build.onnx("Transpose", gradient, perm=inverse)]
+
+
+def _is_plain_gemm(op: OnnxOp) -> bool:
+    return (
+        op.name == "onnx.Gemm"
+        and len(op.operands) == 2
+        and op.attribute("alpha") == 1.0
+    )
 
 
 @gradient_rule("onnx.SpaceToDepth")

@@ -21,6 +21,7 @@ from distir.program import (
 from distir.transforms.patterns.activation import raise_gelu, raise_silu
 from distir.transforms.patterns.attention import AttentionRaiser
 from distir.transforms.patterns.normalization import raise_rms_norm
+from distir.transforms.patterns.slices import raise_split
 
 Pattern = Callable[[OnnxOp], object]
 """Looks whether a group of ops ends with an op, and then puts another one in its place."""
@@ -33,6 +34,7 @@ def raise_patterns(module: ModuleOp) -> None:
     """
     *callees, entry = reachable_functions(module)
     raise_in([*callees, entry])
+    replace_in([*callees, entry], raise_split)
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
     for function in callees:
         erase_dead(function.body.block)

@@ -60,3 +60,25 @@ func.func @main(%x: tensor<4x4xf32>, %w: tensor<4xf32>, %z: tensor<4x4xf32>) -> 
 
 // CHECK:      func.func @main
 // CHECK-NOT:    onnx.{{RMSNormalization|Swish}}
+
+// -----
+
+// Slices that take all of a value are one Split, whatever their order; others stay.
+
+func.func @main(%x: tensor<2x8xf32>, %z: tensor<8x2xf32>) -> (tensor<2x3xf32>, tensor<2x5xf32>, tensor<3x2xf32>, tensor<4x2xf32>) {
+  %0 = onnx.Constant() {value = dense<0> : tensor<1xi64>} : () -> tensor<1xi64>
+  %1 = onnx.Constant() {value = dense<1> : tensor<1xi64>} : () -> tensor<1xi64>
+  %3 = onnx.Constant() {value = dense<3> : tensor<1xi64>} : () -> tensor<1xi64>
+  %4 = onnx.Constant() {value = dense<4> : tensor<1xi64>} : () -> tensor<1xi64>
+  %end = onnx.Constant() {value = dense<9223372036854775807> : tensor<1xi64>} : () -> tensor<1xi64>
+  %b = onnx.Slice(%x, %3, %end, %1) : (tensor<2x8xf32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> tensor<2x5xf32>
+  %a = onnx.Slice(%x, %0, %3, %1) : (tensor<2x8xf32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> tensor<2x3xf32>
+  %c = onnx.Slice(%z, %0, %3, %0) : (tensor<8x2xf32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> tensor<3x2xf32>
+  %d = onnx.Slice(%z, %4, %end, %0) : (tensor<8x2xf32>, tensor<1xi64>, tensor<1xi64>, tensor<1xi64>) -> tensor<4x2xf32>
+  func.return %a, %b, %c, %d : tensor<2x3xf32>, tensor<2x5xf32>, tensor<3x2xf32>, tensor<4x2xf32>
+}
+
+// CHECK:        %{{.*}} = onnx.Constant() {value = dense<[3, 5]>
+// CHECK-NEXT:   %a, %b = onnx.Split(%x, %{{.*}}) {axis = 1 : i64}
+// CHECK-NEXT:   %c = onnx.Slice(%z
+// CHECK-NEXT:   %d = onnx.Slice(%z
