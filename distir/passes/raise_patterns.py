@@ -28,9 +28,13 @@ class RaisePatternsPass(DistIRPass):
     - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)` becomes
       `onnx.Swish`.
     - `onnx.Slice`s that take a value apart along one dimension become one `onnx.Split`.
+
+    With `attention=false` attention stays written out.
     """
 
     name = "raise-patterns"
 
+    attention: bool = True
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        raise_patterns(op)
+        raise_patterns(op, attention=self.attention)

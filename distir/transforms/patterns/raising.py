@@ -27,13 +27,13 @@ Pattern = Callable[[OnnxOp], object]
 """Looks whether a group of ops ends with an op, and then puts another one in its place."""
 
 
-def raise_patterns(module: ModuleOp) -> None:
+def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     """
-    Puts one operator in the place of each pattern. What nothing uses any more goes,
-    arguments of called functions too (a mask that `is_causal` says).
+    Puts one operator in the place of each pattern, attention if asked for. What nothing uses
+    any more goes, arguments of called functions too (a mask that `is_causal` says).
     """
     *callees, entry = reachable_functions(module)
-    raise_in([*callees, entry])
+    raise_in([*callees, entry], attention=attention)
     replace_in([*callees, entry], raise_split)
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
     for function in callees:
@@ -42,10 +42,12 @@ def raise_patterns(module: ModuleOp) -> None:
     erase_dead(entry.body.block)
 
 
-def raise_in(known: Sequence[FuncOp]) -> None:
+def raise_in(known: Sequence[FuncOp], *, attention: bool = True) -> None:
     """Puts one operator in the place of each pattern; what is not used any more stays."""
     # In this order: what a later one looks for may be part of what an earlier one takes.
-    for pattern in (AttentionRaiser().replace, raise_rms_norm, raise_gelu, raise_silu):
+    if attention:
+        replace_in(known, AttentionRaiser().replace)
+    for pattern in (raise_rms_norm, raise_gelu, raise_silu):
         replace_in(known, pattern)
 
 
