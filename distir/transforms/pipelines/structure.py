@@ -87,7 +87,8 @@ class Structure:
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
         self._likes: dict[Operation, tuple[int, bool]] = {}
-        self._numbers: dict[SSAValue, int] = {}
+        # By the ids of values of the function, which so stay.
+        self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
         self.shared: dict[int, bool] = {}
         """Whether the micro-batches share a value, as far as that is known, by numbers."""
@@ -114,7 +115,7 @@ class Structure:
 
     def number_of(self, value: SSAValue) -> int:
         """A number by which a value of the program is known: it takes long to hash values."""
-        return self._numbers.setdefault(value, len(self._numbers))
+        return self._numbers.setdefault(id(value), len(self._numbers))
 
     def is_common(self, value: SSAValue) -> bool:
         """Whether a value is there before all micro-batches and the same for them."""

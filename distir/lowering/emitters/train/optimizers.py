@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import torch_templates
 
-
-@torch_emitter("train.square_sum")
-def square_sum(call: Call) -> str:
-    return f"{call.operand(0)}.to({call.result_dtype()}).square().sum()"
+torch_templates({"square_sum": "{0}.to({result:dtype}).square().sum()"}, "train")
