@@ -122,8 +122,6 @@ def search(
 
 def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     """Distributes by the best plan, notes it, and writes the program if it is asked for."""
-    from xdsl.context import Context
-
     from distir.planning.annotations import read_notes
     from distir.planning.auto.results import chosen_plan, emit
     from distir.tools.files import keep_weights_reachable, write_program
@@ -135,7 +133,7 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
         note(chosen_plan(search))
         return
     module = search.programs(best.plan.batch)
-    emit(Context(), module, search)
+    emit(module, search)
     for text in read_notes(module):
         note(text)
     keep_weights_reachable(module, source, output)
