@@ -13,7 +13,7 @@ from distir.dialects.onnx import OnnxOp, operator
 from distir.transforms.patterns.match import array_of, shape_of
 
 
-class _Part(NamedTuple):
+class _SlicedPart(NamedTuple):
     """The elements `start` to `end` of a dimension, which a Slice takes."""
 
     axis: int
@@ -29,7 +29,7 @@ def raise_split(op: OnnxOp) -> bool:
     part = _part(op)
     if part is None or layout_of(op.operands[0]) is not None:
         return False
-    found: dict[_Part, OnnxOp] = {}
+    found: dict[_SlicedPart, OnnxOp] = {}
     for use in op.operands[0].uses:
         user = use.operation
         own = _part(user) if isinstance(user, OnnxOp) and use.index == 0 else None
@@ -48,7 +48,7 @@ def raise_split(op: OnnxOp) -> bool:
     return True
 
 
-def _split(op: OnnxOp, slices: list[OnnxOp], parts: list[_Part]) -> None:
+def _split(op: OnnxOp, slices: list[OnnxOp], parts: list[_SlicedPart]) -> None:
     sizes = np.array([p.end - p.start for p in parts], np.int64)
     given = operator("Constant").build_op(
         [], [TensorType(i64, [len(parts)])], {"value": sizes}
@@ -66,7 +66,7 @@ def _split(op: OnnxOp, slices: list[OnnxOp], parts: list[_Part]) -> None:
         old.results[0].replace_all_uses_with(new)
 
 
-def _part(op: OnnxOp) -> _Part | None:
+def _part(op: OnnxOp) -> _SlicedPart | None:
     """What a Slice takes along its only axis, one element after the other."""
     if op.name != "onnx.Slice":
         return None
@@ -81,4 +81,4 @@ def _part(op: OnnxOp) -> _Part | None:
         return None
     axis = axes.item() % len(shape)
     start, end, _ = slice(starts.item(), ends.item()).indices(shape[axis])
-    return _Part(axis, start, end) if start < end else None
+    return _SlicedPart(axis, start, end) if start < end else None
