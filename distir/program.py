@@ -144,6 +144,19 @@ def replace_program(module: ModuleOp, other: ModuleOp) -> None:
     module.attributes.update(other.attributes)
 
 
+def calls_of(function: FuncOp) -> list[CallOp]:
+    """The calls of a function in the functions of its module."""
+    module = function.parent_op()
+    if not isinstance(module, ModuleOp):
+        return []
+    return [
+        call
+        for caller in functions(module).values()
+        for call in _calls(caller)
+        if call.callee.string_value() == function.sym_name.data
+    ]
+
+
 def erase_unreachable(module: ModuleOp) -> None:
     """Removes the functions that the entry function does not reach."""
     kept = reachable_functions(module)

@@ -45,7 +45,7 @@ from xdsl.irdl import (
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.dist import ASYNCHRONOUS, Layout, Shard, layout_of
+from distir.dialects.dist import ASYNCHRONOUS, JOINED, Layout, Shard, layout_of
 
 I64 = IntegerAttr.constr(i64)
 
@@ -59,6 +59,11 @@ class CollectiveOp(IRDLOperation):
       communication streams, and wait where they use the result. A function may return such
       a result before it is there; then its caller waits. In per-rank form the result may
       only be waited for (`collective.wait`) or returned. Not every collective can be.
+    - the unit attribute `dist.joined`: the op travels in one message with the collective
+      right before it, which is of the same kind, over the same axes of the same mesh, of
+      the same element type and monoid, and asynchronous if this one is. A collective and
+      those that join it are a *bucket*. Results are what they are without it; not every
+      collective can join another.
     - per-rank form only: `group` (global ranks in order), `dim` (the dimension that is
       gathered, scattered or sliced; for `all_to_all` the one that is gathered),
       `split_dim` (`all_to_all`: the dimension that is split), `run` / `split_run` (run
@@ -91,6 +96,9 @@ class CollectiveOp(IRDLOperation):
 
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = False
     """Whether devices can go on while this op runs."""
+
+    CAN_JOIN: ClassVar[bool] = False
+    """Whether several of these can travel in one message."""
 
     def __init__(
         self,
@@ -157,6 +165,32 @@ class CollectiveOp(IRDLOperation):
         """
         return ASYNCHRONOUS in self.attributes
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether this op travels in one message with the collective before it."""
+        return JOINED in self.attributes
+
+    @property
+    def message(self) -> tuple[Attribute | str | bool | None, ...]:
+        """What two collectives have in common that can travel in one message."""
+        layout = layout_of(self.source)
+        source = self.source.type
+        return (
+            self.name,
+            self.axes,
+            None if layout is None else layout.mesh,
+            self.group,
+            self._monoid(layout),
+            source.element_type if isinstance(source, TensorType) else None,
+            self.is_asynchronous,
+        )
+
+    def _monoid(self, layout: Layout | None) -> str | None:
+        """The reduction, where there is one."""
+        if layout is None:
+            return None if self.reduction is None else self.reduction.data
+        return dict(layout.partial).get(self.axis_names[0])
+
     def verify_(self) -> None:
         if self.is_asynchronous and not self.CAN_BE_ASYNCHRONOUS:
             raise VerifyException(
@@ -166,6 +200,8 @@ class CollectiveOp(IRDLOperation):
             raise VerifyException(f"{self.name} runs over no axis")
         if len(set(self.axis_names)) != len(self.axis_names):
             raise VerifyException(f"{self.name} names an axis twice")
+        if self.is_joined:
+            self._verify_joined()
         before, after = layout_of(self.source), layout_of(self.result)
         if self.is_per_rank:
             if before is not None or after is not None:
@@ -204,6 +240,24 @@ class CollectiveOp(IRDLOperation):
             raise VerifyException(
                 f"{self.name} over {_names(self.axis_names)}: expected result layout "
                 f"{choices}, got {after}"
+            )
+
+    def _verify_joined(self) -> None:
+        before = self.prev_op
+        if not self.CAN_JOIN:
+            raise VerifyException(
+                f"{self.name} cannot travel in one message with another; remove {JOINED}"
+            )
+        if not isinstance(before, CollectiveOp) or before.message != self.message:
+            raise VerifyException(
+                f"{self.name} has {JOINED}, but what is right before it is no {self.name} "
+                f"with the same axes, mesh, reduction and element type, asynchronous or "
+                f"not as this one is; move it there or remove {JOINED}"
+            )
+        if any(value.owner in bucket_of(before) for value in self.operands):
+            raise VerifyException(
+                f"{self.name} has {JOINED}, but its operand comes out of the same message; "
+                f"remove {JOINED}"
             )
 
     def _require_partial(self, before: Layout) -> str:
@@ -260,6 +314,19 @@ class CollectiveOp(IRDLOperation):
         return found
 
 
+def bucket_of(op: CollectiveOp) -> list[CollectiveOp]:
+    """The collectives that travel in one message with this one, itself included, in order."""
+    first = op
+    while first.is_joined and isinstance(first.prev_op, CollectiveOp):
+        first = first.prev_op
+    found = [first]
+    after = first.next_op
+    while isinstance(after, CollectiveOp) and after.is_joined:
+        found.append(after)
+        after = after.next_op
+    return found
+
+
 def _names(axes: Sequence[str]) -> str:
     return "{" + ", ".join(axes) + "}"
 
@@ -270,6 +337,7 @@ class AllReduceOp(CollectiveOp):
 
     name = "collective.all_reduce"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
+    CAN_JOIN: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -283,6 +351,7 @@ class AllGatherOp(CollectiveOp):
 
     name = "collective.all_gather"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
+    CAN_JOIN: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("dim",)
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:
@@ -299,6 +368,7 @@ class ReduceScatterOp(CollectiveOp):
 
     name = "collective.reduce_scatter"
     CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
+    CAN_JOIN: ClassVar[bool] = True
     NEEDED: ClassVar[tuple[str, ...]] = ("reduction", "dim")
 
     def expect(self, before: Layout, rank: int) -> Sequence[Layout]:

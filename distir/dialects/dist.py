@@ -21,6 +21,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
   they are computed instead of where they are used, `dist.reduce_late` that partial sums
   that reach the op are reduced behind it.
+
+Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.joined`, it
+travels in one message with the collective before it (see `CollectiveOp`).
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ RESHARD_EARLY = "dist.reshard_early"
 REDUCE_LATE = "dist.reduce_late"
 WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
+JOINED = "dist.joined"
 STAGE = "dist.stage"
 
 ROLES = ("parameter", "state", "constant", "input", "label")

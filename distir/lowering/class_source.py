@@ -14,10 +14,11 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.dialects.collective import CollectiveOp, CoordinateOp
+from distir.dialects.collective import CollectiveOp, CoordinateOp, bucket_of
 from distir.dialects.dist import NAME
 from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
+from distir.lowering.buckets import written_bucket
 from distir.lowering.emitter import (
     Call,
     emitter_for,
@@ -223,11 +224,13 @@ class _Method:
             operands = [self.name(v) for v in op.operands]
             method = self.method(op.callee.string_value())
             written = _listed(method, operands, brackets=True)
-            results = [self._result(r) for r in op.results]
-            if results:
-                *first, last = _listed("", results, " = ")
-                written = [*first, last + written[0], *written[1:]]
-            self.lines += written
+            self._assign(op.results, written)
+            return
+        if isinstance(op, CollectiveOp) and op.is_joined:
+            return  # written with the first one of the bucket
+        if isinstance(op, CollectiveOp) and len(bucket := bucket_of(op)) > 1:
+            written = written_bucket([Call(o, self) for o in bucket])
+            self._assign([o.result for o in bucket], [written])
             return
         written = emitter_for(op)(Call(op, self))
         results = [self._result(r) for r in op.results]
@@ -237,6 +240,14 @@ class _Method:
         else:
             for result, line in zip(results, written, strict=True):
                 self.lines.append(f"{result} = {line}")
+
+    def _assign(self, values: Sequence[SSAValue], written: Sequence[str]) -> None:
+        """What gives several values, which may be none, on lines of its own."""
+        lines = list(written)
+        if results := [self._result(value) for value in values]:
+            *first, last = _listed("", results, " = ")
+            lines = [*first, last + lines[0], *lines[1:]]
+        self.lines += lines
 
     def _result(self, value: SSAValue) -> str:
         self.variables[value] = self.names.fresh(self.writer.hint(value), "x")

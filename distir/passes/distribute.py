@@ -19,8 +19,8 @@ class DistributePass(DistributionOptions, DistIRPass):
     that work on `k` micro-batches (DistIR's D/T/P transform). It does what
     `activation-checkpoint`, `data-parallel`, `zero`, `request-sharding`,
     `sequence-parallel`, `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`,
-    `lower-reshard`, `overlap-communication` and `verify-distribution` do, in this order, on
-    the first d x t x p devices of the cluster.
+    `lower-reshard`, `overlap-communication`, `bucket-collectives` and `verify-distribution`
+    do, in this order, on the first d x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
@@ -30,6 +30,7 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
     - `overlap`: run communication beside computation, as far as it pays on the cluster;
       see `overlap-communication`.
+    - `buckets`: let tensors travel in one message; see `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """

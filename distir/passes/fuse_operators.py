@@ -14,10 +14,12 @@ from distir.passes.options import DistIRPass
 @dataclass(frozen=True)
 class FuseOperatorsPass(DistIRPass):
     """
-    Puts a `torch.call` in the place of operators that PyTorch computes in one call:
-    attention, linear layers, RMS norms, GELU and SiLU. The target `torch` does so on the
-    program of each rank; run it after `project` to see what comes of it. Groups are
-    recognised by what they compute, never by names. What nothing uses any more goes.
+    Puts single operators in the place of groups, as `raise-patterns` does, a `torch.call` in
+    the place of what PyTorch alone computes in one call (linear layers), and one
+    `torch.updates` in that of all updates of parameters that are alike. The target `torch`
+    does so on the program of each rank; run it after `project` to see what comes of it.
+    Groups are recognised by what they compute, never by names. What nothing uses any more
+    goes.
 
     A `torch.call` holds an expression of Python that is run, so no file that is read in
     may have one.

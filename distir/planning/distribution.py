@@ -12,6 +12,7 @@ from distir.pipelining import PipelineOptions
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.batches import split_batch
+from distir.planning.buckets import bucket_collectives_of
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
 from distir.planning.requests import request_shards
@@ -43,6 +44,7 @@ class DistributionOptions(PipelineOptions):
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
     - `overlap`: run communication beside computation, as far as it pays on the cluster;
       see `overlap-communication`.
+    - `buckets`: let tensors travel in one message; see `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """
@@ -55,6 +57,7 @@ class DistributionOptions(PipelineOptions):
     checkpoint: str = "none"
     sequence_parallel: bool = False
     overlap: bool = False
+    buckets: bool = False
 
     def check(self, module: ModuleOp) -> None:
         """Refuses options that do not go together, or not with a program. Raises DistIRError."""
@@ -120,6 +123,9 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     verify_distribution(module)
     if options.overlap:
         overlap_communication(module)
+    if options.buckets:
+        bucket_collectives_of(module)
+    if options.overlap or options.buckets:
         verify_distribution(module)
 
 

@@ -92,6 +92,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         help="run communication while devices compute, where the simulator says that it "
         "is faster and fits into memory",
     ),
+    "--buckets": dict(
+        action="store_true",
+        help="send neighbouring tensors, such as the gradients of a layer, in one message",
+    ),
 }
 """The options of `distribute`, but for the cluster, as argparse takes them."""
 

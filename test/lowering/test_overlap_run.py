@@ -1,4 +1,4 @@
-"""Overlapped communication on real processes: the same results as without."""
+"""Overlapped and bucketed communication on real processes: the same results as without."""
 
 from __future__ import annotations
 
@@ -70,6 +70,41 @@ def test_training(case: str, tmp_path: Path, spawner: Spawner) -> None:
     )
     for name in started:
         assert f"collectives.start_{name}(" in text
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6)
+
+
+BUCKETS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "d2": ({"d": 2}, ["all_reduce"]),
+    "d2-overlap": ({"d": 2, "overlap": True}, ["start_all_reduce"]),
+    "d2-zero2": ({"d": 2, "zero": 2}, ["reduce_scatter", "all_gather"]),
+    "d2-zero3-overlap": (
+        {"d": 2, "zero": 3, "overlap": True},
+        ["start_reduce_scatter", "start_all_gather"],
+    ),
+    "d2-t2-zero1": ({"d": 2, "t": 2, "zero": 1}, ["all_gather"]),
+    "d2-p2-zero3": ({"d": 2, "p": 2, "k": 2, "zero": 3}, ["reduce_scatter"]),
+}
+"""Options of `distribute`, and what then sends several tensors at once."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if "overlap" in case else pytest.mark.slow)
+        for case in BUCKETS
+    ],
+)
+def test_training_in_buckets(case: str, tmp_path: Path, spawner: Spawner) -> None:
+    options, sent = BUCKETS[case]
+    module = training_gpt()
+    expected, _ = run(module, tmp_path / "plain", spawner, options | {"overlap": False})
+    actual, text = run(
+        module, tmp_path / "buckets", spawner, options | {"buckets": True}
+    )
+    for name in sent:
+        assert f"buckets.{name}(" in text
     assert actual.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_allclose(actual[name], array, rtol=1e-5, atol=1e-6)

@@ -71,11 +71,30 @@ def reshape(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients
 
 @onnx_gradient("Transpose")
 def transpose(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """The inverse permutation."""
+    """The inverse permutation; of a product of matrices, the product the other way round."""
     rank = len(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(rank))))
     inverse = [int(i) for i in np.argsort(order)]
+    product = dy.owner
+    if inverse == [1, 0] and isinstance(product, OnnxOp) and _is_plain_gemm(product):
+        left, right = product.operands
+        flipped = build.onnx(
+            "Gemm",
+            right,
+            left,
+            transA=1 - product.attribute("transB"),
+            transB=1 - product.attribute("transA"),
+        )
+        return [flipped]
     return [build.onnx("Transpose", dy, perm=inverse)]
+
+
+def _is_plain_gemm(op: OnnxOp) -> bool:
+    return (
+        op.name == "onnx.Gemm"
+        and len(op.operands) == 2
+        and op.attribute("alpha") == 1.0
+    )
 
 
 @onnx_gradient("SpaceToDepth")

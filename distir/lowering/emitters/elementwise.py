@@ -98,7 +98,6 @@ torch_templates(
         "Identity": "{0}",
         "Where": "torch.where({0}, {1}, {2})",
         "BitCast": "{0}.view({result:dtype})",
-        "Gelu": "F.gelu({0}, approximate={approximate})",
         "Elu": "F.elu({0}, {alpha})",
         "Celu": "F.celu({0}, {alpha})",
         "Selu": "{gamma} * F.elu({0}, {alpha})",
@@ -252,6 +251,14 @@ def is_inf(call: Call) -> str:
             (False, True): "torch.isposinf({0})",
             (False, False): "torch.zeros_like({0}, dtype=torch.bool)",
         }[negative, positive]
+    )
+
+
+@torch_emitter("onnx.Gelu")
+def gelu(call: Call) -> str:
+    is_exact = call.attribute("approximate") == "none"
+    return call.write(
+        "F.gelu({0})" if is_exact else "F.gelu({0}, approximate={approximate})"
     )
 
 

@@ -1,40 +1,29 @@
 """
 Groups of ONNX ops that are one PyTorch call, on the program of one rank.
 
-A fusion looks at one op, the last of its group, and puts a `torch.call` in its place.
-Groups are recognised by what they compute, never by names. `fuse-operators` is the pass.
+Those that are one operator of ONNX become it first (`distir.transforms.patterns`). A fusion then
+looks at one op, the last of its group, and puts a `torch.call` in its place. Groups are
+recognised by what they compute, never by names. `fuse-operators` is the pass.
 """
-
-from collections.abc import Callable
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation
 from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.onnx import OnnxOp
-from distir.lowering.fusions.activation import fuse_gelu, fuse_silu
-from distir.lowering.fusions.attention import fuse_attention
 from distir.lowering.fusions.identity import drop_identity
 from distir.lowering.fusions.linear import (
     fuse_flattened_linear,
     fuse_linear,
     fuse_transposed_linear,
 )
-from distir.lowering.fusions.normalization import fuse_rms_norm
+from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
-
-Fusion = Callable[[OnnxOp], bool]
+from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
 
 # In this order: what a later one looks for may be part of what an earlier one takes.
-_FUSIONS: tuple[Fusion, ...] = (
-    drop_identity,
-    fuse_attention,
-    fuse_rms_norm,
-    fuse_gelu,
-    fuse_silu,
+_FUSIONS: tuple[Pattern, ...] = (
     fuse_flattened_linear,
     fuse_linear,
     fuse_transposed_linear,
@@ -43,12 +32,13 @@ _FUSIONS: tuple[Fusion, ...] = (
 
 def fuse(module: ModuleOp) -> None:
     """Applies every fusion to a per-rank program, and removes what nothing uses then."""
+    known = list(functions(module).values())
+    replace_in(known, drop_identity)
+    raise_in(known)
     for fusion in _FUSIONS:
-        for function in functions(module).values():
-            for op in list(function.body.block.ops):
-                if isinstance(op, OnnxOp) and _is_used(op):
-                    fusion(op)
-    for function in functions(module).values():
+        replace_in(known, fusion)
+    fuse_updates(module)
+    for function in known:
         _erase_unused(function)
 
 
@@ -63,9 +53,6 @@ def _erase_unused(function: FuncOp) -> None:
             and KEPT not in op.attributes
             and is_side_effect_free(op)
         )
-        if removable and op.results and not _is_used(op):
+        used = any(result.first_use is not None for result in op.results)
+        if removable and op.results and not used:
             Rewriter.erase_op(op)
-
-
-def _is_used(op: Operation) -> bool:
-    return any(result.first_use is not None for result in op.results)

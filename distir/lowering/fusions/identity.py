@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.onnx import OnnxOp
-from distir.lowering.fusions.match import shape_of
+from distir.transforms.patterns.match import shape_of
 
 _SAME_IF_SAME_TYPE = frozenset(
     (

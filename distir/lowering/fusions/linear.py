@@ -5,9 +5,9 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.lowering.fusions.match import (
+from distir.lowering.fusions.torch_call import fused
+from distir.transforms.patterns.match import (
     element,
-    fused,
     producer,
     shape_of,
     swaps_last_two,

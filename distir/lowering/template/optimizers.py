@@ -1,60 +1,107 @@
-"""Updates of one parameter; the formulas of torch.optim, out of place."""
+"""
+Updates of several parameters at once, by PyTorch's own kernels.
+
+What is given and returned are lists. With `in_place` the new parameters and states are the
+given ones, overwritten; else they are new.
+"""
 
 import torch
 
 
-def sgd(parameter, gradient, learning_rate, weight_decay):
-    gradient = gradient.to(parameter.dtype)
-    if weight_decay:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    return parameter.sub(gradient, alpha=learning_rate)
+def _prepared(gradients, *lists, in_place):
+    """The gradients in the type of the parameters, and what the kernel may overwrite."""
+    lists = [[_own(x, in_place) for x in each] for each in lists]
+    gradients = [
+        g.to(p.dtype).contiguous() for g, p in zip(gradients, lists[0], strict=True)
+    ]
+    return gradients, *lists
 
 
-def sgd_momentum(
-    parameter, gradient, buffer, learning_rate, momentum, weight_decay, nesterov=False
-):
-    gradient = gradient.to(parameter.dtype)
-    if weight_decay:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    buffer = (buffer * momentum).add_(gradient)
-    gradient = gradient.add(buffer, alpha=momentum) if nesterov else buffer
-    return parameter.sub(gradient, alpha=learning_rate), buffer
+def _own(x, in_place):
+    if in_place and x.is_contiguous():
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
-def _adam(
-    parameter, gradient, exp_avg, exp_avg_sq, step, learning_rate, beta1, beta2, epsilon
-):
-    exp_avg = torch.lerp(exp_avg, gradient, 1 - beta1)
-    exp_avg_sq = (exp_avg_sq * beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    # In f64, as PyTorch's Python numbers: 1 - beta2 ** t is small at first.
-    time = (step + 1).to(torch.float64)
-    size = -learning_rate / (1 - beta1**time)
-    scale = (1 - beta2**time).sqrt()
-    # In place: a 0-d tensor divided by another would take the type of the wider one.
-    denominator = exp_avg_sq.sqrt().div_(scale).add_(epsilon)
-    return parameter + (exp_avg / denominator).mul_(size), exp_avg, exp_avg_sq
-
-
-def adam(parameter, gradient, exp_avg, exp_avg_sq, step, *, weight_decay, **settings):
-    gradient = gradient.to(parameter.dtype)
-    if weight_decay:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    return _adam(parameter, gradient, exp_avg, exp_avg_sq, step, **settings)
-
-
-def adamw(
-    parameter,
-    gradient,
-    exp_avg,
-    exp_avg_sq,
-    step,
+def sgd(
+    parameters,
+    gradients,
+    buffers=None,
     *,
     learning_rate,
     weight_decay,
-    **settings,
+    momentum=0.0,
+    nesterov=False,
+    in_place=False,
 ):
-    gradient = gradient.to(parameter.dtype)
-    parameter = parameter * (1 - learning_rate * weight_decay)
+    given = (parameters,) if buffers is None else (parameters, buffers)
+    gradients, parameters, *states = _prepared(gradients, *given, in_place=in_place)
+    torch._fused_sgd_(
+        parameters,
+        gradients,
+        *(states or [[]]),
+        lr=learning_rate,
+        weight_decay=weight_decay,
+        momentum=momentum,
+        dampening=0.0,
+        nesterov=nesterov,
+        maximize=False,
+        is_first_step=False,
+    )
+    return parameters + [x for each in states for x in each]
+
+
+def _adam(
+    kernel, parameters, gradients, exp_avgs, exp_avg_sqs, step, in_place, settings
+):
+    gradients, *lists = _prepared(
+        gradients, parameters, exp_avgs, exp_avg_sqs, in_place=in_place
+    )
+    parameters, exp_avgs, exp_avg_sqs = lists
+    done = (step + 1).to(torch.float32)
+    kernel(
+        parameters,
+        gradients,
+        exp_avgs,
+        exp_avg_sqs,
+        [],
+        [done] * len(parameters),
+        lr=settings["learning_rate"],
+        beta1=settings["beta1"],
+        beta2=settings["beta2"],
+        weight_decay=settings["weight_decay"],
+        eps=settings["epsilon"],
+        amsgrad=False,
+        maximize=False,
+    )
+    return parameters + exp_avgs + exp_avg_sqs
+
+
+def adam(
+    parameters, gradients, exp_avgs, exp_avg_sqs, step, *, in_place=False, **settings
+):
     return _adam(
-        parameter, gradient, exp_avg, exp_avg_sq, step, learning_rate, **settings
+        torch._fused_adam_,
+        parameters,
+        gradients,
+        exp_avgs,
+        exp_avg_sqs,
+        step,
+        in_place,
+        settings,
+    )
+
+
+def adamw(
+    parameters, gradients, exp_avgs, exp_avg_sqs, step, *, in_place=False, **settings
+):
+    return _adam(
+        torch._fused_adamw_,
+        parameters,
+        gradients,
+        exp_avgs,
+        exp_avg_sqs,
+        step,
+        in_place,
+        settings,
     )

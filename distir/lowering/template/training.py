@@ -117,7 +117,8 @@ def _new(spec, program, mesh, rank, sources, seed):
     named = replace(spec, name=copied.name, initial=copied.initial)
     for source in sources:
         if copied.name in source:
-            value = source[copied.name].to(spec.dtype)
+            # Steps overwrite both.
+            value = source[copied.name].to(spec.dtype, copy=True)
             return runtime.argument(named, mesh, rank, [{copied.name: value}])
     value = initial.parameter(replace(named, dtype=copied.dtype), mesh, rank, seed)
     return value.to(spec.dtype)

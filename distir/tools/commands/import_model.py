@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep repeated layers unrolled instead of as one function",
     )
     parser.add_argument(
+        "--no-fused-attention",
+        action="store_true",
+        help="keep attention as the file has it, instead of one op where it is written out",
+    )
+    parser.add_argument(
         "-o",
         dest="output",
         type=Path,
@@ -61,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.train_ops.dropout import DropoutOp
     from distir.errors import DistIRError
     from distir.frontends.onnx_importer import import_onnx
+    from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
     from distir.tools.training_report import report_training
@@ -76,11 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
             trainable=arguments.trainable,
             frozen=arguments.frozen,
         )
-    passes = ["fold-shapes"]
+    passes = [
+        named_pass("fold-shapes"),
+        RaisePatternsPass(attention=not arguments.no_fused_attention),
+    ]
     if not arguments.no_outline:
-        passes.append("outline-repeats")
+        passes.append(named_pass("outline-repeats"))
     with progress("folding shapes, outlining repeated layers"):
-        apply_passes(imported.module, *map(named_pass, passes))
+        apply_passes(imported.module, *passes)
     if differentiate is not None:
         with progress("differentiating"):
             apply_passes(imported.module, differentiate)

@@ -177,6 +177,9 @@ class FunctionProjection:
             )
         if isinstance(op, ReturnOp):
             self._wait(self._awaited_at_end(op))
+        elif isinstance(op, collective.CollectiveOp):
+            # Nothing comes between those that travel in one message.
+            self._wait(v for o in collective.bucket_of(op) for v in o.operands)
         else:
             self._wait(op.operands)
         match op:

@@ -1,7 +1,8 @@
 // RUN: distir-opt %s -p fuse-operators --split-input-file | filecheck %s
 // RUN: distir-opt %s -p fuse-operators,fuse-operators --split-input-file | filecheck %s
 
-// A product and a sum with a vector are one call; what it is made of goes. What follows it
+// A product and a sum with a vector are one call, a gated value is one operator; what they are
+// made of goes. The call
 // keeps its scope.
 
 func.func @main(%x: tensor<2x8xf32>, %w: tensor<8x4xf32>, %b: tensor<4xf32>) -> tensor<2x4xf32> {
@@ -15,7 +16,7 @@ func.func @main(%x: tensor<2x8xf32>, %w: tensor<8x4xf32>, %b: tensor<4xf32>) -> 
 
 // CHECK:      func.func @main
 // CHECK-NEXT:   %l = "torch.call"(%x, %w, %b) <{expression = "F.linear({0}, {1}.t(), {2})"}> {scope = "fc"}
-// CHECK-NEXT:   %y = "torch.call"(%l) <{expression = "F.silu({0})"}>
+// CHECK-NEXT:   %y = onnx.Swish(%l)
 // CHECK-NEXT:   func.return %y
 
 // -----

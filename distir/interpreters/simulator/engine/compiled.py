@@ -367,6 +367,8 @@ class Compiler:
         axes: tuple[str, ...] = ()
         if isinstance(op, collective.CollectiveOp):
             axes = op.axis_names
+            if op.is_joined or _begins_bucket(op):
+                return transfers_of(op, self.device_map)
         if (
             not (axes or isinstance(op, SendOp))
             or self.device_map.hardware.has_profiles
@@ -402,6 +404,11 @@ class Compiler:
             view_of=operands[0] if found.is_view else None,
             is_constant=not op.operands and op.name == "onnx.Constant",
         )
+
+
+def _begins_bucket(op: collective.CollectiveOp) -> bool:
+    after = op.next_op
+    return isinstance(after, collective.CollectiveOp) and after.is_joined
 
 
 def _body(function: FuncOp) -> Block:

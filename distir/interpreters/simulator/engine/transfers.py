@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -55,11 +55,24 @@ def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] |
     if cost is None:
         return None
     assert isinstance(op, collective.CollectiveOp)
+    if op.is_joined:
+        # The first one of the bucket takes the time of all.
+        return (replace(cost(op, device_map), seconds=0.0, issue=0.0),)
     return (cost(op, device_map),)
 
 
 def _local_bytes(op: collective.CollectiveOp, device_map: DeviceMap) -> tuple[int, int]:
     return device_map.bytes_of(op.source, op), device_map.bytes_of(op.result, op)
+
+
+def _message_bytes(
+    op: collective.CollectiveOp, device_map: DeviceMap, side: int
+) -> int:
+    """
+    The bytes of the operands (side 0) or results (side 1) of all collectives that travel
+    in one message with this one.
+    """
+    return sum(_local_bytes(o, device_map)[side] for o in collective.bucket_of(op))
 
 
 def _groups(op: collective.CollectiveOp, device_map: DeviceMap) -> Groups:
@@ -144,19 +157,22 @@ def _in_bucket(seconds: Seconds) -> Seconds:
 def _all_reduce(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = 2 * (groups.size - 1) / groups.size * size
-    return _transfer(op, groups, communication.all_reduce_seconds, size, sent)
+    whole = _message_bytes(op, device_map, 0)
+    return _transfer(op, groups, communication.all_reduce_seconds, whole, sent)
 
 
 def _all_gather(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     groups, (_, size) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(op, groups, communication.all_gather_seconds, size, sent)
+    whole = _message_bytes(op, device_map, 1)
+    return _transfer(op, groups, communication.all_gather_seconds, whole, sent)
 
 
 def _reduce_scatter(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
     sent = (groups.size - 1) / groups.size * size
-    return _transfer(op, groups, communication.reduce_scatter_seconds, size, sent)
+    whole = _message_bytes(op, device_map, 0)
+    return _transfer(op, groups, communication.reduce_scatter_seconds, whole, sent)
 
 
 def _all_to_all(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:

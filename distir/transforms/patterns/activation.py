@@ -7,20 +7,20 @@ from math import pi, sqrt
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.lowering.fusions.match import (
+from distir.transforms.patterns.match import (
     close,
     factors,
-    fused,
     number,
     plus_constant,
     producer,
     product,
+    replace_by,
     shape_of,
 )
 
 
-def fuse_gelu(op: OnnxOp) -> bool:
-    """`0.5 x (1 + erf(x / sqrt 2))` and its tanh approximation -> F.gelu."""
+def raise_gelu(op: OnnxOp) -> bool:
+    """Whether `0.5 x (1 + erf(x / sqrt 2))`, or its tanh form, ends here; it becomes a Gelu."""
     if op.name not in ("onnx.Mul", "onnx.Div"):
         return False
     constant, values = product(op)
@@ -36,10 +36,10 @@ def fuse_gelu(op: OnnxOp) -> bool:
         if inner is None:
             continue
         if inner.name == "onnx.Erf" and _is_scaled(inner.operands[0], x, sqrt(0.5)):
-            fused(op, "F.gelu({0})", [x])
+            replace_by(op, "Gelu", [x])
             return True
         if inner.name == "onnx.Tanh" and _is_cubic(inner.operands[0], x):
-            fused(op, "F.gelu({0}, approximate='tanh')", [x])
+            replace_by(op, "Gelu", [x], approximate="tanh")
             return True
     return False
 
@@ -89,13 +89,13 @@ def _is_power(value: SSAValue, x: SSAValue, exponent: int) -> bool:
     return total == exponent
 
 
-def fuse_silu(op: OnnxOp) -> bool:
-    """`x sigmoid(x)` -> F.silu."""
+def raise_silu(op: OnnxOp) -> bool:
+    """Whether `op` is `x sigmoid(x)`; it becomes a Swish."""
     if op.name != "onnx.Mul":
         return False
     for i in (0, 1):
         gate = producer(op.operands[1 - i], "Sigmoid")
         if gate is not None and gate.operands[0] is op.operands[i]:
-            fused(op, "F.silu({0})", [op.operands[i]])
+            replace_by(op, "Swish", [op.operands[i]])
             return True
     return False

@@ -1,69 +1,36 @@
-"""What the fusions share: the op they write, and questions about values."""
+"""Questions about values that patterns of ops are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, StringAttr, TensorType
-from xdsl.ir import Attribute, Operation, SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    prop_def,
-    traits_def,
-    var_operand_def,
-    var_result_def,
-)
-from xdsl.traits import Pure
+import numpy.typing as npt
+from xdsl.dialects.builtin import BFloat16Type, Float16Type, TensorType
+from xdsl.ir import Attribute, SSAValue
 
-from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp
-from distir.lowering.emitter import Call, known_constant, torch_emitter
+from distir.dialects.constants import direct_constant
+from distir.dialects.onnx import OnnxOp, operator
 
 
-@irdl_op_definition
-class TorchCallOp(IRDLOperation):
-    """
-    A PyTorch expression over its operands: `F.linear({0}, {1}, {2})`.
-
-    Only fusions write it, in memory. It belongs to no dialect, so that no text that is
-    read in can hold one: what `expression` says is run.
-    """
-
-    name = "torch.call"
-
-    inputs = var_operand_def()
-    outputs = var_result_def()
-    expression = prop_def(StringAttr)
-    traits = traits_def(Pure())
-
-    def __init__(
-        self, expression: str, operands: Sequence[SSAValue], result_type: Attribute
-    ):
-        super().__init__(
-            operands=[list(operands)],
-            result_types=[[result_type]],
-            properties={"expression": StringAttr(expression)},
-        )
+def array_of(value: SSAValue | None) -> npt.NDArray[Any] | None:
+    """The array of a value that an `onnx.Constant` makes; None for any other."""
+    known = None if value is None else direct_constant(value)
+    return None if known is None else np.asarray(known)
 
 
-@torch_emitter("torch.call")
-def torch_call(call: Call) -> str:
-    assert isinstance(call.op, TorchCallOp)
-    return call.op.expression.data.format(*call.operands())
-
-
-def fused(op: Operation, expression: str, operands: Sequence[SSAValue]) -> None:
-    """Puts the expression in the place of an op with one result."""
+def replace_by(
+    op: OnnxOp, name: str, operands: Sequence[SSAValue], **attributes: object
+) -> None:
+    """Puts the operator of that name in the place of an op with one result."""
+    result = op.results[0]
+    new = operator(name).build_op(
+        list(operands), [result.type], attributes, dict(op.attributes)
+    )
+    new.results[0].name_hint = result.name_hint
     block = op.parent_block()
     assert block is not None
-    result = op.results[0]
-    new = TorchCallOp(expression, operands, result.type)
-    if SCOPE in op.attributes:
-        new.attributes[SCOPE] = op.attributes[SCOPE]
-    function = expression.partition("(")[0].rpartition(".")[2]
-    new.results[0].name_hint = result.name_hint or function
     block.insert_op_before(new, op)
     result.replace_all_uses_with(new.results[0])
 
@@ -95,7 +62,7 @@ def element(value: SSAValue) -> Attribute | None:
 
 def number(value: SSAValue | None) -> float | None:
     """The value of a constant with one floating-point element."""
-    known = known_constant(value)
+    known = array_of(value)
     if known is None or known.size != 1 or known.dtype.kind not in "fV":
         return None
     return float(known.reshape(-1)[0])
@@ -165,5 +132,5 @@ def swaps_last_two(op: OnnxOp) -> bool:
 
 def is_finite_constant(value: SSAValue) -> bool:
     """Whether a value is a constant without infinities and NaN."""
-    known = known_constant(value)
+    known = array_of(value)
     return known is not None and bool(np.isfinite(known.astype(np.float64)).all())

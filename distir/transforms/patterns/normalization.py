@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from onnx import TensorProto
 from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.lowering.emitter import known_constant
-from distir.lowering.fusions.match import (
+from distir.transforms.patterns.match import (
+    array_of,
     element,
-    fused,
     number,
     plus_constant,
     producer,
+    replace_by,
     shape_of,
 )
 
 
-def fuse_rms_norm(op: OnnxOp) -> bool:
-    """`w x / sqrt(mean(x^2) + epsilon)` over the last dimension -> F.rms_norm."""
+def raise_rms_norm(op: OnnxOp) -> bool:
+    """
+    Whether `w x / sqrt(mean(x^2) + epsilon)` over the last dimension ends here; it becomes
+    an RMSNormalization.
+    """
     # In half precision the written-out form rounds in other places.
     if op.name != "onnx.Mul" or not isinstance(
         element(op.results[0]), Float32Type | Float64Type
@@ -36,8 +40,14 @@ def fuse_rms_norm(op: OnnxOp) -> bool:
             and shape == shape_of(op.results[0])
             and shape_of(weight) == shape[-1:]
         ):
-            size = shape[-1:]
-            fused(op, f"F.rms_norm({{0}}, {size!r}, {{1}}, {epsilon!r})", [x, weight])
+            double = isinstance(element(x), Float64Type)
+            replace_by(
+                op,
+                "RMSNormalization",
+                [x, weight],
+                epsilon=epsilon,
+                stash_type=TensorProto.DOUBLE if double else TensorProto.FLOAT,
+            )
             return True
     return False
 
@@ -73,7 +83,7 @@ def _root_mean_square(value: SSAValue, x: SSAValue) -> tuple[SSAValue, float] | 
     mean = producer(shifted[0], "ReduceMean")
     if mean is None or not mean.attribute("keepdims"):
         return None
-    axes = known_constant(mean.input(1))
+    axes = array_of(mean.input(1))
     rank = len(shape_of(x) or ())
     if axes is None or rank == 0 or axes.size != 1 or axes.item() % rank != rank - 1:
         return None

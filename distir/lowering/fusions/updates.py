@@ -1,0 +1,218 @@
+"""
+Updates of all parameters of a kind in one call, in place where nobody needs what was there.
+
+An update waits until a value that depends on it is needed by an op that cannot wait itself
+(communication, a call, the end); what only prepares its results waits with it. Then those
+that wait and differ in their tensors alone become one `torch.updates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import IntAttr, ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import is_side_effect_free
+
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.train_ops.checks import element_type
+from distir.dialects.train_ops.optimizers import AdamFamilyOp, SgdOp, UpdateOp
+from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.sharing import SharedMemory
+from distir.program import entry_function, functions, return_op, updated_arguments
+
+
+@irdl_op_definition
+class UpdatesOp(IRDLOperation):
+    """
+    Several updates that differ in their tensors alone, by one call of the helper `function`
+    with these `settings` (Python text). Operands are `lists` lists of equally many tensors,
+    one list behind the other: parameters, gradients, then the optimizer's states; at last the
+    number of steps, where updates need it. Results are the lists of new parameters and
+    states; with `in_place` they are the operands that they replace.
+
+    As `torch.call`, only fusions write it, in memory, and it belongs to no dialect.
+    """
+
+    name = "torch.updates"
+
+    inputs = var_operand_def()
+    outputs = var_result_def()
+    function = prop_def(StringAttr)
+    settings = prop_def(StringAttr)
+    lists = prop_def(IntAttr)
+    in_place = opt_prop_def(UnitAttr)
+
+    def __init__(self, group: Sequence[UpdateOp], in_place: bool):
+        first = group[0]
+        lists = _tensors(first)
+        operands = [v for own in zip(*map(_tensors, group), strict=True) for v in own]
+        results = [v.type for v in _listed_results(group)]
+        super().__init__(
+            operands=[[*operands, *_shared(first)]],
+            result_types=[results],
+            properties={
+                "function": StringAttr(first.name.removeprefix("train.")),
+                "settings": StringAttr(_settings(first)),
+                "lists": IntAttr(len(lists)),
+                "in_place": UnitAttr() if in_place else None,
+            },
+        )
+
+
+def _tensors(op: UpdateOp) -> list[SSAValue]:
+    """The parameter, its gradient, its states."""
+    return [v for v in op.operands if v not in _shared(op)]
+
+
+def _listed_results(group: Sequence[UpdateOp]) -> list[SSAValue]:
+    """All new parameters, then all new states of one kind after the other."""
+    return [r for own in zip(*(u.results for u in group), strict=True) for r in own]
+
+
+def _shared(op: UpdateOp) -> list[SSAValue]:
+    """What updates of several parameters take alike: the number of steps."""
+    return [op.step] if isinstance(op, AdamFamilyOp) else []
+
+
+def _replaced(op: UpdateOp) -> list[SSAValue]:
+    """The operands that the results replace, in their order."""
+    parameter, _, *states = _tensors(op)
+    return [parameter, *states]
+
+
+def _settings(op: UpdateOp) -> str:
+    """The hyper-parameters as arguments of the helper."""
+    written = [f"{name}={value!r}" for name, value in sorted(op.settings.items())]
+    if isinstance(op, SgdOp) and op.nesterov is not None:
+        written.append("nesterov=True")
+    return ", ".join(written)
+
+
+@torch_emitter("torch.updates")
+def updates(call: Call) -> str:
+    op = call.op
+    assert isinstance(op, UpdatesOp)
+    names, lists = call.operands(), op.lists.data
+    count = len(names) // lists
+    parts = [
+        f"({', '.join(names[i * count : (i + 1) * count])},)" for i in range(lists)
+    ]
+    parts += [*names[lists * count :], op.settings.data]
+    if op.in_place is not None:
+        parts.append("in_place=True")
+    written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
+    return written if len(op.outputs) > 1 else f"{written}[0]"
+
+
+@dataclass
+class _Waiting:
+    """The ops of a function that wait, and the values that they are to give."""
+
+    updates: list[UpdateOp] = field(default_factory=list[UpdateOp])
+    others: list[Operation] = field(default_factory=list[Operation])
+    values: set[SSAValue] = field(default_factory=set[SSAValue])
+
+    def needed_by(self, op: Operation) -> bool:
+        return any(value in self.values for value in op.operands)
+
+
+class UpdateFuser:
+    """Fuses the updates of a function; arguments of the entry function may be overwritten."""
+
+    def __init__(self, function: FuncOp, memory: SharedMemory, is_entry: bool):
+        self.block = function.body.block
+        self.memory = memory
+        end = return_op(function)
+        self.updated: dict[SSAValue, SSAValue] = {}
+        if is_entry:
+            for result, argument in updated_arguments(function).items():
+                if list(end.operands).count(end.operands[result]) == 1:
+                    self.updated[function.args[argument]] = end.operands[result]
+        self.done: set[Operation] = set()
+
+    def fuse(self) -> None:
+        """Changes the function."""
+        waiting = _Waiting()
+        for op in list(self.block.ops):
+            is_update = isinstance(op, UpdateOp)
+            is_end = isinstance(op, ReturnOp)
+            if is_end or (waiting.needed_by(op) and (is_update or not _can_wait(op))):
+                self._write(waiting, op)
+                waiting = _Waiting()
+            if isinstance(op, UpdateOp):
+                waiting.updates.append(op)
+            elif waiting.needed_by(op):
+                waiting.others.append(op)
+            else:
+                self.done.add(op)
+                continue
+            waiting.values.update(op.results)
+
+    def _write(self, waiting: _Waiting, before: Operation) -> None:
+        """Puts what waits in front of an op."""
+        groups: dict[tuple[object, ...], list[UpdateOp]] = {}
+        for op in waiting.updates:
+            key = (
+                op.name,
+                tuple(op.settings.items()),
+                "nesterov" in op.properties,
+                tuple(_shared(op)),
+                tuple(element_type(v) for v in _tensors(op)),
+                self._may_overwrite(op),
+            )
+            groups.setdefault(key, []).append(op)
+        for key, group in groups.items():
+            new = UpdatesOp(group, in_place=bool(key[-1]))
+            self.block.insert_op_before(new, before)
+            self.done.add(new)
+            for result, replaced in zip(
+                new.results, _listed_results(group), strict=True
+            ):
+                result.name_hint = replaced.name_hint
+                replaced.replace_all_uses_with(result)
+            for op in group:
+                self.block.erase_op(op)
+        for op in waiting.others:
+            op.detach()
+            self.block.insert_op_before(op, before)
+            self.done.add(op)
+
+    def _may_overwrite(self, op: UpdateOp) -> bool:
+        """
+        Whether each result takes the place of an argument of the program that nothing else
+        looks at any more, directly or through a view.
+        """
+        return all(
+            self.updated.get(operand) is result
+            and operand.type == result.type
+            and self.memory.users(operand) - self.done == {op}
+            for operand, result in zip(_replaced(op), op.results, strict=True)
+        )
+
+
+def _can_wait(op: Operation) -> bool:
+    return (
+        not isinstance(op, CallOp | CollectiveOp | ReturnOp)
+        and is_side_effect_free(op)
+        and not op.regions
+    )
+
+
+def fuse_updates(module: ModuleOp) -> None:
+    """Fuses the updates of all functions of a per-rank program."""
+    memory = SharedMemory.of(module)
+    entry = entry_function(module)
+    for name, function in functions(module).items():
+        if name in memory.returned:
+            UpdateFuser(function, memory, function is entry).fuse()

@@ -1,0 +1,83 @@
+"""How much communication travels in one message: what the cost model says of latency."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute
+
+from distir.dialects.collective import AllReduceOp, CollectiveOp
+from distir.dialects.dist import layout_of
+from distir.errors import DistIRError
+from distir.interpreters.simulator.costs.communication import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    of_kind,
+    topology,
+)
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.planning.meshes import cluster_in
+from distir.sharding.mesh import meshes
+from distir.transforms.bucketing import bucket_collectives
+
+_SHARE = 0.05
+"""How much of a message's time may be latency."""
+
+_LEAST, _MOST = 1 << 20, 1 << 40
+"""The bytes between which sizes are looked for; latency means nothing for the last."""
+
+
+def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> None:
+    """
+    Forms the buckets of a distributed program, in place: of at most that many megabytes
+    (1e6 bytes) on a device, or as large that latency is at most a twentieth of the time of a
+    message on the program's cluster. Raises DistIRError.
+    """
+    if megabytes is not None:
+        if not megabytes > 0:
+            raise DistIRError(
+                f"bucket-collectives: a message cannot hold {megabytes:g} megabytes; "
+                f"choose a number above 0"
+            )
+        bucket_collectives(module, lambda first: megabytes * 1e6)
+        return
+    bucket_collectives(module, MessageSizes(module).limit)
+
+
+class MessageSizes:
+    """
+    The bytes of messages for which latency does not matter, by what they do and the links
+    that they cross; `DEFAULT` where the program has no cluster.
+    """
+
+    DEFAULT = 25e6
+    """That of PyTorch's DistributedDataParallel."""
+
+    def __init__(self, module: ModuleOp):
+        cluster = cluster_in(module, "", "bucket-collectives")
+        self.hardware = None if cluster is None else Hardware.of(cluster)
+        self.meshes = meshes(module)
+        self.known: dict[tuple[Attribute | str | bool | None, ...], float] = {}
+
+    def limit(self, first: CollectiveOp) -> float:
+        """The bytes that a message should have which begins with that collective."""
+        if first.message not in self.known:
+            self.known[first.message] = self._limit(first)
+        return self.known[first.message]
+
+    def _limit(self, first: CollectiveOp) -> float:
+        layout = layout_of(first.source)
+        assert layout is not None  # the op's verifier
+        mesh = self.meshes[layout.mesh]
+        if self.hardware is None or max(mesh.devices) >= len(self.hardware.kinds):
+            return self.DEFAULT
+        group = next(iter(mesh.groups(first.axis_names)))
+        kind = first.name.removeprefix("collective.")
+        stages = of_kind(kind, topology(group, self.hardware))
+        seconds = all_gather_seconds
+        if isinstance(first, AllReduceOp):
+            seconds = all_reduce_seconds
+        each = seconds(_MOST, stages) / _MOST
+        size = _LEAST
+        while size < _MOST and seconds(size, stages) * (1 - _SHARE) > size * each:
+            size *= 2
+        return size

@@ -1,0 +1,155 @@
+"""What is known of masks: whether they are finite, learned, or a triangle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.constants import draws_random_numbers
+from distir.dialects.onnx import OnnxOp
+from distir.interpreters.onnx_evaluator import evaluated
+from distir.program import ancestors, argument_roles, calls_of
+from distir.transforms.patterns.match import element, is_finite_constant, shape_of
+
+
+def is_triangle(mask: npt.NDArray[Any], size: int) -> bool:
+    """
+    Whether a mask adds 0 to the scores up to the diagonal, and behind it so low a number
+    that no weight is left next to that of the diagonal.
+    """
+    if mask.shape[-2:] != (size, size) or mask.size != size * size:
+        return False
+    square = mask.reshape(size, size).astype(np.float64)
+    seen = np.tri(size, dtype=bool)
+    lowest = float(ml_dtypes.finfo(mask.dtype).min) / 2
+    return bool((square[seen] == 0).all() and (square[~seen] <= lowest).all())
+
+
+_FINITE_IF_OPERANDS_ARE = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Where", "Expand", "Reshape", "Unsqueeze", "Squeeze"),
+        *(
+            "Slice",
+            "Transpose",
+            "Identity",
+            "Concat",
+            "Cast",
+            "Neg",
+            "Min",
+            "Max",
+            "Gather",
+        ),
+    )
+)
+
+
+def is_finite(value: SSAValue, depth: int = 64) -> bool:
+    """
+    Whether no element is minus infinity, as far as the ops that made it tell: constants,
+    integers and booleans and what is computed from them. Looks into callers.
+    """
+    if is_finite_constant(value):
+        return True
+    kind = str(element(value))
+    if kind.startswith(("i", "ui", "si")):
+        return True
+    if depth == 0:
+        return False
+    owner = value.owner
+    if isinstance(owner, Block):
+        given = _given(value)
+        return bool(given) and all(is_finite(v, depth - 1) for v in given)
+    if isinstance(owner, CollectiveOp) and owner.reduction is None:
+        return is_finite(owner.source, depth - 1)
+    if not isinstance(owner, OnnxOp):
+        return False
+    if owner.name.removeprefix("onnx.") not in _FINITE_IF_OPERANDS_ARE:
+        return False
+    return all(is_finite(v, depth - 1) for v in owner.operands)
+
+
+def is_learned(value: SSAValue) -> bool:
+    """Whether a parameter goes into a value. Looks into callers."""
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        owner = current.owner
+        if isinstance(owner, Block):
+            function = owner.parent_op()
+            if isinstance(function, FuncOp) and current in _parameters(function):
+                return True
+            sources = _given(current)
+        elif isinstance(owner, CallOp):
+            return True  # not followed
+        else:
+            sources = list(owner.operands)
+        pending += [v for v in sources if v not in seen]
+        seen.update(sources)
+    return False
+
+
+def _parameters(function: FuncOp) -> list[SSAValue]:
+    roles = argument_roles(function)
+    return [a for a, r in zip(function.args, roles, strict=True) if r == "parameter"]
+
+
+def _given(argument: SSAValue) -> list[SSAValue]:
+    """What the calls of its function give an argument."""
+    assert isinstance(argument, BlockArgument)
+    function = argument.owner.parent_op()
+    if not isinstance(function, FuncOp):
+        return []
+    return [call.operands[argument.index] for call in calls_of(function)]
+
+
+def only_source(value: SSAValue) -> SSAValue | None:
+    """The value that all calls give, if it is an argument of a function; else itself."""
+    while isinstance(value, BlockArgument) and (given := set(_given(value))):
+        if len(given) > 1:
+            return None
+        (value,) = given
+    return value
+
+
+_MOST_ELEMENTS = 1 << 24
+"""Of masks whose elements are looked at."""
+
+
+def known_array(value: SSAValue) -> npt.NDArray[Any] | None:
+    """
+    The array that constants alone make, through operators of ONNX; None for a value that
+    depends on anything else, or is large.
+    """
+    known: dict[SSAValue, npt.NDArray[Any] | None] = {}
+    for op in _in_order(value):
+        found: Sequence[Any] = ()
+        small = all(prod(shape_of(r) or (0,)) <= _MOST_ELEMENTS for r in op.results)
+        inputs = [None if v is None else known.get(v) for v in op.input_values]
+        lacks = any(
+            v is not None and i is None
+            for v, i in zip(op.input_values, inputs, strict=True)
+        )
+        if small and not lacks and not draws_random_numbers(op):
+            results = evaluated(op, inputs)
+            found = () if isinstance(results, Exception) else results
+        for result, array in zip(op.results, found, strict=False):
+            known[result] = array
+    return known.get(value)
+
+
+def _in_order(value: SSAValue) -> list[OnnxOp]:
+    """The operators that a value depends on, as far as they are ONNX's, operands first."""
+    ops = [op for op in ancestors([value]) if isinstance(op, OnnxOp)]
+    block = value.owner.parent_block() if isinstance(value.owner, Operation) else None
+    if block is None:
+        return []
+    needed = set(ops)
+    return [op for op in block.ops if isinstance(op, OnnxOp) and op in needed]

@@ -1,0 +1,84 @@
+"""Slices that take a tensor apart, each a part of one dimension, become one Split."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType, i64
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import layout_of
+from distir.dialects.onnx import OnnxOp, operator
+from distir.transforms.patterns.match import array_of, shape_of
+
+
+class _SlicedPart(NamedTuple):
+    """The elements `start` to `end` of a dimension, which a Slice takes."""
+
+    axis: int
+    start: int
+    end: int
+
+
+def raise_split(op: OnnxOp) -> bool:
+    """
+    Whether `op` is the first of several Slices that take all of a value, and no element
+    twice; they become a Split, whose gradient is a Concat instead of a sum of padded parts.
+    """
+    part = _part(op)
+    if part is None or layout_of(op.operands[0]) is not None:
+        return False
+    found: dict[_SlicedPart, OnnxOp] = {}
+    for use in op.operands[0].uses:
+        user = use.operation
+        own = _part(user) if isinstance(user, OnnxOp) and use.index == 0 else None
+        if not isinstance(user, OnnxOp) or own is None or own.axis != part.axis:
+            continue
+        if own in found:
+            return False
+        found[own] = user
+    parts = sorted(found)
+    shape = shape_of(op.operands[0])
+    assert shape is not None
+    ends = [0, *(p.end for p in parts)]
+    if len(parts) < 2 or ends != [*(p.start for p in parts), shape[part.axis]]:
+        return False
+    _split(op, [found[p] for p in parts], parts)
+    return True
+
+
+def _split(op: OnnxOp, slices: list[OnnxOp], parts: list[_SlicedPart]) -> None:
+    sizes = np.array([p.end - p.start for p in parts], np.int64)
+    given = operator("Constant").build_op(
+        [], [TensorType(i64, [len(parts)])], {"value": sizes}
+    )
+    types = [s.results[0].type for s in slices]
+    split = operator("Split").build_op(
+        [op.operands[0], given.results[0]],
+        types,
+        {"axis": parts[0].axis},
+        dict(op.attributes),
+    )
+    Rewriter.insert_op([given, split], InsertPoint.before(op))
+    for old, new in zip(slices, split.results, strict=True):
+        new.name_hint = old.results[0].name_hint
+        old.results[0].replace_all_uses_with(new)
+
+
+def _part(op: OnnxOp) -> _SlicedPart | None:
+    """What a Slice takes along its only axis, one element after the other."""
+    if op.name != "onnx.Slice":
+        return None
+    shape = shape_of(op.operands[0])
+    starts, ends, axes = (array_of(op.input(i)) for i in (1, 2, 3))
+    steps = array_of(op.input(4))
+    if shape is None or starts is None or ends is None or starts.size != 1:
+        return None
+    if axes is None or (
+        op.input(4) is not None and (steps is None or steps.item() != 1)
+    ):
+        return None
+    axis = axes.item() % len(shape)
+    start, end, _ = slice(starts.item(), ends.item()).indices(shape[axis])
+    return _SlicedPart(axis, start, end) if start < end else None
