@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -89,6 +90,9 @@ class Evaluator:
     configuration is distributed on its own. What is simulated is what `distribute` makes,
     but not verified once more: that is for the program that is chosen in the end. How it
     is divided into stages is shared like the layouts (`DividedProgram`).
+
+    `least`: a plan with a lower throughput (samples/s) is of no interest, so that layouts
+    for it are not searched to the end.
     """
 
     def __init__(self, source: Callable[[int], ModuleOp]):
@@ -96,6 +100,7 @@ class Evaluator:
         known = isinstance(source, Programs)
         self._profiles = source.profiles if known else ()
         self._requests = source.requests if known else Requests()
+        self.least = 0.0
         self._context = Context()
         self._programs: dict[int, ModuleOp] = {}
         self._chosen: _Chosen | None = None
@@ -175,13 +180,18 @@ class Evaluator:
         if isinstance(configuration, LayoutPlan):
             module = self._program(configuration.batch).clone()
             layouts = known.layouts if known else None
-            plan = self._searched.search(module, configuration, self._profiles, layouts)
+            worth = configuration.batch / self.least if self.least else inf
+            plan = self._searched.search(
+                module, configuration, self._profiles, layouts, worth
+            )
         else:
             assert isinstance(configuration, GridPlan)
             plan = SearchedPlan(self._from_grid(configuration))
         if configuration.overlap:
-            overlap_communication(plan.module)
-            plan = replace(plan, simulation=None)
+            # It decides without profiles.
+            before = None if self._profiles else plan.simulation
+            after = overlap_communication(plan.module, before=before)
+            plan = replace(plan, simulation=None if self._profiles else after)
         check_whole(plan.module, self._requests.whole)
         return plan
 

@@ -15,7 +15,12 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
-from distir.planning.layouts.search import LayoutResult, Limits, search_layouts
+from distir.planning.layouts.search import (
+    LayoutResult,
+    Limits,
+    NoLayouts,
+    search_layouts,
+)
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.programs import trains
 from distir.planning.stages import make_pipeline_as_asked
@@ -160,9 +165,9 @@ class FittedSearch:
                         raise KeyboardInterrupt from None
                     plans.append(self._unsearched(module))
                 break
-            if isinstance(found, str):
-                failure = failure or found
-                if attempt or finish is None or self._is_late:
+            if isinstance(found, NoLayouts):
+                failure = failure or found.reason
+                if attempt or finish is None or found.slow or self._is_late:
                     break
                 limit *= _DOUBT
                 continue

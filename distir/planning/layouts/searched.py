@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -69,11 +70,14 @@ class SearchedLayouts:
         configuration: LayoutPlan,
         profiles: Sequence[Profile] = (),
         known: ChosenLayouts | None = None,
+        worth: float = inf,
     ) -> SearchedPlan:
         """
         Changes the module, or leaves it for another one. `known` are the layouts for this
         configuration if they were found before, or for a pipeline the fastest without a
-        limit to memory. Raises DistIRError.
+        limit to memory. Layouts with which a step takes longer than `worth` (seconds),
+        even if nothing waits for anything else, are not searched for to the end. Raises
+        DistIRError.
         """
         c = configuration
         limit = self.requests.limit
@@ -85,6 +89,7 @@ class SearchedLayouts:
             gap=_GAP,
             seconds=self.requests.seconds,
             together=_TOGETHER,
+            worth=worth * c.p,
         )
         if not c.is_pipelined:
             if known is not None:
