@@ -17,8 +17,9 @@ from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.passes.distribute import DistributePass
-from distir.pipelining import ScheduleOptions
-from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step, planned
+from distir.pipelining import PipelineOptions, ScheduleOptions
+from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
+from distir.planning.layouts.fitted import Step
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
 from distir.planning.meshes import MESH, cluster_in
@@ -117,22 +118,15 @@ class Evaluator:
             if step is not None:
                 return Simulated(configuration, *step)
             plan = self._plan(configuration, known)
-            simulation = plan.simulation
-            if simulation is None:
-                simulation = simulate(plan.module, profiles=self._profiles)
+            step = plan.step
+            if step is None:
+                step = Step.of(simulate(plan.module, profiles=self._profiles))
         except (DistIRError, VerifyException) as error:
             return Impossible(configuration, " ".join(str(error).split()))
         bound = known.bound_s if known else plan.bound
-        peak, memory = min(
-            zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
-            key=lambda device: device[1] - device[0],
-        )
         return Simulated(
             configuration,
-            simulation.step_time_s,
-            simulation.throughput_samples_per_s,
-            peak,
-            memory,
+            *step,
             bound_s=0.0 if configuration.overlap else bound,
             layouts=plan.layouts,
         )
@@ -146,8 +140,11 @@ class Evaluator:
 
     def _is_simulated_at_once(self, plan: GridPlan) -> bool:
         """Whether a plan is a pipeline whose program nobody needs."""
+        return plan.is_pipelined and self._needs_no_program(plan)
+
+    def _needs_no_program(self, plan: Plan) -> bool:
         others = plan.stages or plan.overlap or self._profiles
-        return plan.is_pipelined and not others and not self._requests.whole
+        return not others and not self._requests.whole
 
     def prepare(self, plans: Iterable[Plan]) -> None:
         """
@@ -181,8 +178,9 @@ class Evaluator:
             module = self._program(configuration.batch).clone()
             layouts = known.layouts if known else None
             worth = configuration.batch / self.least if self.least else inf
+            at_once = _pipeline_step if self._needs_no_program(configuration) else None
             plan = self._searched.search(
-                module, configuration, self._profiles, layouts, worth
+                module, configuration, self._profiles, layouts, worth, at_once
             )
         else:
             assert isinstance(configuration, GridPlan)
@@ -191,7 +189,7 @@ class Evaluator:
             # It decides without profiles.
             before = None if self._profiles else plan.simulation
             after = overlap_communication(plan.module, before=before)
-            plan = replace(plan, simulation=None if self._profiles else after)
+            plan = replace(plan, step=None if self._profiles else Step.of(after))
         check_whole(plan.module, self._requests.whole)
         return plan
 
@@ -306,3 +304,16 @@ class _Chosen:
         except NotUniform:
             self._is_uniform = False
             return None
+
+
+def _pipeline_step(module: ModuleOp, pipeline: PipelineOptions) -> Step | None:
+    """See `PipelineStep`. Raises DistIRError."""
+    cluster = cluster_in(module, "", "search")
+    assert cluster is not None
+    options = ScheduleOptions(p=pipeline.p, schedule=pipeline.schedule)
+    division = divided(module, options, ())
+    try:
+        simulator = PipelineSimulator(division, options.p, Hardware.of(cluster))
+        return simulator.step(division, options)
+    except NotUniform:
+        return None
