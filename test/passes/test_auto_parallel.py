@@ -40,7 +40,7 @@ from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
-from distir.planning.result import Impossible, simulated
+from distir.planning.result import Impossible, Result, simulated
 from distir.program import argument_names, entry_function
 
 
@@ -146,18 +146,20 @@ def test_searched_layouts_win_where_the_grid_has_none() -> None:
 def test_layouts_that_are_not_worth_it_are_not_searched_to_the_end() -> None:
     """A plan that no layouts make fast enough says so; one that is, is found as ever."""
     programs = Programs.of([training_mlp(16)], machine(4))
-    evaluator = Evaluator(programs)
+
+    def evaluated(plan: LayoutPlan, least: float) -> Result:
+        evaluator = Evaluator(programs)
+        evaluator.least = least
+        return evaluator.evaluate(plan)
+
     for plan in (
         LayoutPlan(16, axes=(("d", 4),)),
         LayoutPlan(16, p=2, k=2, axes=(("d", 2),)),
     ):
-        evaluator.least = 0.0
-        found = evaluator.evaluate(plan)
+        found = evaluated(plan, 0.0)
         assert isinstance(found, Simulated)
-        evaluator.least = 0.999 * found.throughput_samples_per_s
-        assert evaluator.evaluate(plan) == found
-        evaluator.least = 1e12
-        slow = evaluator.evaluate(plan)
+        assert evaluated(plan, 0.999 * found.throughput_samples_per_s) == found
+        slow = evaluated(plan, 1e12)
         assert isinstance(slow, Impossible) and "would be too long" in slow.error
 
 
