@@ -5,6 +5,8 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
+# Tests start many processes, which must not compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all fuzz bench lint format install clean
 
@@ -15,9 +17,9 @@ test: install ## Everything but the slow tests.
 	$(BIN)/lit -sv test/filecheck
 	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not gpu"
 
-test-all: install ## Also the slow tests, and those that need a GPU where there is one.
+test-all: install ## Also the slow tests, more random cases, and those that need a GPU where there is one.
 	$(BIN)/lit -sv test/filecheck
-	$(BIN)/pytest -n auto --dist worksteal
+	THOROUGH=1 $(BIN)/pytest -n auto --dist worksteal
 
 fuzz: install ## Fuzzers for MINUTES= (docs/testing.md): SEED=, ONLY=layouts,files; CASE=files:17 shows one again.
 	PYTHONPATH=test $(BIN)/python -m fuzz $(if $(MINUTES),--minutes $(MINUTES)) \

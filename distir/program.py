@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from math import inf
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -337,19 +339,39 @@ def text_attribute(attributes: Mapping[str, Attribute], name: str) -> str | None
     The string under that name, or None. Raises DistIRError for bytes that are no text.
     """
     attr = attributes.get(name)
+    if attr is None or isinstance(attr, StringAttr):
+        return attr and attr.data
     if isinstance(attr, BytesAttr):  # what plain xDSL reads letters outside of ASCII as
         try:
             return attr.data.decode()
         except UnicodeDecodeError as error:
             raise DistIRError(f"the attribute {name} = {attr} is no text") from error
-    return attr.data if isinstance(attr, StringAttr) else None
+    return None
 
 
-def _argument_texts(function: FuncOp, name: str) -> list[str | None]:
+def _argument_texts(function: FuncOp, name: str) -> Sequence[str | None]:
     """The string that each argument has under a name."""
     if function.arg_attrs is None:
         return [None] * len(function.function_type.inputs)
-    return [text_attribute(d.data, name) for d in function.arg_attrs.data]
+    return _texts(_Same(function.arg_attrs), name)
+
+
+class _Same(NamedTuple):
+    """Attributes by their identity: thousands are too many to compare or hash."""
+
+    of: ArrayAttr[DictionaryAttr]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.of is other.of
+
+    def __hash__(self) -> int:
+        return id(self.of)
+
+
+@lru_cache(maxsize=32)
+def _texts(attributes: _Same, name: str) -> tuple[str | None, ...]:
+    """The string that each dictionary has under a name; asked again and again."""
+    return tuple([text_attribute(d.data, name) for d in attributes.of.data])
 
 
 def argument_roles(function: FuncOp) -> list[str]:
@@ -392,8 +414,7 @@ def updated_arguments(function: FuncOp) -> dict[int, int]:
     The results that replace an argument in the next step: result index to argument
     index. Raises DistIRError for the name of an argument that is not there.
     """
-    results = () if function.res_attrs is None else function.res_attrs.data
-    return _named_arguments(function, results, UPDATES, "result {} updates")
+    return _named_arguments(function, function.res_attrs, UPDATES, "result {} updates")
 
 
 def parameters_of_states(function: FuncOp) -> dict[int, int]:
@@ -401,8 +422,9 @@ def parameters_of_states(function: FuncOp) -> dict[int, int]:
     The arguments that belong to another one, as an optimizer's states do to a parameter:
     index to index. Raises DistIRError for the name of an argument that is not there.
     """
-    arguments = () if function.arg_attrs is None else function.arg_attrs.data
-    return _named_arguments(function, arguments, OF, "argument {} is a state of")
+    return _named_arguments(
+        function, function.arg_attrs, OF, "argument {} is a state of"
+    )
 
 
 def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
@@ -410,8 +432,9 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     The results that are gradients of an argument: result index to argument index. Raises
     DistIRError for the name of an argument that is not there.
     """
-    results = () if function.res_attrs is None else function.res_attrs.data
-    return _named_arguments(function, results, OF, "result {} is the gradient of")
+    return _named_arguments(
+        function, function.res_attrs, OF, "result {} is the gradient of"
+    )
 
 
 def check_links(function: FuncOp) -> None:
@@ -422,14 +445,11 @@ def check_links(function: FuncOp) -> None:
 
 
 def _named_arguments(
-    function: FuncOp, owners: Sequence[DictionaryAttr], link: str, what: str
+    function: FuncOp, owners: ArrayAttr[DictionaryAttr] | None, link: str, what: str
 ) -> dict[int, int]:
     """Which argument each of the owners names, if any, with the attribute `link`."""
-    wanted = {
-        i: name
-        for i, owner in enumerate(owners)
-        if (name := text_attribute(owner.data, link)) is not None
-    }
+    links = () if owners is None else _texts(_Same(owners), link)
+    wanted = {i: name for i, name in enumerate(links) if name is not None}
     if not wanted:
         return {}
     names = _argument_texts(function, NAME)

@@ -1,13 +1,63 @@
 """
-Lets every test import the helper modules that lie in this folder, and takes the time
-limit off Hypothesis' examples: how long one takes depends on what else the machine does.
+Lets every test import the helper modules that lie in this folder, gives all processes that
+test one folder of exported models, and takes the time limit off Hypothesis' examples: how
+long one takes depends on what else the machine does.
 """
 
-import sys
-from pathlib import Path
+from __future__ import annotations
 
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from distir.lowering.launch import Spawner
+
+# The processes that test, or ranks, share the cores; set before NumPy and torch are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent))
-settings.register_profile("distir", deadline=None)
+from support.thoroughness import tries
+
+settings.register_profile("distir", deadline=None, max_examples=tries(100))
 settings.load_profile("distir")
+
+
+MODELS = "DISTIR_TEST_MODELS"
+"""As `support.models` reads it, which imports torch."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the folder of exported models, which pytest's workers find in their environment."""
+    if MODELS not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="distir-test-models-")
+        os.environ[MODELS] = folder.name
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(lambda: os.environ.pop(MODELS, None))
+
+
+def pytest_collection_finish() -> None:
+    """
+    PyTorch's exporter reads and parses the 500 functions of its library for each model,
+    which takes more than half of the time of a small one: once is enough here.
+    """
+    if "distir.frontends.torch_importer" in sys.modules:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+        read = functools.cache(ONNXRegistry.from_torchlib)
+        ONNXRegistry.from_torchlib = staticmethod(read)  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def spawner() -> Iterator[Spawner]:
+    """One process with PyTorch loaded, which forks the ranks of every test."""
+    from distir.lowering.launch import Spawner
+
+    with Spawner() as running:
+        yield running

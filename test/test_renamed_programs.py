@@ -10,6 +10,7 @@ from support.imported_programs import program
 from support.llama_programs import llama_step
 from support.pipelines import distributed
 from support.renaming import anonymous, renamed
+from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -52,20 +53,23 @@ PIPELINE = {"p": 2, "k": 2}
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        *[(name, PIPELINE) for name in MODELS],
-        ("gpt forward", PIPELINE),
-        ("mlp none", PIPELINE),
-        ("dropout", PIPELINE),
-        ("gpt", {**PIPELINE, "schedule": "interleaved-1f1b", "chunks": 2}),
-        ("mlp", {**PIPELINE, "d": 2, "t": 2, "zero": 1, "overlap": True}),
-        *[("gpt", {"d": 2, "zero": zero}) for zero in (1, 2, 3)],
-        ("moe", {"d": 2, "zero": 3}),
-        *[(name, {"t": 2}) for name in MODELS],
-        ("gpt", {"t": 2, "sequence_parallel": True, "checkpoint": "full"}),
-        ("llama", {"t": 2, "d": 2, "sequence_parallel": True, "zero": 1}),
-        ("gpt", {**PIPELINE, "stages": ("search",)}),
-    ],
+    sampled(
+        [
+            *[(name, PIPELINE) for name in MODELS],
+            ("gpt forward", PIPELINE),
+            ("mlp none", PIPELINE),
+            ("dropout", PIPELINE),
+            ("gpt", {**PIPELINE, "schedule": "interleaved-1f1b", "chunks": 2}),
+            ("mlp", {**PIPELINE, "d": 2, "t": 2, "zero": 1, "overlap": True}),
+            *[("gpt", {"d": 2, "zero": zero}) for zero in (1, 2, 3)],
+            ("moe", {"d": 2, "zero": 3}),
+            *[(name, {"t": 2}) for name in MODELS],
+            ("gpt", {"t": 2, "sequence_parallel": True, "checkpoint": "full"}),
+            ("llama", {"t": 2, "d": 2, "sequence_parallel": True, "zero": 1}),
+            ("gpt", {**PIPELINE, "stages": ("search",)}),
+        ],
+        3,
+    ),
 )
 def test_distributed_alike(name: str, options: dict[str, Any]) -> None:
     other = renamed(model(name), seed=1)

@@ -7,13 +7,13 @@ and on real processes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.thoroughness import IS_THOROUGH
 from support.torch_training import (
     Arrays,
     assert_equals_pytorch,
@@ -23,7 +23,7 @@ from support.torch_training import (
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.interpreters.reference import run_program
+from distir.interpreters.reference import program_runner
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.activation_checkpoint import ActivationCheckpointPass
@@ -38,7 +38,7 @@ from distir.program import (
 from distir.sharding.rule import shape_of
 from distir.weights import save_weights
 
-STEPS = 5
+STEPS = 5 if IS_THOROUGH else 3
 
 MODELS = ("mlp", "resnet", "resnet_train", "gpt2", "bert", "llama")
 LAYERED = ("resnet", "resnet_train", "gpt2", "bert", "llama")
@@ -158,8 +158,9 @@ def by_reference(name: str, exporter: str, module: ModuleOp) -> Arrays:
             values.append(given[each])
     updates = updated_arguments(entry)
     losses: list[npt.NDArray[Any]] = []
+    run = program_runner(module)
     for _ in range(STEPS):
-        results = run_program(module, values)
+        results = run(values)
         losses.append(results[result_names(entry).index("loss")])
         for result, argument in updates.items():
             values[argument] = results[result]
@@ -181,13 +182,6 @@ def test_sequential(name: str, exporter: str) -> None:
 def test_distributed(name: str, exporter: str, strategy: str) -> None:
     module = distributed(name, exporter, strategy)
     assert_equals_pytorch(name, by_reference(name, exporter, module))
-
-
-@pytest.fixture(scope="module")
-def spawner() -> Iterator[Spawner]:
-    """One process that has PyTorch loaded and forks the ranks of every case."""
-    with Spawner() as spawner:
-        yield spawner
 
 
 @pytest.mark.parametrize(("name", "exporter", "strategy"), sampled(GLOO_SAMPLE))

@@ -121,8 +121,9 @@ class CollectiveOp(IRDLOperation):
         for name, number in numbers.items():
             if number is not None:
                 properties[name] = IntegerAttr(number, i64)
-        super().__init__(
-            operands=[source], result_types=[result_type], properties=properties
+        # As IRDL's, which takes its time.
+        Operation.__init__(
+            self, operands=[source], result_types=[result_type], properties=properties
         )
 
     @property

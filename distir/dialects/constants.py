@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,16 @@ def constant_of(value: SSAValue) -> npt.NDArray[Any] | None:
 
 def keeps_value(op: Operation) -> bool:
     """Whether the only operand of an op is its result, perhaps with another layout."""
-    if isinstance(op, collective.CollectiveOp):
-        return not op.is_per_rank and not isinstance(op, collective.PermuteOp)
+    return _kind_keeps_value(type(op)) and not collective.is_per_rank(op)
+
+
+@cache
+def _kind_keeps_value(kind: type[Operation]) -> bool:
+    """Whether ops of that kind keep the value of their operand; asked very often."""
+    if issubclass(kind, collective.CollectiveOp):
+        return not issubclass(kind, collective.PermuteOp)
     kinds = (dist.ReshardOp, dist.ConstrainOp, dist.SendOp)
-    return isinstance(op, kinds) or op.name == "onnx.Identity"
+    return issubclass(kind, kinds) or kind.name == "onnx.Identity"
 
 
 def draws_random_numbers(op: Operation) -> bool:

@@ -30,8 +30,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr, TensorType
-from xdsl.ir import Attribute, Data, Dialect, SSAValue
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, TensorType
+from xdsl.ir import Attribute, Data, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
@@ -239,13 +239,19 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
     return None
 
 
-@lru_cache(maxsize=1 << 14)
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     """
     The same tensor type with another layout. Equal types are one object, as far as that
     is remembered, so that what is worked out for a type is worked out once.
     """
-    return TensorType(type_.element_type, type_.shape.data, LayoutAttr(layout))
+    return _tensor_type(type_.element_type, type_.shape, layout)
+
+
+@lru_cache(maxsize=1 << 14)
+def _tensor_type(
+    element_type: Attribute, shape: ArrayAttr[IntAttr], layout: Layout
+) -> TensorType[Any]:
+    return TensorType(element_type, shape, LayoutAttr(layout))
 
 
 def _verify_same_tensor(
@@ -288,7 +294,8 @@ class ReshardOp(_LayoutChange):
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, result_type: Attribute):
-        super().__init__(operands=[source], result_types=[result_type])
+        # As IRDL's, which takes its time.
+        Operation.__init__(self, operands=[source], result_types=[result_type])
 
     def verify_(self) -> None:
         self._layouts()

@@ -66,14 +66,28 @@ def import_torch(
     state dict; those that require no gradient are frozen, but for what `trainable` and
     `frozen`, patterns of names, say (see `import_onnx`). Raises DistIRError.
     """
-    from distir.frontends.onnx_importer import import_onnx
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         export_onnx(module, args, path, kwargs, exporter=exporter, training=training)
-        imported = import_onnx(path)
-        # The file goes away; what is mapped from it has to be read.
-        imported.weights = {n: a.copy() for n, a in imported.weights.items()}
+        return import_exported(module, path, trainable=trainable, frozen=frozen)
+
+
+def import_exported(
+    module: torch.nn.Module,
+    path: str | Path,
+    *,
+    trainable: Sequence[str] = (),
+    frozen: Sequence[str] = (),
+) -> ImportedModel:
+    """
+    What `import_torch` gives, from a file that `export_onnx` wrote for the module and that
+    is not needed afterwards. Raises DistIRError.
+    """
+    from distir.frontends.onnx_importer import import_onnx
+
+    imported = import_onnx(path)
+    # The file may go away; what is mapped from it has to be read.
+    imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)
     return imported
 

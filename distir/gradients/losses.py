@@ -82,10 +82,10 @@ def add_loss(
         TensorType(i64, sizes[:-1]), "label", "labels", position=position
     )
     if ignore_index is None:
-        op = CrossEntropyOp(prediction, labels, prod(sizes[:-1]))
+        op = CrossEntropyOp(prediction, labels, divisor=prod(sizes[:-1]))
         return build.add(op).results[0]
     # The divisor depends on the labels: two sums, which a split batch makes partial.
-    op = CrossEntropyOp(prediction, labels, None, ignore_index)
+    op = CrossEntropyOp(prediction, labels, ignore_index=ignore_index)
     total = build.add(op).results[0]
     ignored = build.onnx("Equal", labels, build.constant(np.array(ignore_index)))
     kept = build.onnx("Not", ignored)

@@ -151,11 +151,11 @@ def _one_update(
             state("exp_avg"),
             state("exp_avg_sq"),
             counter,
+            learning_rate=options.learning_rate,
+            weight_decay=options.decay,
             beta1=options.beta1,
             beta2=options.beta2,
             epsilon=options.epsilon,
-            learning_rate=options.learning_rate,
-            weight_decay=options.decay,
         )
         build.add(op)
         states.append(_update(op.new_exp_avg, f"{name}.exp_avg"))

@@ -6,9 +6,9 @@ compute the gradients of its operands. It may use the op's operands and results:
 that it uses are what a layer's forward has to keep (its residuals).
 
 ```python
-@gradient_rule("onnx.Mul")
-def multiply(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    (dy,), (a, b) = gradients, op.operands
+@onnx_gradient("Mul")
+def multiply(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    a, b = op.operands
     return [
         build.sum_to(build.onnx("Mul", dy, b), a),
         build.sum_to(build.onnx("Mul", dy, a), b),
@@ -37,7 +37,7 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import operator
+from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.onnx_values import (
     constant_attr,
     element_type_of_dtype,
@@ -87,6 +87,10 @@ class GradientBuilder:
             op.attributes[SCOPE] = self._scope
         self._insert(op)
         return op
+
+    def result(self, op: Operation) -> SSAValue:
+        """Appends an op of any dialect; gives its first result."""
+        return self.add(op).results[0]
 
     def onnx(
         self, name: str, *inputs: SSAValue | None, results: int = 1, **attributes: Any
@@ -167,6 +171,27 @@ gradients of its results (not all None) and a builder, and returns one gradient 
 (`op.operands` order), each of the operand's own type, or None where nothing flows. Raises
 DistIRError for a form of the op that it cannot handle.
 """
+
+
+SingleRule = Callable[[OnnxOp, SSAValue, GradientBuilder], Gradients]
+
+
+def onnx_gradient(*names: str) -> Callable[[SingleRule], SingleRule]:
+    """
+    Registers the gradient rule of ONNX operators (without `onnx.`) of which only the first
+    result has a gradient: it is called with that, and may leave out Nones at the end.
+    """
+
+    def register(function: SingleRule) -> SingleRule:
+        def rule(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+            assert gradients[0] is not None
+            found = function(op, gradients[0], build)
+            return [*found, *[None] * (len(op.operands) - len(found))]
+
+        gradient_rule(*(f"onnx.{name}" for name in names))(rule)
+        return function
+
+    return register
 
 
 def registered_rules() -> frozenset[str]:

@@ -21,7 +21,7 @@ class ToyFunctions(InterpreterFunctions):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -48,7 +48,7 @@ from distir.interpreters.reference_communication import CommunicationFunctions
 from distir.interpreters.sharded import Sharded, from_shards
 from distir.program import argument_names, describe, entry_function, functions
 from distir.sharding.layout import local_type
-from distir.sharding.local import local_ops, mesh_of_op
+from distir.sharding.local import local_form, local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 
 _external: list[type[InterpreterFunctions]] = []
@@ -70,23 +70,39 @@ def run_program(
     distributed program. Arguments and results are global arrays in the function's order,
     whatever the layouts; sequences are lists. Raises DistIRError.
     """
+    return program_runner(module, function)(arguments)
+
+
+def program_runner(
+    module: ModuleOp, function: str | None = None
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """
+    What runs a function as `run_program` does, from its arguments to its results: for a
+    program that runs more than once, such as a training step, and does not change in
+    between. What each device computes for an op is found once.
+    """
     known = functions(module)
     target = entry_function(module) if function is None else known.get(function)
     if target is None:
         raise DistIRError(f"the program has no function @{function}")
     name = target.sym_name.data
     types = target.function_type.inputs.data
-    if len(arguments) != len(types):
-        raise DistIRError(f"@{name} takes {len(types)} arguments, got {len(arguments)}")
+    names = argument_names(target)
     interpreter = ReferenceInterpreter(module)
-    values = [
-        interpreter.argument(value, type_, argument_name)
-        for value, type_, argument_name in zip(
-            arguments, types, argument_names(target), strict=True
-        )
-    ]
-    results = call_by_name(interpreter, name, values)
-    return [v.assemble() if isinstance(v, Sharded) else v for v in results]
+
+    def run(arguments: Sequence[Any]) -> list[Any]:
+        if len(arguments) != len(types):
+            raise DistIRError(
+                f"@{name} takes {len(types)} arguments, got {len(arguments)}"
+            )
+        values = [
+            interpreter.argument(value, type_, argument_name)
+            for value, type_, argument_name in zip(arguments, types, names, strict=True)
+        ]
+        results = call_by_name(interpreter, name, values)
+        return [v.assemble() if isinstance(v, Sharded) else v for v in results]
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -236,6 +252,8 @@ class ReferenceInterpreter(Interpreter):
     def _local_program(
         self, op: Operation, key: tuple[int, ...], coordinates: Mapping[str, int]
     ) -> _LocalProgram:
+        if local_form.get(op.name) is None:  # the op itself, wherever the device is
+            key = ()
         found = self._local.get((op, key))
         if found is None:
             block = Block(

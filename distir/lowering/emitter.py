@@ -4,24 +4,27 @@ The registry of emitters: the PyTorch expression for one op of a per-rank progra
 ```python
 @torch_emitter("toy.scale")
 def scale(call: Call) -> str:
-    return f"{call.operand(0)} * {call.attribute('factor')!r}"
+    return call.write("{0} * {factor}")
+
+torch_templates({"scale": "{0} * {factor}"}, "toy")  # the same
 ```
 
 An emitter returns one Python expression: a tensor, or a tuple of tensors for an op with
 several results (a list of such expressions is one line each). What the expression may
 mention: `torch`, `F` (torch.nn.functional), `self`, and helper modules asked for by
-`call.helper`. Text from the IR must go through `repr`.
+`call.helper`. Text from the IR must go through `repr`, as `Call.write` does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import TensorType
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx import OnnxOp
@@ -176,6 +179,30 @@ class Call:
         """The name of a helper module of the generated package."""
         return self.names.helper(module)
 
+    def write(self, template: str, module: str = "", **texts: str) -> str:
+        """
+        An expression, its fields filled in; with `module`, a call of a function of that
+        helper module. What a field may be:
+
+        - `{0}`: an operand; `{0:integers}`: what that method gives for it; `{*}`: all;
+        - `{axis}`: the value of an attribute; `{axis:flag}`: as True or False, or what
+          else a method of this class makes of it;
+        - `{result:dtype}`: what `result_dtype` gives;
+        - what is given here as text, by name.
+        """
+        written = _Fields(self).vformat(template, (), texts)
+        return f"{self.helper(module)}.{written}" if module else written
+
+    def like_op(self, module: str, arguments: Sequence[str]) -> str:
+        """A call of the function of a helper module that is named like the op."""
+        _, _, function = self.op.name.rpartition(".")
+        return f"{self.helper(module)}.{function}({', '.join(arguments)})"
+
+    def first(self, written: str) -> str:
+        """As many as the op has of the results of a helper that returns all of them."""
+        count = len(self.op.results)
+        return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
+
     def fail(self, why: str) -> NoLowering:
         """The error for a form of the op that is not supported."""
         return NoLowering(f"{describe(self.op)} has no torch lowering: {why}")
@@ -183,15 +210,26 @@ class Call:
     # Attributes and types
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an ONNX attribute, or its schema's default."""
-        assert isinstance(self.op, OnnxOp)
-        return self.op.attribute(name, default)
+        """The value of an attribute, or the default of an ONNX operator's schema."""
+        if isinstance(self.op, OnnxOp):
+            return self.op.attribute(name, default)
+        match self.op.properties.get(name):
+            case IntegerAttr() | FloatAttr() as number:
+                return number.value.data
+            case StringAttr() as text:
+                return text.data
+            case _:
+                return default
 
     def decimal(self, name: str) -> str:
         """A float attribute (stored in single precision) as its shortest decimals."""
         value = self.attribute(name)
         exact = "DOUBLE" in (self.element(0) if self.has(0) else "")
         return repr(float(value)) if exact else str(float(str(np.float32(value))))
+
+    def flag(self, name: str) -> str:
+        """An attribute that is an integer as True or False."""
+        return repr(bool(self.attribute(name)))
 
     def has_attribute(self, name: str) -> bool:
         return name in self.op.properties
@@ -271,11 +309,11 @@ class Call:
         return f"{self.operand(index)}.reshape(-1).tolist()"
 
     def integer(self, index: int) -> str:
-        """An expression for the one Python integer that an operand holds."""
+        """An expression for the one Python integer that an operand holds, or `None`."""
         known = self.constant(index)
         if known is not None:
             return repr(int(known.reshape(-1)[0]))
-        return f"int({self.operand(index)})"
+        return f"int({self.operand(index)})" if self.has(index) else "None"
 
     def number(self, index: int) -> str:
         """An expression for the one Python number that an operand holds."""
@@ -336,6 +374,43 @@ torch_emitter = Registry[EmitFunction]("distir.lowering.emitters")
 Registers the emitter of the ops with these names: from a `Call` to the Python expression of
 the result, or an expression for each result.
 """
+
+
+class _Fields(Formatter):
+    """Fills in the fields that `Call.write` lists."""
+
+    def __init__(self, call: Call):
+        self._call = call
+
+    def get_value(
+        self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        return key, kwargs.get(str(key))
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        call, (key, text) = self._call, value
+        if text is not None:
+            return text
+        if key == "*":
+            return ", ".join(call.operands())
+        if key == "result":
+            return getattr(call, f"result_{format_spec}")()
+        if format_spec or isinstance(key, int):
+            return getattr(call, format_spec or "operand")(key)
+        return repr(call.attribute(key))
+
+
+def torch_templates(
+    templates: Mapping[str, str], dialect: str = "onnx", module: str = ""
+) -> None:
+    """
+    Registers emitters of ops that are one template of `Call.write`, with `module` calls
+    of functions of that helper module.
+    """
+    for name, template in templates.items():
+        torch_emitter(f"{dialect}.{name}")(
+            lambda call, template=template: call.write(template, module)
+        )
 
 
 def emitter_for(op: Operation) -> EmitFunction:

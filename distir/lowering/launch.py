@@ -30,6 +30,7 @@ _LAST_LINES = 12
 _RANK = re.compile(r"\[rank\d+\]: ?")
 """What PyTorch puts before the lines of a traceback."""
 _START_S = 120.0
+_CANCEL_S = 5.0
 
 
 class Spawner:
@@ -97,6 +98,22 @@ class Spawner:
             return None
         line = stdout.readline()
         return json.loads(line) if line else None
+
+    def cancel(self) -> None:
+        """Ends the ranks that run; the process stays, unless it does not answer in time."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return self.kill()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(b'{"cancel": true}\n')
+            deadline = time.monotonic() + _CANCEL_S
+            while event := self.read_event(deadline):
+                if event.get("cancel"):
+                    return None
+        except OSError:
+            pass
+        self.kill()
 
     @property
     def alive(self) -> bool:
@@ -326,7 +343,7 @@ def _supervise(
     renews: bool,
 ) -> None:
     """
-    Waits until every rank has ended well. On anything else kills all and raises. With
+    Waits until every rank has ended well. On anything else ends all and raises. With
     `renews` each report of progress gives the ranks that time again.
     """
     done = False
@@ -352,7 +369,7 @@ def _supervise(
         done = True
     finally:
         if not done:
-            spawner.kill()
+            spawner.cancel()
 
 
 def _failure(

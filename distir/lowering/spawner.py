@@ -5,7 +5,8 @@ Run as a script, it reads one job per line of JSON on its standard
 input (`ranks`, `script`, `arguments`, `environment` for all ranks, `logs`: a folder) and
 writes one line per rank that ends (`{"rank": 1, "code": 0}`, a negative code for a
 signal). Each rank runs the script as `__main__`, as torchrun would start it, with its
-output in `logs/<rank>.log`. At the end of its input it kills whatever still runs.
+output in `logs/<rank>.log`. A line `{"cancel": true}` kills the ranks that still run and
+is answered by the same line; at the end of its input it kills them and ends.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_CANCEL = {"cancel": True}
 
 
 def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
@@ -64,8 +66,12 @@ def _run_rank(job: dict[str, Any], rank: int, parent: int) -> NoReturn:
             os._exit(code)
 
 
-def _run_job(job: dict[str, Any]) -> None:
-    """Forks the ranks and reports how each ends; kills all if the input ends first."""
+def _answer(line: object) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
+    """Forks the ranks and reports how each ends, or kills all when it is told to."""
     parent = os.getpid()
     running: dict[int, int] = {}
     for rank in range(job["ranks"]):
@@ -77,23 +83,33 @@ def _run_job(job: dict[str, Any]) -> None:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child in running:
             code = os.waitstatus_to_exitcode(status)
-            print(json.dumps({"rank": running.pop(child), "code": code}), flush=True)
-        elif select.select([sys.stdin], [], [], 0.02)[0]:
-            # Nothing is sent while a job runs: this is the end of the input.
+            _answer({"rank": running.pop(child), "code": code})
+        elif select.select([commands], [], [], 0.02)[0]:
+            # While a job runs nothing else is sent than its cancellation.
+            line = commands.readline()
             for left in running:
                 os.kill(left, signal.SIGKILL)
             for left in running:
                 os.waitpid(left, 0)
-            sys.exit(1)
+            if not line:
+                sys.exit(1)
+            _answer(_CANCEL)
+            return
 
 
 def main() -> None:
     """Serves jobs until the input ends."""
     import torch.distributed.device_mesh  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-    print(json.dumps({"ready": True}), flush=True)
-    while line := sys.stdin.readline():
-        _run_job(json.loads(line))
+    # Unbuffered, so that select sees every line that has not been read.
+    with open(0, "rb", buffering=0, closefd=False) as commands:
+        _answer({"ready": True})
+        while line := commands.readline():
+            job = json.loads(line)
+            if job == _CANCEL:  # all ranks of the job had ended
+                _answer(_CANCEL)
+            else:
+                _run_job(job, commands)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class AutoParallelPass(SearchOptions, DistIRPass):
         search.run()
         if search.best is None:
             raise DistIRError(f"{self.name}: {nothing_found(search)}")
-        emit(ctx, op, search)
+        emit(op, search)
 
     def _search(self, module: ModuleOp) -> AutoSearch:
         clusters = [op for op in module.body.block.ops if isinstance(op, ClusterOp)]

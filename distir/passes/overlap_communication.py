@@ -8,7 +8,6 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
-from distir.planning.overlap import overlap_communication
 
 
 @dataclass(frozen=True)
@@ -38,4 +37,7 @@ class OverlapCommunicationPass(DistIRPass):
     ahead: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        # It brings the simulator, which takes long to import.
+        from distir.planning.overlap import overlap_communication
+
         overlap_communication(op, self.ahead)

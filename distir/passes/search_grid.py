@@ -12,13 +12,13 @@ from distir.errors import DistIRError
 from distir.hardware import load_cluster
 from distir.passes.options import DistIRPass
 from distir.planning.annotations import add_notes
+from distir.planning.distribution import distribute
 from distir.planning.grid import (
     GridPlan,
     Programs,
     Space,
     batch_of,
     chosen,
-    distribute_pass,
     nothing_fits,
     ranked,
     run,
@@ -62,7 +62,7 @@ class SearchGridPass(SearchOptions, DistIRPass):
         if self.cluster:
             replace_cluster(op, cluster)
         assert isinstance(best[0].plan, GridPlan)
-        distribute_pass(best[0].plan).apply(ctx, op)
+        distribute(op, best[0].plan.options())
         add_notes(op, [chosen(best[0], results)])
 
     def _cluster(self, module: ModuleOp) -> ClusterOp:

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
 from distir.pipelining import ScheduleOptions
-from distir.planning.stages import search_stages
+from distir.planning.stages.search import search_stages
 
 
 @dataclass(frozen=True)

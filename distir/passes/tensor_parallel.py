@@ -5,101 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import FunctionType, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Attribute
-from xdsl.rewriter import Rewriter
+from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.passes.options import DistIRPass
-from distir.planning.annotations import add_notes, axis_mesh, requested_layout
-from distir.planning.axes.axis_plan import AxisPlan
-from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.function_plan import with_callees
-from distir.program import (
-    argument_attributes,
-    describe,
-    drop_unused_results,
-    entry_function,
-    erase_dead,
-    erase_unreachable,
-    forward_results,
-    parameters_of_states,
-    return_op,
-    set_argument_attributes,
-    updated_arguments,
-)
-from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import Mesh
-from distir.sharding.placement import (
-    add_placement,
-    placement_in,
-)
-from distir.sharding.rule import Rule, rank_of, shape_of
-from distir.sharding.signatures import (
-    Signatures,
-)
-
-
-def _undivided(rule: Rule, parts: int) -> str:
-    sizes = sorted(
-        {f.size for f in rule.factors if f.kind != "replicate" and f.size % parts}
-    )
-    if not sizes:
-        return "splitting it would cost more communication than it saves work"
-    listing = " and ".join(str(size) for size in sizes)
-    return f"{listing} cannot be split evenly by {parts}"
-
-
-def left_whole(
-    plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
-) -> list[str]:
-    """A note for each contraction that the axis does not split, and why."""
-    parts = mesh.size(axis)
-    return [
-        f"{describe(op)} stays whole on axis {axis!r} of size {parts}: "
-        f"{_undivided(signatures.rule(op), parts)}"
-        for own in with_callees(plan)
-        for op, strategy in own.ops.items()
-        if signatures.rule(op).flops and strategy.option.factor is None
-    ]
-
-
-def forward_part(module: ModuleOp) -> ModuleOp:
-    """
-    Reduces a training step to its forward, up to the loss: what is split there decides
-    how the backward and the update are split. Other programs stay as they are.
-    """
-    function = entry_function(module)
-    returned = return_op(function)
-    outputs = [returned.operands[i] for i in forward_results(function)]
-    if not updated_arguments(function) or not outputs:
-        return module
-    Rewriter.replace_op(returned, ReturnOp(*outputs))
-    function.properties["function_type"] = FunctionType.from_lists(
-        function.function_type.inputs.data, [value.type for value in outputs]
-    )
-    function.properties.pop("res_attrs", None)
-    erase_dead(function.body.block)
-    erase_unreachable(module)
-    drop_unused_results(module)
-    return module
-
-
-def _split_states_like_parameters(
-    function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
-) -> None:
-    """Optimizer states are laid out like the parameter that they belong to."""
-    inputs = function.function_type.inputs.data
-    for j, i in parameters_of_states(function).items():
-        if LAYOUT not in attributes[i] or shape_of(inputs[j]) != shape_of(inputs[i]):
-            continue
-        before = requested_layout(attributes[j]) or Layout(mesh.name)
-        like = requested_layout(attributes[i]) or before
-        placement = placement_in(like, axis)
-        after = add_placement(before, axis, placement, rank_of(inputs[j]))
-        if axis not in before.split_axes and fits(shape_of(inputs[j]), after, mesh):
-            attributes[j][LAYOUT] = LayoutAttr(after)
+from distir.planning.axes.tensor_parallel import split_parameters
 
 
 @dataclass(frozen=True)
@@ -119,30 +28,4 @@ class TensorParallelPass(DistIRPass):
     axis: str = "t"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        mesh = axis_mesh(op, self.axis)
-        # The choice rests on what the axes before this one do. Working that out may
-        # clone functions and decompose ops, so it happens on a copy.
-        plan = ShardingPlan(forward_part(op.clone()), mesh)
-        for axis, _ in mesh.axes:
-            if axis == self.axis:
-                break
-            plan.add_axis(axis)
-        function = entry_function(op)
-        found = plan.solve(
-            self.axis,
-            free_parameters=True,
-            is_forward=bool(updated_arguments(function)),
-        )
-        attributes = argument_attributes(function)
-        for entry, placement, arg in zip(
-            attributes, found.arguments, function.body.block.args, strict=True
-        ):
-            before = requested_layout(entry) or Layout(mesh.name)
-            if placement.kind != "split" or self.axis in before.split_axes:
-                continue
-            after = add_placement(before, self.axis, placement, rank_of(arg.type))
-            if fits(shape_of(arg.type), after, mesh):
-                entry[LAYOUT] = LayoutAttr(canonical(shape_of(arg.type), after, mesh))
-        _split_states_like_parameters(function, attributes, mesh, self.axis)
-        set_argument_attributes(function, attributes)
-        add_notes(op, left_whole(found, mesh, self.axis, plan.signatures))
+        split_parameters(op, self.axis)

@@ -11,6 +11,7 @@ from typing import Any
 from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError
 from distir.pipelining import PipelineOptions
+from distir.planning.distribution import DistributionOptions
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
@@ -144,6 +145,18 @@ class GridPlan(Plan):
     @property
     def _order(self) -> tuple[Any, ...]:
         return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
+
+    def options(self, shard: tuple[str, ...] = ()) -> DistributionOptions:
+        """How a program is distributed so, with these splits of arguments."""
+        return DistributionOptions(
+            **vars(self.pipeline),
+            d=self.d,
+            t=self.t,
+            zero=self.zero,
+            checkpoint=self.checkpoint,
+            overlap=self.overlap,
+            shard=shard,
+        )
 
     def searched(self, axes: Axes) -> LayoutPlan:
         """The same pipeline, with layouts that are searched on a mesh of these axes."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
 
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
-from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.interpreters.simulator.profiles.files import load_profiles
-from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.requests import Requests
 from distir.program import argument_roles, entry_function, updated_arguments
 from distir.text import ProgramParser, new_context
+
+if TYPE_CHECKING:
+    from distir.interpreters.simulator.profiles.profile import Profile
 
 
 def batch_of(module: ModuleOp) -> int:
@@ -60,6 +61,10 @@ class Programs:
         Programs for one cluster, which replaces their own, and with the profiles that
         `simulate` takes. Raises DistIRError.
         """
+        # Imported here, as the simulator takes long to import.
+        from distir.interpreters.simulator.costs.hardware import Hardware
+        from distir.interpreters.simulator.profiles.files import load_profiles
+
         known = load_profiles(profiles, cluster)
         Hardware.of(cluster, known)  # refuses profiles of other devices
         texts: dict[int, str] = {}

@@ -44,11 +44,11 @@ class DistributionVerifier:
         self.meshes: Mapping[str, Mesh] = meshes(module)
         self.functions = functions(module)
         self.entry = entry_function(module)
-        # Types, and pairs of types of sends, that were found right, by their ids: the
-        # same few types come again and again.
+        # Types that were found right, by their ids: the same few come again and again.
         self._right: dict[int, Attribute] = {}
-        self._sends: set[tuple[int, int]] = set()
         self._signatures = Signatures()
+        self._communication: set[int] = set()
+        """Signatures of sends and collectives that were found right."""
         self._checked: dict[int, Operation] = {}
         """Signatures of ops that were found right, so that all alike are."""
 
@@ -182,8 +182,8 @@ class DistributionVerifier:
                 )
 
     def communication(self, op: collective.CollectiveOp | dist.SendOp) -> None:
-        pair = id(op.operands[0].type), id(op.results[0].type)
-        if isinstance(op, dist.SendOp) and pair in self._sends:
+        signature = self._signatures.of(op)
+        if signature in self._communication:
             return
         op.verify_()
         for value in (*op.operands, *op.results):
@@ -202,8 +202,14 @@ class DistributionVerifier:
                     f"a send needs meshes with the same axes, got {dict(before.axes)} "
                     f"and {dict(after.axes)}"
                 )
-            self._sends.add(pair)
-            return
+        else:
+            self._collective(op, source, target)
+        self._communication.add(signature)
+
+    def _collective(
+        self, op: collective.CollectiveOp, source: Layout, target: Layout
+    ) -> None:
+        """The mesh has the axes that a collective runs over, and its root, if it has one."""
         wide = target.mesh
         if isinstance(op, collective.ReduceOp | collective.GatherOp):
             wide = source.mesh

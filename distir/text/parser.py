@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp
-from xdsl.ir import Attribute, TypeAttribute
-from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, StringAttr
+from xdsl.ir import Attribute, Operation, TypeAttribute
+from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.universe import Universe
 from xdsl.utils.exceptions import DiagnosticException, ParseError
-from xdsl.utils.lexer import Input, Span
+from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from distir.dominance import check_dominance
+from distir.text.known_ops import KnownOp, OpText
 from distir.text.lexer import ProgramLexer
 
-_AnyT = TypeVar("_AnyT")
-
-_TENSOR = r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>'
-_TYPE = rf"(?:{_TENSOR}|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.<]))"
-_ONE_TENSOR = re.compile(_TENSOR)
-_TYPES = re.compile(rf"{_TYPE}(?:,\s*+{_TYPE})*+(?!\s*,)")
-_TYPES_IN_PARENTHESES = re.compile(rf"\({_TYPE}(?:,\s*+{_TYPE})*+\)")
+_TYPE = re.compile(
+    r'tensor<[^<>"]*+(?:<[^<>"]*+>)?+>|![a-zA-Z_][a-zA-Z0-9_$]*+(?![.-]|\s*<)', re.ASCII
+)
+"""A tensor type, or the name of a type."""
 
 _DICTIONARY = re.compile(r'\{(?!-#)[^{}"\n]*+(?:"[^"\\\n]*+"[^{}"\n]*+)*+\}')
-
-_VALUE = r"%(?:[0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)"
-_ONE_VALUE = re.compile(_VALUE)
-_VALUES = re.compile(rf"{_VALUE}(?:,\s*+{_VALUE})*+(?!\s*[,#:])")
-
+_STRING = r'([a-zA-Z_][a-zA-Z0-9_$.]*+) = "([ !#-\[\]-~]*+)"'
+_ONE_STRING = re.compile(_STRING)
+_STRINGS = re.compile(rf"\{{{_STRING}(?:, {_STRING})*+\}}")
 
 LARGEST_CONSTANT = 1 << 28
 """Bytes of a constant in a program; xDSL holds every element of one, equal or not."""
@@ -53,11 +48,10 @@ class ProgramParser(Parser):
     it is, raises ParseError or VerifyException; a program whose values are used before
     they are defined raises DistIRError.
 
-    It has a memory: a distributed program of many layers and stages repeats
-    some hundred types, lists of types and attribute dictionaries some hundred thousand
-    times. What has been read before is recognised by its text, and a list of values is split
-    at its commas. Anything else is left to xDSL, so that what is accepted, and what errors
-    say, stays the same.
+    It has a memory: a distributed program of many layers and stages repeats a few hundred
+    ops, types and attribute dictionaries thousands of times. What has been read before is
+    recognised by its text, an op by its text without the names of its values. Anything
+    else is left to xDSL, so that what is accepted, and what errors say, stays the same.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):
@@ -65,8 +59,8 @@ class ProgramParser(Parser):
         self._parser_state = ParserState(ProgramLexer(Input(text, name)))
         self._content = text
         self._known_types: dict[str, TypeAttribute] = {}
-        self._known_lists: dict[str, list[Any]] = {}
         self._known_dictionaries: dict[str, dict[str, Attribute]] = {}
+        self._known_ops: dict[str, KnownOp] = {}
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
@@ -82,12 +76,32 @@ class ProgramParser(Parser):
         check_dominance(module)
         return module
 
+    def parse_operation(self) -> Operation:
+        """An op; one whose text was read before, but for names of values, is like that."""
+        text = OpText.at(self._content, self._current_token.span.start)
+        if text is None:
+            return super().parse_operation()
+        known = self._known_ops.get(text.key)
+        if known is not None and not self.forward_ssa_references:
+            op = known.read(text, self.ssa_values)
+            if op is not None:
+                self._resume_from(text.end)
+                return op
+        op = super().parse_operation()
+        known = KnownOp.of(op, text, self.ssa_values)
+        if known is not None:
+            self._known_ops[text.key] = known
+        return op
+
     def parse_optional_type(self) -> TypeAttribute | None:
         """A type, if there is one."""
         token = self._current_token
-        if token.kind is not MLIRTokenKind.BARE_IDENT:
+        if token.kind not in (
+            MLIRTokenKind.BARE_IDENT,
+            MLIRTokenKind.EXCLAMATION_IDENT,
+        ):
             return super().parse_optional_type()
-        match = _ONE_TENSOR.match(self._content, token.span.start)
+        match = _TYPE.match(self._content, token.span.start)
         if match is None:
             return super().parse_optional_type()
         text = match.group()
@@ -102,7 +116,15 @@ class ProgramParser(Parser):
 
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
         """The attributes in braces; none if there are no braces."""
-        match = _DICTIONARY.match(self._content, self.pos)
+        start = self.pos
+        match = _STRINGS.match(self._content, start)
+        if match is not None:
+            entries = _ONE_STRING.findall(match.group())
+            found: dict[str, Attribute] = {k: StringAttr(v) for k, v in entries}
+            if len(found) == len(entries):
+                self._resume_from(match.end())
+                return found
+        match = _DICTIONARY.match(self._content, start)
         if match is None or "dense_resource" in match.group():
             return super().parse_optional_dictionary_attr_dict()
         text = match.group()
@@ -112,59 +134,6 @@ class ProgramParser(Parser):
             found = super().parse_optional_dictionary_attr_dict()
             self._known_dictionaries[text] = dict(found)
         return dict(self._known_dictionaries[text])
-
-    def parse_list(
-        self,
-        delimiter: Parser.Delimiter,
-        parse: Callable[[], _AnyT],
-        separator: str = ",",
-        context_msg: str = "",
-    ) -> list[_AnyT]:
-        """The elements of a list, as many as there are."""
-        quick: list[Any] | None = None
-        if parse == self.parse_type:
-            if delimiter is self.Delimiter.NONE:
-                return self._types(_TYPES, delimiter, parse)
-            if delimiter is self.Delimiter.PAREN:
-                return self._types(_TYPES_IN_PARENTHESES, delimiter, parse)
-        elif delimiter is self.Delimiter.NONE:
-            if parse == self.parse_unresolved_operand:
-                quick = self._values(lambda span: UnresolvedOperand(span, 0))
-            elif parse == self._parse_op_result:
-                quick = self._values(lambda span: (span, 1))
-        if quick is not None:
-            return quick
-        return super().parse_list(delimiter, parse, separator, context_msg)
-
-    def _types(
-        self,
-        pattern: re.Pattern[str],
-        delimiter: Parser.Delimiter,
-        parse: Callable[[], _AnyT],
-    ) -> list[_AnyT]:
-        match = pattern.match(self._content, self.pos)
-        if match is None:
-            return super().parse_list(delimiter, parse)
-        text = match.group()
-        if text in self._known_lists:
-            self._resume_from(match.end())
-        else:
-            self._known_lists[text] = super().parse_list(delimiter, parse)
-        return list(self._known_lists[text])
-
-    def _values(self, made_of: Callable[[Span], _AnyT]) -> list[_AnyT] | None:
-        """The values of a list without the number of one in a tuple (`%0#1`, `%0:2`)."""
-        match = _VALUES.match(self._content, self.pos)
-        if match is None:
-            return None
-        source = self.lexer.input
-        start, end = match.span()
-        found = [
-            made_of(Span(*value.span(), source))
-            for value in _ONE_VALUE.finditer(self._content, start, end)
-        ]
-        self._resume_from(end)
-        return found
 
     def parse_dense_int_or_fp_elements_attr(
         self, type: Any

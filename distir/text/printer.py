@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from itertools import count
 from typing import TextIO
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute
 from xdsl.printer import Printer
 
@@ -16,6 +17,9 @@ from distir.dialects.dist import Layout, LayoutAttr, Shard
 
 MIN_USES = 3
 """A type that stands in fewer places is spelled out where it stands."""
+
+_PLAIN = re.compile(r"[ !#-\[\]-~]*+")
+"""Text of a string that needs no escapes."""
 
 
 class ProgramPrinter(Printer):
@@ -32,44 +36,57 @@ class ProgramPrinter(Printer):
     """
 
     def __init__(self, stream: TextIO):
-        super().__init__(stream=stream)
-        self._aliases: dict[int, tuple[Attribute, str]] = {}
-        """By identity, as hashing a type takes long; what is in it stays alive."""
+        # Written piece by piece: half of the time would go to the layers of a file.
+        self._text = StringIO()
+        self._file = stream
+        super().__init__(stream=self._text)
+        self._types: dict[int, tuple[Attribute, str]] = {}
+        """
+        What stands for a tensor type, by its identity, as hashing a type takes long; what
+        is in it stays alive.
+        """
 
     def print_program(self, module: ModuleOp) -> None:
         """Prints the definitions and the module, and ends the last line."""
         objects = {id(type_): type_ for type_ in _types(module)}
         uses = Counter[Attribute]()
         for identity, times in Counter(map(id, _types(module))).items():
-            if _layout_of(objects[identity]) is not None:
+            if isinstance(objects[identity], TensorType):
                 uses[objects[identity]] += times
         layouts = [_layout_of(type_) for type_ in uses]
         show_mesh = len({layout.mesh for layout in layouts if layout}) > 1
         taken = set[str]()
-        named: dict[Attribute, str] = {}
+        texts = {type_: str(type_) for type_ in uses}
         for type_, times in uses.items():
-            if times < MIN_USES:
-                continue
-            alias = _unique(_alias(type_, show_mesh), taken)
-            self.print_string(f"{alias} = ")
-            self.print_attribute(type_)
-            self.print_string("\n")
-            named[type_] = alias
-        self._aliases = {
-            identity: (type_, named[type_])
+            if times >= MIN_USES and _layout_of(type_) is not None:
+                alias = _unique(_alias(type_, show_mesh), taken)
+                self.print_string(f"{alias} = {texts[type_]}\n")
+                texts[type_] = alias
+        self._types = {
+            identity: (type_, texts[type_])
             for identity, type_ in objects.items()
-            if type_ in named
+            if isinstance(type_, TensorType)
         }
         self.print_op(module)
         self.print_string("\n")
+        self._file.write(self._text.getvalue())
+
+    def print_string(self, text: str, *, indent: int | None = None) -> None:
+        """Prints text. What is in one line needs no indentation."""
+        if "\n" in text:
+            super().print_string(text, indent=indent)
+        else:
+            self._text.write(text)
 
     def print_attribute(self, attribute: Attribute) -> None:
         """Prints an attribute, by its name if it has one."""
-        known = self._aliases.get(id(attribute))
-        if known is None:
-            super().print_attribute(attribute)
+        known = self._types.get(id(attribute))
+        if known is not None:
+            self._text.write(known[1])
+        elif isinstance(attribute, StringAttr) and _PLAIN.fullmatch(attribute.data):
+            self._text.write(f'"{attribute.data}"')
         else:
-            self.print_string(known[1])
+            super().print_attribute(attribute)
 
 
 def _types(module: ModuleOp) -> Iterator[Attribute]:

@@ -46,8 +46,11 @@ def _command(name: str) -> Command:
     return cast(Command, import_module(f"distir.tools.commands.{module_name}"))
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+def argument_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """
+    The parser of the command line, with the arguments of all commands, or of the one that
+    is called `only`: each is imported for it, which takes as long as all else.
+    """
     parser = _Parser(
         prog="distir",
         description="Distributes neural networks over clusters, on paper and for real.",
@@ -58,13 +61,15 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     for name, (_, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        _command(name).add_arguments(command)
+        if only in (None, name):
+            _command(name).add_arguments(command)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; errors are one paragraph on stderr and exit code 1."""
-    parsed = argument_parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parsed = argument_parser("".join(arguments[:1])).parse_args(arguments)
 
     from distir.tools.reporting import run_reporting_errors
 

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from distir.dialects.dist import WEIGHTS
+from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.errors import DistIRError
 from distir.passes import get_all_passes
 from distir.program import (
@@ -38,7 +40,7 @@ def read_program(path: Path, context: Context | None = None) -> ModuleOp:
     content = path.read_bytes().decode()
     parser = ProgramParser(context or new_context(), content, str(path))
     module = parser.parse_module()
-    module.verify()
+    verify(module)
     if functions(module):
         reachable_functions(module)
     return module
@@ -60,7 +62,38 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
     context = new_context()
     for module_pass in passes:
         module_pass.apply(context, module)
-        module.verify()
+        verify(module)
+
+
+def verify(op: Operation, alike: set[object] | None = None) -> None:
+    """
+    Verifies an op and what is in it, as its own `verify` does, but calls that are alike, and
+    ops of training steps, once: what is said of these depends on types and attributes alone.
+    `alike` are those that have been verified. Raises VerifyException.
+    """
+    alike = set() if alike is None else alike
+    for region in op.regions:
+        for block in region.blocks:
+            if block.first_op is None:
+                block.verify()
+            for inner in block.ops:
+                verify(inner, alike)
+    what: tuple[object, ...] = ()
+    if isinstance(op, CallOp):
+        callee = op.properties.get("callee")
+        what = (callee.string_value() if isinstance(callee, SymbolRefAttr) else callee,)
+    elif op.name.startswith("train."):
+        attributes = (*op.properties.items(), *op.attributes.items())
+        what = tuple([(name, id(own)) for name, own in attributes if name != SCOPE])
+    if what:
+        # By identity: types and attributes live as long as their module.
+        operands = [(type(value), id(value.type)) for value in op.operands]
+        results = [id(result.type) for result in op.results]
+        key = (type(op), op.next_op is None, what, *operands, *results)
+        if key in alike:
+            return
+        alike.add(key)
+    op.verify(verify_nested_ops=False)
 
 
 def program_weights(module: ModuleOp, path: Path) -> Arrays:

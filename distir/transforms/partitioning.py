@@ -86,18 +86,21 @@ class Partitioner:
         """Replaces the body, the type and the argument attributes."""
         function = self.function
         attributes = argument_attributes(function)
-        for arg, entry in zip(function.body.block.args, attributes, strict=True):
+        layouts: list[Layout] = []
+        args = function.body.block.args
+        for arg, entry in zip(args, attributes, strict=True):
             request = entry.pop(LAYOUT, None)
             if not isinstance(request, LayoutAttr):
                 raise DistIRError(
                     f"@{function.sym_name.data}: argument {arg.index} has no "
                     f"dist.layout; run propagate-sharding before partition"
                 )
-            new = self.block.insert_arg(
-                _placed(arg.type, request.data), len(self.block.args)
-            )
+            layouts.append(request.data)
+        types = [_placed(a.type, own) for a, own in zip(args, layouts, strict=True)]
+        self.block = Block(arg_types=types)
+        for arg, new, layout in zip(args, self.block.args, layouts, strict=True):
             new.name_hint = arg.name_hint
-            self.versions[arg] = {request.data: new}
+            self.versions[arg] = {layout: new}
         for op in function.body.block.ops:
             self._op(op)
         set_argument_attributes(function, attributes)

@@ -94,7 +94,11 @@ def test_pp1_makespan_and_pp2_in_flight(p, m, tf, tb, makespan, schedule):
 
 @pytest.mark.parametrize(
     ("p", "m", "v", "tf", "tb", "makespan"),
-    [(4, 8, 2, 1, 2, 28.5), (16, 32, 8, 2, 4, 203.25), (2, 4, 3, 1, 2, 13)],
+    [
+        (4, 8, 2, 1, 2, 28.5),
+        (2, 4, 3, 1, 2, 13),
+        pytest.param(16, 32, 8, 2, 4, 203.25, marks=pytest.mark.slow),
+    ],
 )
 def test_pp3_interleaved_makespan(p, m, v, tf, tb, makespan):
     layer = (tf / v, tb / 2 / v, tb / 2 / v)

@@ -6,6 +6,7 @@ import torch
 from gradients.harness import GradientCase, check, integers, normal, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 
 MASK = np.array([[True, False, True], [False, False, True]])
 
@@ -78,7 +79,7 @@ def broadcast_shapes(draw):
     return one(), one()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(broadcast_shapes(), st.sampled_from(["Add", "Sub", "Mul", "Div", "Pow", "Max"]))
 def test_broadcasting(shapes, name):
     a, b = shapes

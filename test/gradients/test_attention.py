@@ -8,6 +8,7 @@ import torch
 from gradients.harness import GradientCase, backward_program, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 
 from distir.errors import DistIRError
 
@@ -77,7 +78,7 @@ def test_gradient(case):
     check(case)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15), deadline=None)
 @given(*[st.integers(1, 3)] * 7, st.booleans(), st.booleans())
 def test_random_sizes(batch, heads, group, queries, keys, size, value, causal, packed):
     shapes = [(heads * group, queries, size), (heads, keys, size), (heads, keys, value)]

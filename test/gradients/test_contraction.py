@@ -9,6 +9,7 @@ from gradients.harness import GradientCase, backward_program, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.programs import ops_of
+from support.thoroughness import tries
 from xdsl.context import Context
 
 from distir.dialects.collective import CollectiveOp
@@ -107,7 +108,7 @@ def factors(draw):
     return a, b
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(factors())
 def test_any_shapes(shapes):
     check(matmul(*shapes))

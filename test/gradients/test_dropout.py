@@ -21,7 +21,7 @@ def _make(operands: Sequence[SSAValue]) -> Operation:
 
 def _make_with_mask(operands: Sequence[SSAValue]) -> Operation:
     mask = TensorType(i1, shape_of(operands[0].type))
-    return DropoutOp(*operands, ratio=0.25, seed=3, stream=2, mask_type=mask)
+    return DropoutOp(*operands, ratio=0.25, seed=3, stream=2, mask=mask)
 
 
 def _torch(x: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from gradients.harness import (
 )
 from support.lowering_cases import run_here
 from support.sharding_harness import Array, sample
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -63,7 +64,7 @@ def differentiated(case: GradientCase) -> tuple[ModuleOp, list[Array]] | None:
 @pytest.mark.parametrize("name", sorted(registered_rules()))
 def test_gradients_can_be_distributed(name: str):
     """Any operand or gradient split along any dimension: the same gradients."""
-    for case in sample(cases_of(name), 4, name):
+    for case in sample(cases_of(name), tries(4), name):
         program = differentiated(case)
         if program is None:
             continue
@@ -77,7 +78,7 @@ def test_gradients_can_be_distributed(name: str):
             for dim, size in enumerate(array.shape)
             if size and size % 2 == 0
         ]
-        for request in sample(requests, 4, str(case)) if requests else []:
+        for request in sample(requests, tries(4), str(case)) if requests else []:
             other = module.clone()
             DistributePass(t=2, shard=(request,)).apply(Context(), other)
             compare(run_program(other, arguments), expected, f"{case} with {request}")
@@ -99,7 +100,7 @@ def test_gradients_in_half_precision(name: str, dtype: type):
     """The reference and torch come near to what f64 gives."""
     if name == "onnx.Shrink" and dtype is ml_dtypes.bfloat16:
         pytest.skip("ONNX has no Shrink of bfloat16")
-    for case in sample([c for c in cases_of(name) if c.make is None], 3, name):
+    for case in sample([c for c in cases_of(name) if c.make is None], tries(3), name):
         wide = differentiated(case)
         narrow = differentiated(
             replace(case, inputs=[as_type(a, dtype) for a in case.inputs])

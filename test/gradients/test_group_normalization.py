@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from gradients.harness import GradientCase, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 
 F64 = 11
 """ONNX's number of f64: statistics are kept in f32 by default."""
@@ -52,7 +53,7 @@ def test_gradient(case):
     check(case)
 
 
-@settings(max_examples=20)
+@settings(max_examples=tries(20))
 @given(
     st.integers(1, 3),
     st.integers(1, 3),

@@ -27,7 +27,9 @@ def _case(
         [normal(4, 5), integers(labels)],
         label=f"divisor={divisor},ignore_index={ignore_index}",
         torch=loss,
-        make=lambda operands: CrossEntropyOp(*operands, divisor, ignore_index),
+        make=lambda operands: CrossEntropyOp(
+            *operands, divisor=divisor, ignore_index=ignore_index
+        ),
     )
 
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from gradients.harness import GradientCase, backward_program, check, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 
 from distir.errors import DistIRError
 
@@ -92,7 +93,7 @@ def rows_of_tensors(draw):
     return sizes, draw(st.integers(-len(sizes), len(sizes) - 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 @given(rows_of_tensors())
 def test_random_axes(drawn):
     sizes, axis = drawn

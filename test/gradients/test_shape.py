@@ -14,6 +14,7 @@ from gradients.harness import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 
 from distir.errors import DistIRError
 
@@ -184,7 +185,7 @@ def windows(draw):
     return starts, ends, None, steps
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(windows())
 def test_any_slice(window):
     check(slice_(*window))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
+from support.thoroughness import tries
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType, f32
 from xdsl.ir import Block
 
@@ -104,7 +105,7 @@ def windows(draw: st.DrawFn) -> tuple[list[int], dict[str, Any]]:
     return space, attributes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(windows(), st.booleans(), st.booleans(), st.integers(1, 2))
 def test_max_pool(
     case: tuple[list[int], dict[str, Any]], ceil: bool, columns: bool, results: int
@@ -119,7 +120,7 @@ def test_max_pool(
     agree(*both("MaxPool", [x], results, **attributes))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(40), deadline=None)
 @given(windows(), st.sampled_from([1, 2]), st.booleans())
 def test_convolution(
     case: tuple[list[int], dict[str, Any]], groups: int, bias: bool

@@ -11,21 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.models import model
+from support.models import imported, model
+from support.thoroughness import IS_THOROUGH, sampled
 from support.torch_training import Arrays, assert_equals_pytorch, batch, training_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
 from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.distribute import DistributePass
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.weights import save_weights
 
-STEPS = 3
+STEPS = 3 if IS_THOROUGH else 2
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "k4": {"k": 4},
@@ -120,7 +118,7 @@ SAMPLE: set[Case] = {
 }
 
 
-def sampled() -> list[Any]:
+def trainings() -> list[Any]:
     """All cases; those outside the sample only in `make test-all`."""
     everything = cases()
     assert set(everything) >= SAMPLE
@@ -139,7 +137,7 @@ def distributed(name: str, strategy: str, schedule: str, blocking: bool) -> Modu
     return module
 
 
-@pytest.mark.parametrize(("name", "strategy", "schedule", "sends"), sampled())
+@pytest.mark.parametrize(("name", "strategy", "schedule", "sends"), trainings())
 def test_training(
     name: str,
     strategy: str,
@@ -168,30 +166,26 @@ def test_training(
     assert_equals_pytorch(name, results)
 
 
-@functools.cache
-def imported(name: str) -> ImportedModel:
-    found = import_torch(model(name).module, (), model(name).inputs)
-    FoldShapesPass().apply(Context(), found.module)
-    OutlineRepeatsPass().apply(Context(), found.module)
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("mlp_deep", {"p": 4, "k": 4}),
-        ("gpt2_deep", {"p": 2, "k": 8}),
-        ("gpt2_deep", {"p": 4, "k": 4}),
-        ("gpt2_causal_deep", {"p": 2, "k": 2, "d": 2}),
-        ("gpt2_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
-        ("unet_deep", {"p": 4, "k": 4}),
-        ("encoder_decoder_deep", {"p": 4, "k": 4}),
-    ],
+    sampled(
+        [
+            ("mlp_deep", {"p": 4, "k": 4}),
+            ("gpt2_deep", {"p": 2, "k": 8}),
+            ("gpt2_deep", {"p": 4, "k": 4}),
+            ("gpt2_causal_deep", {"p": 2, "k": 2, "d": 2}),
+            ("gpt2_deep", {"p": 2, "k": 4, "t": 2, "blocking_sends": True}),
+            ("unet_deep", {"p": 4, "k": 4}),
+            ("encoder_decoder_deep", {"p": 4, "k": 4}),
+        ],
+        2,
+    ),
 )
 def test_inference(
     name: str, options: dict[str, Any], tmp_path: Path, spawner: Spawner
 ) -> None:
     module = imported(name).module.clone()
+    OutlineRepeatsPass().apply(Context(), module)
     DistributePass(**options).apply(Context(), module)
     weights = tmp_path / "model.safetensors"
     save_weights(weights, imported(name).weights)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.lowering_cases import run_here
 from support.random_programs import arguments_of, programs
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -30,14 +31,18 @@ def assert_close(
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * largest)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=tries(150), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(programs())
 def test_one_process(module: ModuleOp) -> None:
     arguments = arguments_of(module)
     assert_close(run_here(module, arguments), run_program(module, arguments))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=tries(40), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(programs(), st.sampled_from([(2, 1), (1, 2), (2, 2), (1, 4)]))
 def test_real_processes(
     spawner: Spawner, module: ModuleOp, degrees: tuple[int, int]

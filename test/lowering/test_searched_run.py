@@ -87,6 +87,6 @@ def test_the_best_pipeline_runs(spawner: Spawner, tmp_path: Path) -> None:
     plan = search.best.plan
     assert isinstance(plan, LayoutPlan) and plan.p == 2 and plan.k == 4
     found = search.programs(plan.batch)
-    promised = emit(Context(), found, search).step_time_s
+    promised = emit(found, search).step_time_s
     assert promised == search.best.step_time_s
     on_processes(module, found, spawner, tmp_path)

@@ -97,7 +97,7 @@ def splits(module: ModuleOp) -> dict[str, set[str]]:
     }
 
 
-@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
     module = training_mlp(16) if trains else build_gpt(1, 16, 2, 32, 4, 8)
     on = machine(4)
@@ -169,6 +169,7 @@ def test_recomputing_is_work_that_bounds_count() -> None:
     assert bounds.seconds_at_peak["full"] > bounds.seconds_at_peak["none"]
 
 
+@pytest.mark.slow
 def test_less_memory_is_never_faster() -> None:
     module = training_mlp(8)
     plain = search(module, machine(2)).best

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.random_programs import arguments_of, assert_same_results, programs
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
@@ -34,14 +35,18 @@ def assert_same(module: ModuleOp, other: ModuleOp, seed: int = 0) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=tries(120), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(programs(), st.sampled_from([(2, 1), (1, 2), (2, 2), (1, 4), (4, 2), (1, 3)]))
 def test_random_programs(module: ModuleOp, degrees: tuple[int, int]) -> None:
     d, t = degrees
     assert_same_results(module, distributed(module, d=d, t=t), arguments_of(module))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=tries(120), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(programs(max_ops=6), st.data())
 def test_random_programs_with_random_requests(
     module: ModuleOp, data: st.DataObject

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 from xdsl.builder import Builder
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, f32
@@ -358,7 +359,7 @@ def move_up(block: Block, position: int) -> None:
         block.insert_op_before(op, before)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(programs(), st.integers(2, 5), st.booleans())
 def test_random_programs_are_kept(example: Example, min_ops: int, independent: bool):
     module = example.module

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.cost_programs import MACHINES, STRATEGIES, distributed
 from support.pipelines import arguments_of, assert_equal_results
+from support.thoroughness import sampled
 from support.torch_training import training_step
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
@@ -59,7 +60,7 @@ def pair(number: int) -> tuple[ModuleOp, ModuleOp]:
     return before, overlapped(before)
 
 
-@pytest.mark.parametrize("number", range(len(STEPS)))
+@pytest.mark.parametrize("number", sampled(range(len(STEPS)), 3))
 def test_never_slower(number: int) -> None:
     module, faster = pair(number)
     before, after = simulate(module), simulate(faster)
@@ -122,7 +123,7 @@ def order_of(module: ModuleOp, name: str, found: Order) -> Order:
     return found
 
 
-@pytest.mark.parametrize("number", CHECKED)
+@pytest.mark.parametrize("number", sampled(CHECKED, 2))
 def test_all_ranks_of_a_group_have_one_order(number: int) -> None:
     _, module = pair(number)
     orders: Order = {}

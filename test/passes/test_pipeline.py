@@ -19,6 +19,7 @@ from support.programs import parse
 from support.random_programs import Draw, ProgramBuilder, programs, shape_of
 from support.random_programs import arguments_of as random_values
 from support.random_programs import assert_same_results as assert_same_random
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
 from xdsl.dialects.func import CallOp
@@ -120,7 +121,7 @@ def strategies(
     }
 
 
-@settings(SETTINGS, max_examples=60)
+@settings(SETTINGS, max_examples=tries(60))
 @given(st.data())
 def test_random_models_train(data: st.DataObject) -> None:
     module, batch, layers = data.draw(models())
@@ -130,7 +131,7 @@ def test_random_models_train(data: st.DataObject) -> None:
     assert_same_random(module, distributed(module, **options), arguments_of(module))
 
 
-@settings(SETTINGS, max_examples=40)
+@settings(SETTINGS, max_examples=tries(40))
 @given(st.data())
 def test_random_models_infer(data: st.DataObject) -> None:
     module, batch, layers = data.draw(models())
@@ -138,7 +139,7 @@ def test_random_models_infer(data: st.DataObject) -> None:
     assert_same_random(module, distributed(module, **options), arguments_of(module))
 
 
-@settings(SETTINGS, max_examples=80)
+@settings(SETTINGS, max_examples=tries(80))
 @given(programs(), st.sampled_from([(1, 2, 2), (2, 4, 1), (2, 1, 1), (2, 2, 2)]))
 def test_random_ops(module: ModuleOp, degrees: tuple[int, int, int]) -> None:
     """Ops of every kind, on micro-batches where they allow it, or else after them."""

@@ -11,6 +11,7 @@ import pytest
 from support.pipelines import arguments_of, distributed
 from support.programs import parse
 from support.random_programs import assert_same_results
+from support.thoroughness import sampled
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -191,7 +192,7 @@ def test_inference(name: str, options: dict[str, Any]) -> None:
     assert_same_results(module, result, arguments_of(module))
 
 
-@pytest.mark.parametrize("optimizer", ["none", "adamw"])
+@pytest.mark.parametrize("optimizer", sampled(["none", "adamw"], 3))
 @pytest.mark.parametrize("options", TRAINING, ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_training(name: str, options: dict[str, Any], optimizer: str) -> None:

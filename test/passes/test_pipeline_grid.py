@@ -144,7 +144,7 @@ def _others() -> list[Case]:
 
 
 CASES = [*_gradients(), *_trainings(), *_inferences(), *_others()]
-SAMPLE = set(CASES[5::11])
+SAMPLE = set(CASES[5::22])
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from support.random_programs import (
     programs,
     shape_of,
 )
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -80,7 +81,9 @@ def annotated_programs(draw: Draw) -> ModuleOp:
     return module
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=tries(150), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(annotated_programs())
 def test_random_requests(module: ModuleOp) -> None:
     assert_same(module)

@@ -120,6 +120,7 @@ def test_sharing_is_released_where_a_gap_is_asked_for() -> None:
     assert hurried.shared and not hurried.released
 
 
+@pytest.mark.slow
 def test_what_comes_out_fits_as_the_simulator_sees_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,6 +154,7 @@ def test_what_comes_out_fits_as_the_simulator_sees_it(
     assert f"at most {above:.3g} % above the best" in note
 
 
+@pytest.mark.slow
 def test_sharing_is_released_under_a_limit_too() -> None:
     program = training_gpt(layers=3)
     limits = Limits(0.7 * found_for(program)[0].peak, gap=1e-3)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from support.cost_programs import cluster
 from support.moe_programs import experts_layer
 from support.random_programs import arguments_of, assert_same_results, programs
+from support.thoroughness import sampled, tries
 from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -129,7 +130,7 @@ PIPELINES = {
 }
 
 
-@pytest.mark.parametrize("case", PIPELINES)
+@pytest.mark.parametrize("case", sampled(PIPELINES, 2))
 def test_pipelines_compute_the_same(case: str) -> None:
     build, axes, options = PIPELINES[case]
     module: ModuleOp = build()
@@ -237,8 +238,11 @@ def test_what_cannot_be(
 
 def test_chosen_layouts_are_applied_again() -> None:
     """Without solving, to the letter; on one mesh and over time."""
-    for axes in ([("d", 2), ("t", 2)], [("k", 2), ("d", 2)]):
-        first = placed(training_gpt(), on := slow_machine())
+    for build, axes in (
+        (tied_mlp, [("d", 2), ("t", 2)]),
+        (training_gpt, [("k", 2), ("d", 2)]),
+    ):
+        first = placed(build(), on := slow_machine())
         mesh = add_mesh(first, axes, on)
         again = first.clone()
         found = search_sharding(first, mesh, on)
@@ -252,7 +256,7 @@ def test_the_note_says_what_was_found() -> None:
 
 
 @settings(
-    max_examples=8,
+    max_examples=tries(8),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(programs(), st.sampled_from([(("d=2",), 2), (("d=2", "t=2"), 2)]))

@@ -171,6 +171,7 @@ def gpt_medium_on(*axes: str) -> tuple[ModuleOp, Simulation, int]:
     return module, simulate(module), size
 
 
+@pytest.mark.slow
 def test_rhinos_split_of_attention_weights() -> None:
     """
     Section 7.3 of Rhino: with a batch of 4 on 8 GPUs the weights and states of query, key and

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.cost_programs import cluster
 from support.programs import parse
 from support.random_programs import arguments_of, assert_same_results, programs
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -137,7 +138,7 @@ def some_choice(problem: Problem, seed: int) -> list[int]:
     return list(solve(Problem([any_price(c) for c in problem.costs], edges)).choice)
 
 
-@settings(max_examples=10, suppress_health_check=UNCHECKED)
+@settings(max_examples=tries(10), suppress_health_check=UNCHECKED)
 @given(
     programs(),
     st.sampled_from(MESHES),
@@ -179,7 +180,7 @@ def all_options(
     return options
 
 
-@settings(max_examples=15, suppress_health_check=UNCHECKED)
+@settings(max_examples=tries(15), suppress_health_check=UNCHECKED)
 @given(programs(), st.sampled_from(MESHES))
 def test_alternatives_for_partial_values_that_there_are_not_are_no_loss(
     program: ModuleOp, axes: Axes
@@ -223,7 +224,7 @@ def assert_best(program: ModuleOp, axes: Axes, slow: bool) -> None:
     assert found.bound == pytest.approx(expected)
 
 
-@settings(max_examples=10, suppress_health_check=UNCHECKED)
+@settings(max_examples=tries(10), suppress_health_check=UNCHECKED)
 @given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
 def test_the_best_of_all_combinations(
     program: ModuleOp, axes: Axes, slow: bool
@@ -232,7 +233,7 @@ def test_the_best_of_all_combinations(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=UNCHECKED)
+@settings(max_examples=tries(300), suppress_health_check=UNCHECKED)
 @given(programs(max_ops=3), st.sampled_from(MESHES), st.booleans())
 def test_the_best_of_all_combinations_many_times(
     program: ModuleOp, axes: Axes, slow: bool

@@ -77,7 +77,7 @@ MODELS = (
 )  # fmt: skip
 
 
-QUICK = [("gpt", 2), ("gpt", 4), ("unet_deep", 3)]
+QUICK = [("gpt", 4), ("unet_deep", 3)]
 SLOW = [(f"{n}{kind}", p) for n in MODELS for kind in ("", " flat") for p in (2, 3, 4)]
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cost_programs import cluster
 from support.pipelines import assert_equal_results, assert_same, distributed
+from support.thoroughness import tries
 from support.training_programs import training_gpt, training_head
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -69,7 +70,7 @@ def programs(draw: st.DrawFn) -> tuple[ModuleOp, list[Any], dict[str, int]]:
     return module, values, options
 
 
-@settings(max_examples=25)
+@settings(max_examples=tries(25))
 @given(programs())
 def test_the_same_loss_and_gradients(drawn: tuple[ModuleOp, list[Any], dict[str, int]]):
     module, values, options = drawn

@@ -7,6 +7,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 
 from distir.errors import DistIRError
 from distir.pipelining import (
@@ -123,7 +124,7 @@ def test_no_more_in_flight_than_all(schedule: Schedule) -> None:
 
 
 @given(schedules(most_ranks=3, most=4), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(400), deadline=None)
 def test_damage(schedule: Schedule, data: st.DataObject) -> None:
     """One or two times an action is dropped, doubled, moved, swapped or altered."""
     rows: list[list[Action]] = [list(row) for row in schedule.actions]

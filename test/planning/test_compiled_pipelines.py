@@ -16,7 +16,8 @@ from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
-from distir.planning.grid import Evaluator, distribute_pass, evaluate
+from distir.planning.distribution import distribute
+from distir.planning.grid import Evaluator, evaluate
 from distir.planning.plan import GridPlan
 from distir.planning.programs import replace_cluster
 from distir.planning.result import Impossible, Simulated
@@ -55,7 +56,7 @@ def _check(source: Callable[[int], ModuleOp], plans: list[GridPlan]) -> int:
         result = evaluator.evaluate(plan)
         module = source(BATCH)
         try:
-            distribute_pass(plan).apply(Context(), module)
+            distribute(module, plan.options())
         except DistIRError as error:
             assert isinstance(result, Impossible)
             assert result.error == " ".join(str(error).split())

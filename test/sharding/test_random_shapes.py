@@ -16,8 +16,9 @@ from support.sharding_harness import (
     sample,
     sequential,
 )
+from support.thoroughness import tries
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=tries(25), deadline=None)
 sizes = st.sampled_from([1, 2, 3, 4, 6, 12])
 
 

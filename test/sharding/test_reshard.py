@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.random_programs import Draw
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -168,7 +169,7 @@ def changes(draw: Draw) -> tuple[Shape, Mesh, Layout, Layout]:
     return shape, on, before, draw(st.sampled_from(possible))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(changes())
 def test_the_value_stays(change: tuple[Shape, Mesh, Layout, Layout]) -> None:
     """The collectives verify one by one and lead to the same value in the new layout."""

@@ -13,10 +13,11 @@ from support.sharding_harness import (
     sample,
     sequential,
 )
+from support.thoroughness import tries
 
 from distir.sharding.rule import shape_of, sharding_rule
 
-SAMPLES = 20
+SAMPLES = tries(20)
 """Splits that are run per case, out of all legal ones."""
 
 

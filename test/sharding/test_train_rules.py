@@ -12,9 +12,10 @@ from support.sharding_harness import (
     sample,
     sequential,
 )
+from support.thoroughness import tries
 from support.train_cases import CASES
 
-SAMPLES = 20
+SAMPLES = tries(20)
 """Splits that are run per case, out of all legal ones."""
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import onnx_file
 from support.random_programs import Draw, arguments_of, assert_same_results, programs
+from support.thoroughness import IS_THOROUGH, tries
 from support.training_programs import distributed, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import FunctionType, ModuleOp, TensorType
@@ -145,20 +146,23 @@ def relayout(value: SSAValue, layout: Layout) -> None:
 
 def test_changing_any_one_layout_is_found() -> None:
     original = distributed_gpt2()
-    tried = 0
+    seen = tried = 0
     for name, function in functions(original).items():
         for position, op in enumerate(function.body.block.ops):
             for r, result in enumerate(op.results):
                 if not list(result.uses):
                     continue
                 for layout in other_layouts(result, original):
+                    seen += 1
+                    if seen % 3 and not IS_THOROUGH:
+                        continue
                     module = original.clone()
                     changed = list(functions(module)[name].body.block.ops)[position]
                     relayout(changed.results[r], layout)
                     users = {use.operation.name for use in changed.results[r].uses}
                     refused(module, {changed.name, *users})
                     tried += 1
-    assert tried > 200
+    assert seen > 200 and tried >= seen // 3
 
 
 def change_argument(function: FuncOp, index: int, layout: Layout) -> set[str]:
@@ -229,7 +233,9 @@ def mutated(module: ModuleOp, draw: Draw) -> ModuleOp | None:
     return clone
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=tries(60), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(programs(), st.sampled_from([(2, 2), (1, 4), (4, 2)]), st.data())
 def test_what_is_verified_computes_the_same(
     module: ModuleOp, degrees: tuple[int, int], data: st.DataObject

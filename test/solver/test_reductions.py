@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.random_problems import brute_force, random_problem
+from support.thoroughness import tries
 
 from distir.solver import Memory, Problem
 from distir.solver.graph import CostGraph, peak_points, replay
@@ -24,7 +25,7 @@ def optimum(graph: CostGraph) -> tuple[float, dict[int, int]]:
     return best, chosen
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=tries(150))
 @given(st.integers(1000, 10**6), st.booleans(), st.booleans())
 def test_the_optimum_stays(seed: int, memory: bool, integer: bool):
     problem = random_problem(seed, memory=memory, integer=integer)

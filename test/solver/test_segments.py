@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.layered_problems import layered_problem
 from support.random_problems import brute_force, random_problem
+from support.thoroughness import tries
 
 from distir.solver import InfeasibleError, Problem, solve
 from distir.solver.clock import Clock
@@ -27,7 +28,7 @@ def flow_along(problem: Problem, seed: int) -> Flow:
     return Flow(users, frozenset(np.flatnonzero(drawn).tolist()))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=tries(300))
 @given(st.integers(0, 10**6), st.booleans())
 def test_never_below_the_optimum_and_never_above_the_limit(seed: int, memory: bool):
     problem = random_problem(seed, memory=memory, integer=seed % 2 == 0)
@@ -44,7 +45,7 @@ def test_never_below_the_optimum_and_never_above_the_limit(seed: int, memory: bo
         assert problem.peak(solution.choice) <= problem.memory.limit
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=tries(200))
 @given(st.integers(0, 10**6))
 def test_unreduced_problems(seed: int):
     problem = random_problem(seed, memory=False)
@@ -116,7 +117,7 @@ def test_circles_are_opened():
     assert sorted(i for group in segments.groups for i in group) == [0, 1, 2, 3]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=tries(300))
 @given(st.integers(0, 10**6))
 def test_cones_are_folded(seed: int):
     """
@@ -155,7 +156,9 @@ def test_repeated_layers(limit: float | None):
         assert problem.peak(solution.choice) <= problem.memory.limit
 
 
-@pytest.mark.parametrize("limit", [0.95, 0.85, 0.75])
+@pytest.mark.parametrize(
+    "limit", [0.95, 0.85, pytest.param(0.75, marks=pytest.mark.slow)]
+)
 def test_prices_of_the_whole_begin_where_segments_end(limit: float):
     problem = layered_problem(3, ops=20, limit=limit)
     segments = flow_along(problem, 0).segments()

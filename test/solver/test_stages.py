@@ -8,6 +8,7 @@ from math import inf
 from random import Random
 
 import pytest
+from support.thoroughness import tries
 
 from distir.errors import DistIRError
 from distir.solver.stages import (
@@ -97,8 +98,8 @@ def least(search: object, *arguments: object) -> float:
 @pytest.mark.parametrize(
     ("make", "seeds"),
     [
-        (sparse_graph, range(80)),
-        (large_graph, range(80, 90)),
+        (sparse_graph, range(tries(80))),
+        (large_graph, range(80, 80 + tries(10))),
         pytest.param(sparse_graph, range(100, 400), marks=pytest.mark.slow),
         pytest.param(large_graph, range(400, 480), marks=pytest.mark.slow),
     ],

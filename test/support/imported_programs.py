@@ -8,21 +8,15 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from support.models import model
+from support import models
 
 
-@functools.cache
 def imported(name: str) -> ImportedModel:
+    """The program of a model by the exporter that can export it."""
     # The newer exporter cannot export T5.
-    exporter = "torchscript" if name == "t5" else "dynamo"
-    case = model(name)
-    found = import_torch(case.module, (), case.inputs, exporter=exporter)
-    FoldShapesPass().apply(Context(), found.module)
-    return found
+    return models.imported(name, "torchscript" if name == "t5" else "dynamo")
 
 
 @functools.cache

@@ -7,7 +7,9 @@ Batch 4, sequence 8, vocabulary 128, two layers: a case costs a second or two.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from xdsl.context import Context
 
-from distir.frontends.torch_importer import Exporter, export_onnx
+from distir.frontends.imported_model import ImportedModel
+from distir.frontends.torch_importer import Exporter, export_onnx, import_exported
+from distir.passes.fold_shapes import FoldShapesPass
 
 BATCH, SEQ, VOCAB = 4, 8, 128
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
@@ -327,15 +332,42 @@ def model(name: str) -> Model:
     return Model(name, module.train(name.endswith("_train")), inputs, outputs)
 
 
+FOLDER = "DISTIR_TEST_MODELS"
+"""The variable of the environment that names the folder of exported models."""
+
+
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="distir-test-models-")
 
 
 @functools.cache
 def onnx_file(name: str, exporter: Exporter = "dynamo") -> Path:
-    """The ONNX file of a model, exported once a session. Do not write to its folder."""
-    path = Path(_folder().name, f"{name}.{exporter}.onnx")
-    case = model(name)
-    export_onnx(case.module, (), path, case.inputs, exporter=exporter)
-    return path
+    """
+    The ONNX file of a model, exported once by all processes that test. Do not write to its
+    folder.
+    """
+    folder = Path(os.environ.get(FOLDER) or _temporary_folder().name)
+    place = folder / f"{name}.{exporter}"
+    if not place.exists():
+        case, making = model(name), Path(tempfile.mkdtemp(dir=folder))
+        export_onnx(
+            case.module,
+            (),
+            making / "model.onnx",
+            case.inputs,
+            exporter=exporter,
+            training=case.training,
+        )
+        # Another process may have been faster.
+        with contextlib.suppress(OSError):
+            making.rename(place)
+    return place / "model.onnx"
+
+
+@functools.cache
+def imported(name: str, exporter: Exporter = "dynamo") -> ImportedModel:
+    """The program of a model, without computations of shapes. Do not change it."""
+    found = import_exported(model(name).module, onnx_file(name, exporter))
+    FoldShapesPass().apply(Context(), found.module)
+    return found

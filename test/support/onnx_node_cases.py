@@ -8,6 +8,7 @@ DistIRError for what it does not support; anything else that goes wrong is a fai
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
 from distir.errors import DistIRError
+from support.thoroughness import IS_THOROUGH
 
 RunModel = Callable[[onnx.ModelProto, Sequence[Any]], Sequence[Any]]
 
@@ -31,6 +33,18 @@ def node_cases() -> list[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return sorted(load_model_tests(kind="node"), key=lambda case: case.name)
+
+
+def tried_cases() -> list[Any]:
+    """All of them in `make test-all`; else, of those with the same operators, every fourth."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    tried: list[Any] = []
+    for case in node_cases():
+        operators = tuple(sorted({node.op_type for node in case.model.graph.node}))
+        if IS_THOROUGH or seen[operators] % 4 == 0:
+            tried.append(case)
+        seen[operators] += 1
+    return tried
 
 
 @dataclass

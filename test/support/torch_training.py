@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,10 @@ import torch
 from xdsl.context import Context
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import import_torch
+from distir.frontends.torch_importer import Exporter
 from distir.passes.differentiate import DifferentiatePass
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
-from support.models import WITH_MSE, model
+from support.models import WITH_MSE, imported, model
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -28,16 +27,10 @@ OPTIONS: dict[str, Any] = {"learning_rate": 1e-2, "epsilon": 1e-5}
 
 
 @functools.cache
-def training_step(name: str, exporter: str = "dynamo") -> ImportedModel:
+def training_step(name: str, exporter: Exporter = "dynamo") -> ImportedModel:
     """The sequential training step and the weights it starts from."""
-    found = import_torch(
-        model(name).module,
-        (),
-        model(name).inputs,
-        exporter=exporter,  # type: ignore[arg-type]
-        training=True,
-    )
-    FoldShapesPass().apply(Context(), found.module)
+    found = imported(name, exporter)
+    found = replace(found, module=found.module.clone())
     OutlineRepeatsPass().apply(Context(), found.module)
     loss = "mse" if name in WITH_MSE else "cross_entropy"
     DifferentiatePass(loss=loss, **OPTIONS).apply(Context(), found.module)

@@ -134,13 +134,14 @@ case(AttentionGradOp, *_q, *_few, is_causal=True, label="causal groups")
 case(AttentionGradOp, *_q, *_kv, real(4, 6), label="mask")
 case(AttentionGradOp, *_q, *_kv, real(2, 6, 1, 1), label="mask per head")
 case(AttentionGradOp, *_q, *_few, real(4) > -1, is_causal=True, label="causal mask")
+_heads = {"q_num_heads": 6, "kv_num_heads": 3}
 _q, _kv = (coarse(2, 4, 24), real(2, 4, 24)), (real(2, 6, 12), real(2, 6, 12))
-case(AttentionGradOp, *_q, *_kv, heads=(6, 3))
-case(AttentionGradOp, *_q, *_kv, real(2, 1, 4, 6), heads=(6, 3), label="packed mask")
+case(AttentionGradOp, *_q, *_kv, **_heads)
+case(AttentionGradOp, *_q, *_kv, real(2, 1, 4, 6), **_heads, label="packed mask")
 _half = [a.astype(np.float16) for a in (*_q, *_kv)]
-case(AttentionGradOp, *_half, heads=(6, 3), is_causal=True)
+case(AttentionGradOp, *_half, **_heads, is_causal=True)
 _wide = [a.astype(np.float64) for a in (*_q, *_kv)]
-case(AttentionGradOp, *_wide, heads=(6, 3), is_causal=True, label="f64")
+case(AttentionGradOp, *_wide, **_heads, is_causal=True, label="f64")
 
 # Dropout
 _rng = np.random.default_rng(15)
@@ -149,7 +150,7 @@ for _dtype in (np.float16, np.float32, np.float64):
     case(DropoutOp, real(4, 6, 12, dtype=_dtype), scalar(5, np.int64), **_options)
     case(
         *(DropoutOp, real(4, 6, 12, dtype=_dtype), scalar(5, np.int64)),
-        mask_type=TensorType(i1, [4, 6, 12]),
+        mask=TensorType(i1, [4, 6, 12]),
         label="mask",
         **_options,
     )
@@ -157,9 +158,9 @@ for _dtype in (np.float16, np.float32, np.float64):
         *(DropoutGradOp, real(4, 6, dtype=_dtype), real(4, 6) > 0),
         ratio=0.25,
     )
-case(DropoutOp, real(12, 6), scalar(2**40 + 3, np.int64), ratio=0.5, label="far")
-case(DropoutOp, real(12), scalar(0, np.int64), ratio=0.0)
-case(DropoutOp, scalar(1.5), scalar(1, np.int64), ratio=0.5, label="scalar")
+case(DropoutOp, real(12, 6), scalar(2**40 + 3, np.int64), **_options, label="far")
+case(DropoutOp, real(12), scalar(0, np.int64), **{**_options, "ratio": 0.0})
+case(DropoutOp, scalar(1.5), scalar(1, np.int64), **_options, label="scalar")
 
 
 def _part(x: Any, counter: Any, first: Any, second: Any) -> Operation:
@@ -169,6 +170,8 @@ def _part(x: Any, counter: Any, first: Any, second: Any) -> Operation:
         counter,
         [first, second],
         ratio=0.5,
+        seed=0,
+        stream=0,
         global_shape=[8, 2**33, 3],
         splits=[Split(0, 2, 2), Split(1, 2**31, 2)],
     )
@@ -203,7 +206,7 @@ for _dtype in (np.float32, np.float16):
                 -positive(6, 4, dtype=_dtype) / 8,
                 axis=_axis,
             )
-    for _options in ({"axis": -1}, {"axis": 2, "bias": False}):
+    for _options in ({"axis": -1}, {"axis": 2, "dbias": None}):
         case(
             LayerNormGradOp,
             coarse(6, 2, 4, dtype=_dtype),
@@ -250,7 +253,7 @@ def _gather(
     sizes, depth = dy.type.get_shape(), indices.type.get_num_dims()
     shape = [*sizes[:axis], rows, *sizes[axis + depth :]]
     type_ = TensorType(dy.type.element_type, shape)
-    return GatherGradOp(dy, indices, type_, axis, data)
+    return GatherGradOp(dy, indices, data, axis=axis, ddata=type_)
 
 
 _gather.name = "train.gather_grad"
@@ -265,13 +268,15 @@ case(_gather, real(4, 6), scalar(-1, np.int64), rows=3, axis=1)
 case(_gather, real(6, dtype=np.float16), integers(0, 3, 6), rows=3, axis=0, label="f16")
 
 _state = (real(4, 6), real(4, 6), real(4, 6), positive(4, 6), scalar(2, np.int64))
+_ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 for _make in (AdamOp, AdamWOp):
-    case(_make, *_state, learning_rate=0.1, weight_decay=0.2)
+    case(_make, *_state, learning_rate=0.1, weight_decay=0.2, **_ADAM)
 case(
     *(AdamWOp, real(6), real(6, dtype=np.float16), real(6), positive(6)),
     *(scalar(0, np.int64),),
     learning_rate=0.1,
     weight_decay=0.0,
+    **_ADAM,
     label="f16",
 )
 case(SgdOp, real(4, 6), real(4, 6), learning_rate=0.1, weight_decay=0.3)
@@ -279,6 +284,7 @@ for _nesterov in (False, True):
     case(
         *(SgdOp, real(4, 6), real(4, 6), real(4, 6)),
         learning_rate=0.1,
+        weight_decay=0.0,
         momentum=0.9,
         nesterov=_nesterov,
     )
@@ -286,20 +292,21 @@ case(SquareSumOp, real(4, 6))
 case(SquareSumOp, real(4, 6, dtype=np.float16) * 8)
 
 
-def _shaped(make: Any) -> Callable[..., Operation]:
+def _shaped(make: Any, result: str) -> Callable[..., Operation]:
     """Ops whose result has a shape of its own."""
 
     def build(*operands: Any, shape: tuple[int, ...], **options: Any) -> Operation:
         type_ = TensorType(operands[0].type.element_type, shape)
-        return make(*operands, type_, **options)
+        return make(*operands, **{result: type_}, **options)
 
     build.name = make.name
     return build
 
 
 _PLAIN = {"strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
+_CONV = {**_PLAIN, "group": 1}
 for _dy, _weight, _x, _windows in (
-    ((6, 4, 5, 3), (4, 6, 2, 2), (6, 6, 6, 4), _PLAIN),
+    ((6, 4, 5, 3), (4, 6, 2, 2), (6, 6, 6, 4), _CONV),
     (
         *((4, 8, 3, 4), (8, 3, 3, 2), (4, 12, 6, 5)),
         {"strides": [2, 1], "dilations": [1, 2], "pads": [1, 0, 0, 1], "group": 4},
@@ -310,18 +317,18 @@ for _dy, _weight, _x, _windows in (
     ),
     (
         *((2, 4, 2, 2, 2), (4, 6, 2, 1, 2), (2, 6, 3, 2, 3)),
-        {"strides": [1, 1, 1], "dilations": [1, 1, 1], "pads": [0] * 6},
+        {"strides": [1, 1, 1], "dilations": [1, 1, 1], "pads": [0] * 6, "group": 1},
     ),
 ):
     _label = "x".join(map(str, _x))
     case(
-        *(_shaped(ConvGradInputOp), real(*_dy), real(*_weight)),
+        *(_shaped(ConvGradInputOp, "dx"), real(*_dy), real(*_weight)),
         shape=_x,
         label=_label,
         **_windows,
     )
     case(
-        *(_shaped(ConvGradWeightOp), real(*_x), real(*_dy)),
+        *(_shaped(ConvGradWeightOp, "dweight"), real(*_x), real(*_dy)),
         shape=_weight,
         label=_label,
         **_windows,
@@ -353,14 +360,13 @@ for _x, _dy, _pool in (
 ):
     _label = "x".join(map(str, _x))
     case(
-        *(_shaped(MaxPoolGradOp), real(*_dy), real(*_x)),
-        shape=_x,
+        *(MaxPoolGradOp, real(*_dy), real(*_x)),
         label=_label,
         **_pool,
     )
     for _padded in (False, True):
         case(
-            *(_shaped(AveragePoolGradOp), real(*_dy)),
+            *(_shaped(AveragePoolGradOp, "dx"), real(*_dy)),
             shape=_x,
             count_include_pad=_padded,
             label=f"{_label},count_include_pad={_padded}",

@@ -15,7 +15,7 @@ from xdsl.context import Context
 
 from distir.dialects.dist import UPDATES
 from distir.frontends.imported_model import ImportedModel
-from distir.interpreters.reference import run_program
+from distir.interpreters.reference import program_runner
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
@@ -105,8 +105,9 @@ def trained(imported: ImportedModel, inputs: Arrays) -> tuple[list[float], Array
                 else inputs[name]
             )
     losses: list[float] = []
+    run = program_runner(imported.module)
     for _ in range(STEPS):
-        results = run_program(imported.module, values)
+        results = run(values)
         losses.append(float(results[0]))
         for result, argument in updated_arguments(function).items():
             values[argument] = results[result]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.thoroughness import tries
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
@@ -46,7 +48,7 @@ class _PlainParser(ProgramParser):
 
     parse_optional_type = Parser.parse_optional_type
     parse_optional_dictionary_attr_dict = Parser.parse_optional_dictionary_attr_dict
-    parse_list = Parser.parse_list
+    parse_operation = Parser.parse_operation
 
     def __init__(self, ctx: Context, text: str, name: str):
         super().__init__(ctx, text, name)
@@ -86,18 +88,61 @@ def test_aliases_tuples_and_comments() -> None:
     assert 'scope = "a \\22 } b"' in str(module)
 
 
-def test_lists_that_were_read_before_are_checked_again() -> None:
-    """A list of types is known by its text, but who uses it is checked each time."""
-    text = """
-      func.func @main(%0: tensor<4xf32>, %1: tensor<4xf32>) {
-        %2 = onnx.Add(%0, %1) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-        %3 = onnx.Relu(%0) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-      }"""
+@pytest.mark.parametrize("name", ["!w-", "!-w", "!w.x", "!$w", "!w1"])
+def test_names_of_types(name: str) -> None:
+    """What belongs to the name of a type, and what cannot be one, xDSL says."""
+    _assert_same(ALIASES.replace("!w", name))
+    _assert_same(ALIASES.replace("!w =", f"{name} ="))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        '%3 = onnx.Add(%2, %w) {scope = "b"} : (T, T) -> T',
+        '%s.1 = onnx.Add(%2, %w) {scope = "b.*"} : (T, T) -> T',
+        '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T // %0, a comment',
+        "%3 = onnx.Add(%0, %0) : (T, T) -> T",
+        '%3 = onnx.Add(%0, %0) {scope = "b\\22"} : (T, T) -> T',
+        '%3:1 = onnx.Add(%0, %0#0) {scope = "b"} : (T, T) -> T',
+    ],
+)
+def test_ops_that_were_read_before(op: str) -> None:
+    """An op is known by its text without the names of values and its scope."""
+    text = _after_an_add(op)
+    assert isinstance(_outcome(_PlainParser, text), ModuleOp)
+    _assert_same(text)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        '%3 = onnx.Add(%0, %5) {scope = "b"} : (T, T) -> T',
+        '%2 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T',
+        '%3 = onnx.Add(%0, %v) {scope = "b"} : (T, T) -> T',
+        '%3, %4 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T',
+        '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T\n, T',
+        '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T)',
+        '%3 = onnx.Add(%0#1, %0) {scope = "b"} : (T, T) -> T',
+        '%3 = onnx.Add(%0, %0) {scope = "b"} : (T, T) -> T %4',
+    ],
+)
+def test_ops_that_were_read_before_are_checked_again(op: str) -> None:
+    """An op is known by its text, but its values are checked each time."""
+    text = _after_an_add(op)
     assert isinstance(_outcome(_PlainParser, text), str)
     _assert_same(text)
 
 
-@settings(max_examples=60, deadline=None)
+def _after_an_add(op: str) -> str:
+    return f"""
+      func.func @main(%0: T, %w: T, %v: tensor<2x4xf32>) {{
+        %2 = onnx.Add(%0, %w) {{scope = "a"}} : (T, T) -> T
+        {op}
+        func.return
+      }}""".replace("T", "tensor<4xf32>")
+
+
+@settings(max_examples=tries(60), deadline=None)
 @given(data=st.data())
 def test_broken_text_gets_the_same_message(data: st.DataObject) -> None:
     """A character is taken out, put in or put elsewhere, anywhere."""

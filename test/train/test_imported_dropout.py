@@ -19,8 +19,8 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.torch_importer import import_torch
-from distir.interpreters.reference import run_program
-from distir.lowering.launch import Training, run_package
+from distir.interpreters.reference import program_runner, run_program
+from distir.lowering.launch import Spawner, Training, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.fold_shapes import FoldShapesPass
@@ -88,8 +88,9 @@ def train(module: ModuleOp, given: Arrays, steps: int = STEPS) -> Arrays:
         for name, arg in zip(names, entry.body.block.args, strict=True)
     ]
     losses: list[Any] = []
+    run = program_runner(module)
     for _ in range(steps):
-        results = run_program(module, values)
+        results = run(values)
         losses.append(results[result_names(entry).index("loss")])
         for result, argument in updated_arguments(entry).items():
             values[argument] = results[result]
@@ -188,7 +189,7 @@ def test_distributions_of_gpt2_train_alike(options: dict[str, Any]):
     assert_equal(train(distributed(imported.module, **options), given), expected)
 
 
-def test_gpt2_on_processes(tmp_path: Path):
+def test_gpt2_on_processes(tmp_path: Path, spawner: Spawner):
     imported, given, expected = gpt2()
     weights = tmp_path / "model.safetensors"
     save_weights(weights, imported.weights)
@@ -200,6 +201,7 @@ def test_gpt2_on_processes(tmp_path: Path):
         inputs=batch,
         weights=weights,
         timeout_s=120,
+        spawner=spawner,
         training=Training(STEPS),
     )
     assert_equal(found, expected)

@@ -43,6 +43,13 @@ def numbers(*shape: int, seed: int, dtype: Any) -> Array:
     return np.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
 
 
+DEFAULTS: dict[bool, dict[str, Any]] = {
+    False: {"weight_decay": 0.0},
+    True: {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+}
+"""PyTorch's, of SGD and of what counts its steps."""
+
+
 def train(
     make: Make,
     options: dict[str, Any],
@@ -59,7 +66,7 @@ def train(
         inputs = [values[0], gradient, *values[1:], *step]
 
         def body(block: Block) -> Sequence[SSAValue]:
-            op = make(*block.args, **options)
+            op = make(*block.args, **{**DEFAULTS[counts], **options})
             block.add_op(op)
             return op.results
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import Float32Type, FloatAttr, StringAttr, TensorType, f32
-from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-)
+from typing import ClassVar
+
+from xdsl.dialects.builtin import StringAttr, TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
-from distir.dialects.train_ops.checks import check_like
+from distir.dialects.train_ops.base import F32, TrainOp, Types, like
+
+
+class ActivationGradOp(TrainOp):
+    """Base of the gradients of functions of one number; all values are of one type."""
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    dx = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"dy": like("x"), "dx": like("x")}
 
 
 @irdl_op_definition
-class GeluGradOp(TrainOp):
+class GeluGradOp(ActivationGradOp):
     """
-    The gradient of y = x * P(x), elementwise; `dy`, `x` and `dx` of one type. With
-    `approximate = "none"`, P is the normal distribution function and
+    The gradient of y = x * P(x). With `approximate = "none"`, P is the normal distribution
+    function and
 
         dx = dy * (P(x) + x * exp(-x * x / 2) / sqrt(2 * pi))
 
@@ -31,21 +36,10 @@ class GeluGradOp(TrainOp):
 
     name = "train.gelu_grad"
 
-    dy = operand_def(TensorType)
-    x = operand_def(TensorType)
     approximate = prop_def(StringAttr)
-    dx = result_def(TensorType)
-
-    def __init__(self, dy: SSAValue, x: SSAValue, approximate: str):
-        super().__init__(
-            operands=[dy, x],
-            properties={"approximate": StringAttr(approximate)},
-            result_types=[x.type],
-        )
 
     def verify_(self) -> None:
-        check_like(self, "dy", self.dy, self.x)
-        check_like(self, "dx", self.dx, self.x)
+        super().verify_()
         if self.approximate.data not in ("none", "tanh"):
             raise VerifyException(
                 f'{self.name}: approximate is "{self.approximate.data}", expected '
@@ -54,32 +48,16 @@ class GeluGradOp(TrainOp):
 
 
 @irdl_op_definition
-class SwishGradOp(TrainOp):
+class SwishGradOp(ActivationGradOp):
     """
-    The gradient of y = x * s, s = sigmoid(alpha * x), elementwise; SiLU for alpha = 1:
+    The gradient of y = x * s, s = sigmoid(alpha * x); SiLU for alpha = 1:
 
         dx = dy * s * (1 + alpha * x * (1 - s))
-
-    `dy`, `x` and `dx` are of one type.
     """
 
     name = "train.swish_grad"
 
-    dy = operand_def(TensorType)
-    x = operand_def(TensorType)
-    alpha = prop_def(FloatAttr[Float32Type])
-    dx = result_def(TensorType)
-
-    def __init__(self, dy: SSAValue, x: SSAValue, alpha: float):
-        super().__init__(
-            operands=[dy, x],
-            properties={"alpha": FloatAttr(alpha, f32)},
-            result_types=[x.type],
-        )
-
-    def verify_(self) -> None:
-        check_like(self, "dy", self.dy, self.x)
-        check_like(self, "dx", self.dx, self.x)
+    alpha = prop_def(F32)
 
 
 OPS = [GeluGradOp, SwishGradOp]

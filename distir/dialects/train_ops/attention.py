@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    Float32Type,
-    FloatAttr,
-    IntegerAttr,
-    TensorType,
-    UnitAttr,
-    f32,
-    i64,
-)
+from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
@@ -24,8 +17,13 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
-from distir.dialects.train_ops.checks import check_element, check_like, shape_of
+from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
+from distir.dialects.train_ops.checks import (
+    check_element_type,
+    check_shape,
+    element_type,
+    shape_of,
+)
 
 
 @dataclass(frozen=True)
@@ -76,35 +74,14 @@ class AttentionGradOp(TrainOp):
     v = operand_def(TensorType)
     mask = opt_operand_def(TensorType)
     is_causal = opt_prop_def(UnitAttr)
-    scale = opt_prop_def(FloatAttr[Float32Type])
-    q_num_heads = opt_prop_def(IntegerAttr.constr(i64))
-    kv_num_heads = opt_prop_def(IntegerAttr.constr(i64))
+    scale = opt_prop_def(F32)
+    q_num_heads = opt_prop_def(I64)
+    kv_num_heads = opt_prop_def(I64)
     dq = result_def(TensorType)
     dk = result_def(TensorType)
     dv = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        q: SSAValue,
-        k: SSAValue,
-        v: SSAValue,
-        mask: SSAValue | None = None,
-        *,
-        is_causal: bool = False,
-        scale: float | None = None,
-        heads: tuple[int, int] | None = None,
-    ):
-        super().__init__(
-            operands=[dy, q, k, v, mask],
-            properties={
-                "is_causal": UnitAttr() if is_causal else None,
-                "scale": None if scale is None else FloatAttr(scale, f32),
-                "q_num_heads": IntegerAttr(heads[0], i64) if heads else None,
-                "kv_num_heads": IntegerAttr(heads[1], i64) if heads else None,
-            },
-            result_types=[q.type, k.type, v.type],
-        )
+    TYPES: ClassVar[Types] = {"dq": like("q"), "dk": like("k"), "dv": like("v")}
 
     @property
     def is_packed(self) -> bool:
@@ -148,7 +125,7 @@ class AttentionGradOp(TrainOp):
                     f"{self.name}: {name} has {len(shape_of(value))} dimensions, expected "
                     f"{rank}"
                 )
-            check_element(self, name, value, self.q)
+            check_element_type(self, name, value, element_type(self.q))
         for heads in (self.q_num_heads, self.kv_num_heads):
             if heads is not None and heads.value.data < 1:
                 raise VerifyException(
@@ -164,9 +141,7 @@ class AttentionGradOp(TrainOp):
                 f"{self.name}: {sizes.query_heads} query heads cannot share "
                 f"{sizes.key_heads} key heads"
             )
-        check_like(self, "dq", self.dq, self.q)
-        check_like(self, "dk", self.dk, self.k)
-        check_like(self, "dv", self.dv, self.v)
+        super().verify_()
         if self.mask is None:
             return
         mask = shape_of(self.mask)
@@ -186,11 +161,7 @@ class AttentionGradOp(TrainOp):
         expected = (batch, heads, length, size)
         if self.is_packed:
             expected = (batch, length, heads * size)
-        if shape_of(value) != expected:
-            raise VerifyException(
-                f"{self.name}: {name} has shape {list(shape_of(value))}, expected "
-                f"{list(expected)}"
-            )
+        check_shape(self, name, value, expected)
 
 
 OPS = [AttentionGradOp]

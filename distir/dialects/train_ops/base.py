@@ -1,7 +1,73 @@
 """What all ops of the `train` dialect have in common."""
 
-from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, traits_def
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    NoneAttr,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    f32,
+    f64,
+    i64,
+)
+from xdsl.ir import Attribute, SSAValue
+from xdsl.irdl import IRDLOperation, ParsePropInAttrDict, base, traits_def
 from xdsl.traits import Pure
+
+from distir.dialects.train_ops.checks import (
+    accumulation_type,
+    check_type,
+    element_type,
+    shape_of,
+)
+
+I64 = IntegerAttr.constr(i64)
+F32 = base(FloatAttr[Float32Type])
+F64 = base(FloatAttr[Float64Type])
+INTEGERS = DenseArrayBase.constr(i64)
+"""What a property holds: a number of that type, or a list of 64-bit integers."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """The type of a value that follows from another value of the op, `source`."""
+
+    source: str
+    type_of: Callable[[SSAValue], TensorType]
+
+
+def like(source: str) -> Derived:
+    """The shape and the element type of `source`; layouts are found by rules."""
+    return Derived(source, _plain)
+
+
+def _plain(value: SSAValue) -> TensorType:
+    """The type of a value without its layout: the same object if it has none."""
+    type_ = value.type
+    if isinstance(type_, TensorType) and isinstance(type_.encoding, NoneAttr):
+        return type_
+    return TensorType(element_type(value), shape_of(value))
+
+
+def total_of(source: str) -> Derived:
+    """A scalar of the type that sums of the elements of `source` are kept in."""
+    return Derived(source, lambda value: TensorType(accumulation_type(value), []))
+
+
+Types = Mapping[str, Derived]
+"""Values of an op by name and their types."""
 
 
 class TrainOp(IRDLOperation):
@@ -13,3 +79,70 @@ class TrainOp(IRDLOperation):
     irdl_options = (ParsePropInAttrDict(),)
     traits = traits_def(Pure())
     assembly_format = "operands attr-dict `:` functional-type(operands, results)"
+
+    TYPES: ClassVar[Types] = {}
+    """Operands and results whose types follow: verified, and what results are made with."""
+
+    def __init__(self, *operands: SSAValue | Sequence[SSAValue] | None, **named: Any):
+        """
+        From the operands in order (optional ones are None, or left out at the end) and
+        the properties by name, as attributes or as Python values: None and False stand
+        for one that is absent. The name of a result gives its type where that does not
+        follow from operands, or None to leave out an optional one.
+        """
+        definition = self.get_irdl_definition()
+        names = [name for name, _ in definition.operands]
+        missing = [None] * (len(names) - len(operands))
+        given = dict(zip(names, operands, strict=False))
+
+        def result_type(name: str) -> Attribute | None:
+            rule = self.TYPES.get(name)
+            source = None if rule is None else given.get(rule.source)
+            if rule is None or not isinstance(source, SSAValue):
+                return None
+            return rule.type_of(source)
+
+        super().__init__(
+            operands=[*operands, *missing],
+            result_types=[
+                named.pop(name) if name in named else result_type(name)
+                for name, _ in definition.results
+            ],
+            properties={
+                name: _attribute(value, definition.properties[name].constr)
+                for name, value in named.items()
+            },
+        )
+
+    def verify_(self) -> None:
+        for name, rule in self.TYPES.items():
+            value, source = getattr(self, name), getattr(self, rule.source)
+            if value is not None and source is not None:
+                check_type(self, name, value, rule.type_of(source))
+
+
+def _attribute(value: Any, constraint: object) -> Attribute | None:
+    """A Python value as the attribute that a property with this constraint holds."""
+    match value:
+        case None | False:
+            return None
+        case True:
+            return UnitAttr()
+        case str():
+            return StringAttr(value)
+        case int() | float() if constraint == I64:
+            return IntegerAttr(int(value), i64)
+        case int() | float():
+            return _number(float(value), constraint == F64)
+        case [tuple(), *_]:
+            return ArrayAttr([DenseArrayBase.from_list(i64, v) for v in value])
+        case list() | tuple():
+            return DenseArrayBase.from_list(i64, [*value])
+        case _:
+            return value
+
+
+@cache
+def _number(value: float, is_double: bool) -> Attribute:
+    """One object for all ops, as comparing numbers takes its time."""
+    return FloatAttr(value, f64 if is_double else f32)

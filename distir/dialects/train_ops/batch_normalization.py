@@ -8,45 +8,35 @@ its parts to be added up.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import (
-    Float32Type,
-    FloatAttr,
-    IntegerAttr,
-    TensorType,
-    f32,
-    i64,
-)
+from typing import ClassVar
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
-from distir.dialects.train_ops.checks import check_like, check_shape, shape_of
+from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
+from distir.dialects.train_ops.checks import check_shape, shape_of
 
 
-def _check_channels(op: IRDLOperation, x: SSAValue, **values: SSAValue) -> None:
-    shape = shape_of(x)
-    if len(shape) < 2:
-        raise VerifyException(
-            f"{op.name}: x has {len(shape)} dimensions, expected at least 2"
-        )
-    for name, value in values.items():
-        check_shape(op, name, value, shape[1:2])
+class BatchNormOp(TrainOp):
+    """Base of these ops."""
 
-
-def _check_count(op: IRDLOperation, count: IntegerAttr) -> None:
-    if count.value.data < 1:
-        raise VerifyException(f"{op.name}: count must be positive")
+    def _verify(self, x: SSAValue, mean: SSAValue) -> None:
+        shape = shape_of(x)
+        if len(shape) < 2:
+            raise VerifyException(
+                f"{self.name}: x has {len(shape)} dimensions, expected at least 2"
+            )
+        check_shape(self, "mean", mean, shape[1:2])
+        count = self.properties.get("count")
+        if isinstance(count, IntegerAttr) and count.value.data < 1:
+            raise VerifyException(f"{self.name}: count must be positive")
+        super().verify_()
 
 
 @irdl_op_definition
-class BatchNormVarianceOp(TrainOp):
+class BatchNormVarianceOp(BatchNormOp):
     """
     The variance of each channel about a given mean, of `count` elements each, in the
     type of `mean`: variance = sum((x - mean)^2) / count.
@@ -56,24 +46,17 @@ class BatchNormVarianceOp(TrainOp):
 
     x = operand_def(TensorType)
     mean = operand_def(TensorType)
-    count = prop_def(IntegerAttr.constr(i64))
+    count = prop_def(I64)
     variance = result_def(TensorType)
 
-    def __init__(self, x: SSAValue, mean: SSAValue, count: int):
-        super().__init__(
-            operands=[x, mean],
-            properties={"count": IntegerAttr(count, i64)},
-            result_types=[mean.type],
-        )
+    TYPES: ClassVar[Types] = {"variance": like("mean")}
 
     def verify_(self) -> None:
-        _check_channels(self, self.x, mean=self.mean)
-        check_like(self, "variance", self.variance, self.mean)
-        _check_count(self, self.count)
+        self._verify(self.x, self.mean)
 
 
 @irdl_op_definition
-class BatchNormSumsOp(TrainOp):
+class BatchNormSumsOp(BatchNormOp):
     """
     The gradients of scale and bias, sums over batch and space, in the type of `mean`:
 
@@ -86,34 +69,21 @@ class BatchNormSumsOp(TrainOp):
     x = operand_def(TensorType)
     mean = operand_def(TensorType)
     variance = operand_def(TensorType)
-    epsilon = prop_def(FloatAttr[Float32Type])
+    epsilon = prop_def(F32)
     dscale = result_def(TensorType)
     dbias = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        x: SSAValue,
-        mean: SSAValue,
-        variance: SSAValue,
-        epsilon: float,
-    ):
-        super().__init__(
-            operands=[dy, x, mean, variance],
-            properties={"epsilon": FloatAttr(epsilon, f32)},
-            result_types=[mean.type, mean.type],
-        )
+    TYPES: ClassVar[Types] = {
+        "dy": like("x"),
+        **dict.fromkeys(("variance", "dscale", "dbias"), like("mean")),
+    }
 
     def verify_(self) -> None:
-        check_like(self, "dy", self.dy, self.x)
-        _check_channels(self, self.x, mean=self.mean)
-        check_like(self, "variance", self.variance, self.mean)
-        check_like(self, "dscale", self.dscale, self.mean)
-        check_like(self, "dbias", self.dbias, self.mean)
+        self._verify(self.x, self.mean)
 
 
 @irdl_op_definition
-class BatchNormInputGradOp(TrainOp):
+class BatchNormInputGradOp(BatchNormOp):
     """
     The gradient of the input where mean and variance are those of `x` itself, from the
     whole sums over `count` elements per channel:
@@ -130,38 +100,18 @@ class BatchNormInputGradOp(TrainOp):
     variance = operand_def(TensorType)
     dscale = operand_def(TensorType)
     dbias = operand_def(TensorType)
-    epsilon = prop_def(FloatAttr[Float32Type])
-    count = prop_def(IntegerAttr.constr(i64))
+    epsilon = prop_def(F32)
+    count = prop_def(I64)
     dx = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        x: SSAValue,
-        scale: SSAValue,
-        mean: SSAValue,
-        variance: SSAValue,
-        dscale: SSAValue,
-        dbias: SSAValue,
-        epsilon: float,
-        count: int,
-    ):
-        super().__init__(
-            operands=[dy, x, scale, mean, variance, dscale, dbias],
-            properties={
-                "epsilon": FloatAttr(epsilon, f32),
-                "count": IntegerAttr(count, i64),
-            },
-            result_types=[x.type],
-        )
+    TYPES: ClassVar[Types] = {
+        **dict.fromkeys(("dy", "dx"), like("x")),
+        **dict.fromkeys(("variance", "dscale", "dbias"), like("mean")),
+    }
 
     def verify_(self) -> None:
-        check_like(self, "dy", self.dy, self.x)
-        _check_channels(self, self.x, scale=self.scale, mean=self.mean)
-        for name in ("variance", "dscale", "dbias"):
-            check_like(self, name, getattr(self, name), self.mean)
-        check_like(self, "dx", self.dx, self.x)
-        _check_count(self, self.count)
+        self._verify(self.x, self.mean)
+        check_shape(self, "scale", self.scale, shape_of(self.mean))
 
 
 OPS = [BatchNormVarianceOp, BatchNormSumsOp, BatchNormInputGradOp]

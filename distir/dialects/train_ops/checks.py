@@ -39,20 +39,10 @@ def check_shape(
         )
 
 
-def check_element(op: Operation, name: str, value: SSAValue, like: SSAValue) -> None:
-    """Raises VerifyException unless both tensors have the same element type."""
-    assert isinstance(value.type, TensorType) and isinstance(like.type, TensorType)
-    if value.type.element_type != like.type.element_type:
-        raise VerifyException(
-            f"{op.name}: {name} has elements of type {value.type.element_type}, "
-            f"expected {like.type.element_type}"
-        )
-
-
-def check_like(op: Operation, name: str, value: SSAValue, like: SSAValue) -> None:
-    """Raises VerifyException unless both have the same shape and element type."""
-    check_shape(op, name, value, shape_of(like))
-    check_element(op, name, value, like)
+def check_type(op: Operation, name: str, value: SSAValue, expected: TensorType) -> None:
+    """Raises VerifyException unless a tensor has that shape and element type."""
+    check_shape(op, name, value, expected.get_shape())
+    check_element_type(op, name, value, expected.element_type)
 
 
 def checked_axis(op: Operation, axis: int, rank: int) -> int:

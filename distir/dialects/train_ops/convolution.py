@@ -7,9 +7,10 @@ after each, as in ONNX.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, UnitAttr, i64
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import DenseArrayBase, IntegerType, TensorType, UnitAttr
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -19,21 +20,18 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import I64, INTEGERS, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
-    check_element,
+    check_element_type,
     check_float,
-    check_like,
     check_shape,
+    element_type,
     shape_of,
 )
 
-INTEGERS = DenseArrayBase.constr(i64)
 
-
-def integers(values: Sequence[int]) -> DenseArrayBase:
-    """The attribute that holds a list of integers."""
-    return DenseArrayBase.from_list(i64, list(values))
+def _numbers(attribute: DenseArrayBase[IntegerType]) -> tuple[int, ...]:
+    return tuple(int(v) for v in attribute.get_values())
 
 
 class WindowsOp(TrainOp):
@@ -46,30 +44,19 @@ class WindowsOp(TrainOp):
     @property
     def steps(self) -> tuple[int, ...]:
         """The strides."""
-        return tuple(int(v) for v in self.strides.get_values())
+        return _numbers(self.strides)
 
     @property
     def spacing(self) -> tuple[int, ...]:
         """The dilations."""
-        return tuple(int(v) for v in self.dilations.get_values())
+        return _numbers(self.dilations)
 
     @property
     def margins(self) -> tuple[tuple[int, int], ...]:
         """The padding before and after each dimension of space."""
-        flat = [int(v) for v in self.pads.get_values()]
+        flat = _numbers(self.pads)
         half = len(flat) // 2
         return tuple(zip(flat[:half], flat[half:], strict=True))
-
-    @staticmethod
-    def windows(
-        strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
-    ) -> dict[str, Attribute]:
-        """Strides, dilations and pads as the properties that windowed ops have."""
-        return {
-            "strides": integers(strides),
-            "dilations": integers(dilations),
-            "pads": integers(pads),
-        }
 
     def _verify_windows(
         self,
@@ -114,7 +101,7 @@ class WindowsOp(TrainOp):
 class ConvGradOp(WindowsOp):
     """Base of the gradients of a convolution; `group` as in ONNX."""
 
-    group = prop_def(IntegerAttr.constr(i64))
+    group = prop_def(I64)
 
     @property
     def groups(self) -> int:
@@ -135,6 +122,8 @@ class ConvGradOp(WindowsOp):
         per_group = (kernel[0], sizes[1] // groups, *kernel[2:])
         check_shape(self, "weight", weight, per_group)
         check_shape(self, "dy", y, (sizes[0], kernel[0], *shape_of(y)[2:]))
+        for name, value in (("x", x), ("dy", y)):
+            check_element_type(self, name, value, element_type(weight))
 
 
 @irdl_op_definition
@@ -150,30 +139,8 @@ class ConvGradInputOp(ConvGradOp):
     weight = operand_def(TensorType)
     dx = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        weight: SSAValue,
-        result_type: Attribute,
-        *,
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        pads: Sequence[int],
-        group: int = 1,
-    ):
-        super().__init__(
-            operands=[dy, weight],
-            result_types=[result_type],
-            properties={
-                **self.windows(strides, dilations, pads),
-                "group": IntegerAttr(group, i64),
-            },
-        )
-
     def verify_(self) -> None:
         self._verify(self.dx, self.weight, self.dy)
-        check_element(self, "dy", self.dy, self.weight)
-        check_element(self, "dx", self.dx, self.weight)
 
 
 @irdl_op_definition
@@ -189,30 +156,8 @@ class ConvGradWeightOp(ConvGradOp):
     dy = operand_def(TensorType)
     dweight = result_def(TensorType)
 
-    def __init__(
-        self,
-        x: SSAValue,
-        dy: SSAValue,
-        result_type: Attribute,
-        *,
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        pads: Sequence[int],
-        group: int = 1,
-    ):
-        super().__init__(
-            operands=[x, dy],
-            result_types=[result_type],
-            properties={
-                **self.windows(strides, dilations, pads),
-                "group": IntegerAttr(group, i64),
-            },
-        )
-
     def verify_(self) -> None:
         self._verify(self.x, self.dweight, self.dy)
-        check_element(self, "x", self.x, self.dweight)
-        check_element(self, "dy", self.dy, self.dweight)
 
 
 class PoolGradOp(WindowsOp):
@@ -226,7 +171,15 @@ class PoolGradOp(WindowsOp):
     @property
     def kernel(self) -> tuple[int, ...]:
         """The size of the window."""
-        return tuple(int(v) for v in self.kernel_shape.get_values())
+        return _numbers(self.kernel_shape)
+
+    def _verify(self, x: SSAValue, dy: SSAValue) -> None:
+        """Checks `dy` against the input, or its gradient, which is like it."""
+        check_float(self, "dy", dy)
+        self._verify_windows(x, dy, self.kernel, ceil=True)
+        check_shape(self, "dy", dy, (*shape_of(x)[:2], *shape_of(dy)[2:]))
+        check_element_type(self, "dx", x, element_type(dy))
+        super().verify_()
 
 
 @irdl_op_definition
@@ -242,34 +195,10 @@ class MaxPoolGradOp(PoolGradOp):
     x = operand_def(TensorType)
     dx = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        x: SSAValue,
-        result_type: Attribute,
-        *,
-        kernel_shape: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        pads: Sequence[int],
-    ):
-        super().__init__(
-            operands=[dy, x],
-            result_types=[result_type],
-            properties={
-                "kernel_shape": integers(kernel_shape),
-                **self.windows(strides, dilations, pads),
-            },
-        )
+    TYPES: ClassVar[Types] = {"dx": like("x")}
 
     def verify_(self) -> None:
-        check_float(self, "x", self.x)
-        self._verify_windows(self.x, self.dy, self.kernel, ceil=True)
-        check_shape(
-            self, "dy", self.dy, (*shape_of(self.x)[:2], *shape_of(self.dy)[2:])
-        )
-        check_element(self, "dy", self.dy, self.x)
-        check_like(self, "dx", self.dx, self.x)
+        self._verify(self.x, self.dy)
 
 
 @irdl_op_definition
@@ -286,34 +215,8 @@ class AveragePoolGradOp(PoolGradOp):
     count_include_pad = opt_prop_def(UnitAttr)
     dx = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        result_type: Attribute,
-        *,
-        kernel_shape: Sequence[int],
-        strides: Sequence[int],
-        dilations: Sequence[int],
-        pads: Sequence[int],
-        count_include_pad: bool = False,
-    ):
-        properties = {
-            "kernel_shape": integers(kernel_shape),
-            **self.windows(strides, dilations, pads),
-        }
-        if count_include_pad:
-            properties["count_include_pad"] = UnitAttr()
-        super().__init__(
-            operands=[dy], result_types=[result_type], properties=properties
-        )
-
     def verify_(self) -> None:
-        check_float(self, "dy", self.dy)
-        self._verify_windows(self.dx, self.dy, self.kernel, ceil=True)
-        check_shape(
-            self, "dy", self.dy, (*shape_of(self.dx)[:2], *shape_of(self.dy)[2:])
-        )
-        check_element(self, "dx", self.dx, self.dy)
+        self._verify(self.dx, self.dy)
 
     def counts(self) -> list[list[int]]:
         """

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    DenseArrayBase,
     Float64Type,
     FloatAttr,
-    IntegerAttr,
     TensorType,
-    f64,
     i1,
     i64,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -29,20 +25,17 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import F64, I64, INTEGERS, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     check_element_type,
     check_float,
-    check_like,
     check_shape,
+    check_type,
     shape_of,
 )
 
-INTEGERS = DenseArrayBase.constr(i64)
 
-
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """A dimension is dealt out to `parts` devices in turn, `run` elements at a time."""
 
     dim: int
@@ -84,48 +77,20 @@ class DropoutOp(TrainOp):
     x = operand_def(TensorType)
     counter = operand_def(TensorType)
     coordinates = var_operand_def(TensorType)
-    ratio = prop_def(FloatAttr[Float64Type])
-    seed = prop_def(IntegerAttr.constr(i64))
-    stream = prop_def(IntegerAttr.constr(i64))
+    ratio = prop_def(F64)
+    seed = prop_def(I64)
+    stream = prop_def(I64)
     global_shape = opt_prop_def(INTEGERS)
     splits = opt_prop_def(ArrayAttr.constr(INTEGERS))
     y = result_def(TensorType)
     mask = opt_result_def(TensorType)
 
+    TYPES: ClassVar[Types] = {"y": like("x")}
+
     assembly_format = (
         "$x `,` $counter (`at` `(` $coordinates^ `)`)? attr-dict `:` "
         "functional-type(operands, results)"
     )
-
-    def __init__(
-        self,
-        x: SSAValue,
-        counter: SSAValue,
-        coordinates: Sequence[SSAValue] = (),
-        *,
-        ratio: float,
-        seed: int = 0,
-        stream: int = 0,
-        global_shape: Sequence[int] = (),
-        splits: Sequence[Split] = (),
-        result_type: Attribute | None = None,
-        mask_type: Attribute | None = None,
-    ):
-        properties: dict[str, Attribute] = {
-            "ratio": FloatAttr(ratio, f64),
-            "seed": IntegerAttr(seed, i64),
-            "stream": IntegerAttr(stream, i64),
-        }
-        if splits:
-            properties["global_shape"] = DenseArrayBase.from_list(i64, [*global_shape])
-            properties["splits"] = ArrayAttr(
-                [DenseArrayBase.from_list(i64, [s.dim, s.parts, s.run]) for s in splits]
-            )
-        super().__init__(
-            operands=[x, counter, list(coordinates)],
-            properties=properties,
-            result_types=[x.type if result_type is None else result_type, mask_type],
-        )
 
     @property
     def threshold(self) -> int:
@@ -157,15 +122,14 @@ class DropoutOp(TrainOp):
 
     def verify_(self) -> None:
         check_float(self, "x", self.x)
-        check_like(self, "y", self.y, self.x)
+        super().verify_()
         if self.mask is not None:
             check_mask(self, self.mask, self.x)
         for name, value in (
             ("counter", self.counter),
             *(("a coordinate", c) for c in self.coordinates),
         ):
-            check_shape(self, name, value, ())
-            check_element_type(self, name, value, i64)
+            check_type(self, name, value, TensorType(i64, []))
         check_ratio(self, self.ratio)
         for name, number in (("seed", self.seed), ("stream", self.stream)):
             if not 0 <= number.value.data < 2**32:
@@ -212,15 +176,10 @@ class DropoutGradOp(TrainOp):
 
     dy = operand_def(TensorType)
     mask = operand_def(TensorType)
-    ratio = prop_def(FloatAttr[Float64Type])
+    ratio = prop_def(F64)
     dx = result_def(TensorType)
 
-    def __init__(self, dy: SSAValue, mask: SSAValue, ratio: float):
-        super().__init__(
-            operands=[dy, mask],
-            properties={"ratio": FloatAttr(ratio, f64)},
-            result_types=[dy.type],
-        )
+    TYPES: ClassVar[Types] = {"dx": like("dy")}
 
     @property
     def scale(self) -> float:
@@ -229,7 +188,7 @@ class DropoutGradOp(TrainOp):
 
     def verify_(self) -> None:
         check_float(self, "dy", self.dy)
-        check_like(self, "dx", self.dx, self.dy)
+        super().verify_()
         check_mask(self, self.mask, self.dy)
         check_ratio(self, self.ratio)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
-from xdsl.ir import Attribute, SSAValue
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -12,14 +13,14 @@ from xdsl.irdl import (
     result_def,
 )
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
-    check_element,
+    check_element_type,
     check_float,
     check_integers,
-    check_like,
     check_shape,
     checked_axis,
+    element_type,
     shape_of,
 )
 
@@ -41,27 +42,15 @@ class GatherGradOp(TrainOp):
     dy = operand_def(TensorType)
     indices = operand_def(TensorType)
     data = opt_operand_def(TensorType)
-    axis = prop_def(IntegerAttr.constr(i64))
+    axis = prop_def(I64)
     ddata = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"data": like("ddata")}
 
     assembly_format = (
         "$dy `,` $indices (`like` $data^)? attr-dict `:` "
         "functional-type(operands, results)"
     )
-
-    def __init__(
-        self,
-        dy: SSAValue,
-        indices: SSAValue,
-        result_type: Attribute,
-        axis: int,
-        data: SSAValue | None = None,
-    ):
-        super().__init__(
-            operands=[dy, indices, data],
-            properties={"axis": IntegerAttr(axis, i64)},
-            result_types=[result_type],
-        )
 
     @property
     def dimension(self) -> int:
@@ -74,9 +63,8 @@ class GatherGradOp(TrainOp):
         check_integers(self, "indices", self.indices)
         expected = (*sizes[:axis], *shape_of(self.indices), *sizes[axis + 1 :])
         check_shape(self, "dy", self.dy, expected)
-        check_element(self, "ddata", self.ddata, self.dy)
-        if self.data is not None:
-            check_like(self, "data", self.data, self.ddata)
+        check_element_type(self, "ddata", self.ddata, element_type(self.dy))
+        super().verify_()
 
 
 OPS = [GatherGradOp]

@@ -6,41 +6,30 @@ these; only numbers per label, no logits, travel between devices.
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    IRDLOperation,
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-)
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import I64, Derived, TrainOp, Types, like, total_of
 from distir.dialects.train_ops.checks import (
     accumulation_type,
-    check_element_type,
     check_float,
     check_integers,
-    check_like,
     check_shape,
-    element_type,
     shape_of,
 )
-from distir.dialects.train_ops.losses import I64, LabelLossOp, check_logits
-
-
-def _check_per_label(
-    op: IRDLOperation, name: str, value: SSAValue, logits: SSAValue
-) -> None:
-    check_shape(op, name, value, shape_of(logits)[:-1])
-    check_element_type(op, name, value, accumulation_type(logits))
+from distir.dialects.train_ops.losses import LabelLossOp, check_logits
 
 
 def _per_label(logits: SSAValue) -> TensorType:
-    """A number of the accumulation type for each label."""
     return TensorType(accumulation_type(logits), shape_of(logits)[:-1])
+
+
+PER_LABEL = Derived("logits", _per_label)
+"""A number of the accumulation type for each label."""
 
 
 @irdl_op_definition
@@ -52,12 +41,11 @@ class LogitMaximumOp(TrainOp):
     logits = operand_def(TensorType)
     maximum = result_def(TensorType)
 
-    def __init__(self, logits: SSAValue):
-        super().__init__(operands=[logits], result_types=[_per_label(logits)])
+    TYPES: ClassVar[Types] = {"maximum": PER_LABEL}
 
     def verify_(self) -> None:
         check_logits(self, self.logits)
-        _check_per_label(self, "maximum", self.maximum, self.logits)
+        super().verify_()
 
 
 @irdl_op_definition
@@ -70,13 +58,11 @@ class ExponentialSumOp(TrainOp):
     maximum = operand_def(TensorType)
     total = result_def(TensorType)
 
-    def __init__(self, logits: SSAValue, maximum: SSAValue):
-        super().__init__(operands=[logits, maximum], result_types=[_per_label(logits)])
+    TYPES: ClassVar[Types] = {"maximum": PER_LABEL, "total": PER_LABEL}
 
     def verify_(self) -> None:
         check_logits(self, self.logits)
-        _check_per_label(self, "maximum", self.maximum, self.logits)
-        _check_per_label(self, "total", self.total, self.logits)
+        super().verify_()
 
 
 @irdl_op_definition
@@ -92,14 +78,13 @@ class LabelLogitOp(TrainOp):
     labels = operand_def(TensorType)
     chosen = result_def(TensorType)
 
-    def __init__(self, logits: SSAValue, labels: SSAValue):
-        super().__init__(operands=[logits, labels], result_types=[_per_label(logits)])
+    TYPES: ClassVar[Types] = {"chosen": PER_LABEL}
 
     def verify_(self) -> None:
         check_logits(self, self.logits)
         check_integers(self, "labels", self.labels)
         check_shape(self, "labels", self.labels, shape_of(self.logits)[:-1])
-        _check_per_label(self, "chosen", self.chosen, self.logits)
+        super().verify_()
 
 
 @irdl_op_definition
@@ -119,24 +104,11 @@ class CrossEntropySumOp(LabelLossOp):
     classes = prop_def(I64)
     loss = result_def(TensorType)
 
-    def __init__(
-        self,
-        maximum: SSAValue,
-        total: SSAValue,
-        chosen: SSAValue,
-        labels: SSAValue,
-        classes: int,
-        divisor: int | None = None,
-        ignore_index: int | None = None,
-    ):
-        super().__init__(
-            operands=[maximum, total, chosen, labels],
-            result_types=[TensorType(element_type(maximum), [])],
-            properties={
-                "classes": IntegerAttr(classes, i64),
-                **self._properties(divisor, ignore_index),
-            },
-        )
+    TYPES: ClassVar[Types] = {
+        "total": like("maximum"),
+        "chosen": like("maximum"),
+        "loss": total_of("maximum"),
+    }
 
     @property
     def count(self) -> int:
@@ -146,10 +118,7 @@ class CrossEntropySumOp(LabelLossOp):
     def verify_(self) -> None:
         self._verify_labels(self.labels, shape_of(self.maximum))
         check_float(self, "maximum", self.maximum)
-        check_like(self, "total", self.total, self.maximum)
-        check_like(self, "chosen", self.chosen, self.maximum)
-        check_shape(self, "loss", self.loss, ())
-        check_element_type(self, "loss", self.loss, element_type(self.maximum))
+        super().verify_()
         if self.count < 1:
             raise VerifyException(f"{self.name}: classes must be positive")
 
@@ -172,27 +141,15 @@ class CrossEntropyPartGradOp(LabelLossOp):
     total = operand_def(TensorType)
     dlogits = result_def(TensorType)
 
-    def __init__(
-        self,
-        dloss: SSAValue,
-        logits: SSAValue,
-        labels: SSAValue,
-        maximum: SSAValue,
-        total: SSAValue,
-        divisor: int | None = None,
-        ignore_index: int | None = None,
-    ):
-        super().__init__(
-            operands=[dloss, logits, labels, maximum, total],
-            result_types=[TensorType(element_type(logits), shape_of(logits))],
-            properties=self._properties(divisor, ignore_index),
-        )
+    TYPES: ClassVar[Types] = {
+        "dloss": total_of("logits"),
+        "dlogits": like("logits"),
+        "maximum": PER_LABEL,
+        "total": PER_LABEL,
+    }
 
     def verify_(self) -> None:
-        self._verify(self.logits, self.labels, "dloss", self.dloss)
-        _check_per_label(self, "maximum", self.maximum, self.logits)
-        _check_per_label(self, "total", self.total, self.logits)
-        check_like(self, "dlogits", self.dlogits, self.logits)
+        self._verify(self.logits, self.labels)
 
 
 OPS = [

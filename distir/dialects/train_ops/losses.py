@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -14,19 +15,13 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import I64, TrainOp, Types, like, total_of
 from distir.dialects.train_ops.checks import (
-    accumulation_type,
-    check_element_type,
     check_float,
     check_integers,
-    check_like,
     check_shape,
-    element_type,
     shape_of,
 )
-
-I64 = IntegerAttr.constr(i64)
 
 
 def check_logits(op: Operation, logits: SSAValue) -> None:
@@ -42,12 +37,6 @@ class LabelLossOp(TrainOp):
     divisor = opt_prop_def(I64)
     ignore_index = opt_prop_def(I64)
 
-    def _properties(
-        self, divisor: int | None, ignore_index: int | None
-    ) -> dict[str, Attribute]:
-        numbers = {"divisor": divisor, "ignore_index": ignore_index}
-        return {k: IntegerAttr(n, i64) for k, n in numbers.items() if n is not None}
-
     @property
     def factor(self) -> float:
         """What the sum of losses is multiplied with: `1 / divisor`."""
@@ -58,14 +47,10 @@ class LabelLossOp(TrainOp):
         """The label that does not count."""
         return None if self.ignore_index is None else self.ignore_index.value.data
 
-    def _verify(
-        self, logits: SSAValue, labels: SSAValue, name: str, scalar: SSAValue
-    ) -> None:
-        """The operands, and the loss or its gradient, which is called `name`."""
+    def _verify(self, logits: SSAValue, labels: SSAValue) -> None:
         check_logits(self, logits)
         self._verify_labels(labels, shape_of(logits)[:-1])
-        check_shape(self, name, scalar, ())
-        check_element_type(self, name, scalar, accumulation_type(logits))
+        super().verify_()
 
     def _verify_labels(self, labels: SSAValue, expected: Sequence[int]) -> None:
         check_integers(self, "labels", labels)
@@ -91,21 +76,10 @@ class CrossEntropyOp(LabelLossOp):
     labels = operand_def(TensorType)
     loss = result_def(TensorType)
 
-    def __init__(
-        self,
-        logits: SSAValue,
-        labels: SSAValue,
-        divisor: int | None = None,
-        ignore_index: int | None = None,
-    ):
-        super().__init__(
-            operands=[logits, labels],
-            result_types=[TensorType(accumulation_type(logits), [])],
-            properties=self._properties(divisor, ignore_index),
-        )
+    TYPES: ClassVar[Types] = {"loss": total_of("logits")}
 
     def verify_(self) -> None:
-        self._verify(self.logits, self.labels, "loss", self.loss)
+        self._verify(self.logits, self.labels)
 
 
 @irdl_op_definition
@@ -123,23 +97,10 @@ class CrossEntropyGradOp(LabelLossOp):
     labels = operand_def(TensorType)
     dlogits = result_def(TensorType)
 
-    def __init__(
-        self,
-        dloss: SSAValue,
-        logits: SSAValue,
-        labels: SSAValue,
-        divisor: int | None = None,
-        ignore_index: int | None = None,
-    ):
-        super().__init__(
-            operands=[dloss, logits, labels],
-            result_types=[TensorType(element_type(logits), shape_of(logits))],
-            properties=self._properties(divisor, ignore_index),
-        )
+    TYPES: ClassVar[Types] = {"dloss": total_of("logits"), "dlogits": like("logits")}
 
     def verify_(self) -> None:
-        self._verify(self.logits, self.labels, "dloss", self.dloss)
-        check_like(self, "dlogits", self.dlogits, self.logits)
+        self._verify(self.logits, self.labels)
 
 
 OPS = [CrossEntropyOp, CrossEntropyGradOp]

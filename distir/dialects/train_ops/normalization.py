@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    Float32Type,
-    FloatAttr,
-    IntegerAttr,
-    TensorType,
-    f32,
-    i64,
-)
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import TensorType
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
@@ -21,12 +13,12 @@ from xdsl.irdl import (
     result_def,
 )
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
-    check_element,
-    check_like,
+    check_element_type,
     check_shape,
     checked_axis,
+    element_type,
     shape_of,
 )
 
@@ -42,28 +34,12 @@ class NormGradOp(TrainOp):
     dy = operand_def(TensorType)
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
-    axis = prop_def(IntegerAttr.constr(i64))
-    epsilon = prop_def(FloatAttr[Float32Type])
+    axis = prop_def(I64)
+    epsilon = prop_def(F32)
     dx = result_def(TensorType)
     dscale = result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        x: SSAValue,
-        scale: SSAValue,
-        axis: int,
-        epsilon: float,
-        more_results: Sequence[Attribute | Sequence[Attribute]] = (),
-    ):
-        super().__init__(
-            operands=[dy, x, scale],
-            properties={
-                "axis": IntegerAttr(axis, i64),
-                "epsilon": FloatAttr(epsilon, f32),
-            },
-            result_types=[x.type, scale.type, *more_results],
-        )
+    TYPES: ClassVar[Types] = {"dx": like("x"), "dscale": like("scale")}
 
     @property
     def dimension(self) -> int:
@@ -72,10 +48,9 @@ class NormGradOp(TrainOp):
 
     def verify_(self) -> None:
         check_shape(self, "dy", self.dy, shape_of(self.x))
-        check_element(self, "dy", self.dy, self.scale)
+        check_element_type(self, "dy", self.dy, element_type(self.scale))
         check_shape(self, "scale", self.scale, shape_of(self.x)[self.dimension :])
-        check_like(self, "dx", self.dx, self.x)
-        check_like(self, "dscale", self.dscale, self.scale)
+        super().verify_()
 
 
 @irdl_op_definition
@@ -97,22 +72,7 @@ class LayerNormGradOp(NormGradOp):
     dscale = result_def(TensorType)
     dbias = opt_result_def(TensorType)
 
-    def __init__(
-        self,
-        dy: SSAValue,
-        x: SSAValue,
-        scale: SSAValue,
-        axis: int,
-        epsilon: float,
-        bias: bool = True,
-    ):
-        more = [[scale.type] if bias else []]
-        super().__init__(dy, x, scale, axis, epsilon, more)
-
-    def verify_(self) -> None:
-        super().verify_()
-        if self.dbias is not None:
-            check_like(self, "dbias", self.dbias, self.scale)
+    TYPES: ClassVar[Types] = {**NormGradOp.TYPES, "dbias": like("scale")}
 
 
 @irdl_op_definition

@@ -10,20 +10,12 @@ the update makes the narrow one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import isfinite
+from typing import ClassVar
 
-from xdsl.dialects.builtin import (
-    Float64Type,
-    FloatAttr,
-    TensorType,
-    UnitAttr,
-    f64,
-    i64,
-)
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.builtin import FloatAttr, TensorType, UnitAttr, i64
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
-    base,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -34,29 +26,16 @@ from xdsl.irdl import (
 )
 from xdsl.utils.exceptions import VerifyException
 
-from distir.dialects.train_ops.base import TrainOp
+from distir.dialects.train_ops.base import F64, TrainOp, Types, like, total_of
 from distir.dialects.train_ops.checks import (
-    accumulation_type,
-    check_element_type,
     check_float,
-    check_like,
     check_shape,
-    element_type,
+    check_type,
     shape_of,
 )
 
-F64 = base(FloatAttr[Float64Type])
-
 STEP = "optimizer.step"
 """The name of the state that counts the steps done before."""
-
-
-def _plain(value: SSAValue) -> TensorType[Attribute]:
-    return TensorType(element_type(value), shape_of(value))
-
-
-def _numbers(values: Mapping[str, float]) -> dict[str, Attribute]:
-    return {name: FloatAttr(value, f64) for name, value in values.items()}
 
 
 class UpdateOp(TrainOp):
@@ -84,6 +63,7 @@ class UpdateOp(TrainOp):
                     f"{self.name}: {name} is {value}, expected a number that is not "
                     f"negative"
                 )
+        super().verify_()
 
 
 @irdl_op_definition
@@ -111,45 +91,21 @@ class SgdOp(UpdateOp):
         "functional-type(operands, results)"
     )
 
-    def __init__(
-        self,
-        parameter: SSAValue,
-        gradient: SSAValue,
-        buffer: SSAValue | None = None,
-        *,
-        learning_rate: float,
-        weight_decay: float = 0.0,
-        momentum: float | None = None,
-        nesterov: bool = False,
-    ):
-        numbers = {"learning_rate": learning_rate, "weight_decay": weight_decay}
-        if momentum is not None:
-            numbers["momentum"] = momentum
-        properties = _numbers(numbers)
-        if nesterov:
-            properties["nesterov"] = UnitAttr()
-        super().__init__(
-            operands=[parameter, gradient, buffer],
-            result_types=[
-                _plain(parameter),
-                None if buffer is None else _plain(buffer),
-            ],
-            properties=properties,
-        )
+    TYPES: ClassVar[Types] = {
+        "new_parameter": like("parameter"),
+        "buffer": like("parameter"),
+        "new_buffer": like("buffer"),
+    }
 
     def verify_(self) -> None:
         self._verify(self.parameter, self.gradient)
-        check_like(self, "new parameter", self.new_parameter, self.parameter)
         given = (self.buffer, self.new_buffer, self.momentum)
         if any((v is None) != (self.buffer is None) for v in given):
             raise VerifyException(
                 f"{self.name}: a momentum buffer, its new value and the number momentum "
                 f"go together"
             )
-        if self.buffer is not None and self.new_buffer is not None:
-            check_like(self, "momentum buffer", self.buffer, self.parameter)
-            check_like(self, "new momentum buffer", self.new_buffer, self.parameter)
-        elif self.nesterov is not None:
+        if self.buffer is None and self.nesterov is not None:
             raise VerifyException(f"{self.name}: nesterov needs momentum")
 
 
@@ -175,46 +131,14 @@ class AdamFamilyOp(UpdateOp):
     new_exp_avg = result_def(TensorType)
     new_exp_avg_sq = result_def(TensorType)
 
-    def __init__(
-        self,
-        parameter: SSAValue,
-        gradient: SSAValue,
-        exp_avg: SSAValue,
-        exp_avg_sq: SSAValue,
-        step: SSAValue,
-        *,
-        learning_rate: float,
-        weight_decay: float,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-    ):
-        super().__init__(
-            operands=[parameter, gradient, exp_avg, exp_avg_sq, step],
-            result_types=[_plain(v) for v in (parameter, exp_avg, exp_avg_sq)],
-            properties=_numbers(
-                {
-                    "learning_rate": learning_rate,
-                    "weight_decay": weight_decay,
-                    "beta1": beta1,
-                    "beta2": beta2,
-                    "epsilon": epsilon,
-                }
-            ),
-        )
+    TYPES: ClassVar[Types] = dict.fromkeys(
+        ("exp_avg", "exp_avg_sq", "new_parameter", "new_exp_avg", "new_exp_avg_sq"),
+        like("parameter"),
+    )
 
     def verify_(self) -> None:
         self._verify(self.parameter, self.gradient)
-        for name, value in (
-            ("exp_avg", self.exp_avg),
-            ("exp_avg_sq", self.exp_avg_sq),
-            ("new parameter", self.new_parameter),
-            ("new exp_avg", self.new_exp_avg),
-            ("new exp_avg_sq", self.new_exp_avg_sq),
-        ):
-            check_like(self, name, value, self.parameter)
-        check_shape(self, "step", self.step, ())
-        check_element_type(self, "step", self.step, i64)
+        check_type(self, "step", self.step, TensorType(i64, []))
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             if beta.value.data >= 1:
                 raise VerifyException(
@@ -251,16 +175,11 @@ class SquareSumOp(TrainOp):
     source = operand_def(TensorType)
     total = result_def(TensorType)
 
-    def __init__(self, source: SSAValue):
-        super().__init__(
-            operands=[source],
-            result_types=[TensorType(accumulation_type(source), [])],
-        )
+    TYPES: ClassVar[Types] = {"total": total_of("source")}
 
     def verify_(self) -> None:
         check_float(self, "source", self.source)
-        check_shape(self, "total", self.total, ())
-        check_element_type(self, "total", self.total, accumulation_type(self.source))
+        super().verify_()
 
 
 OPS = [SgdOp, AdamOp, AdamWOp, SquareSumOp]

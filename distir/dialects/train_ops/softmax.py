@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, i64
-from xdsl.ir import SSAValue
-from xdsl.irdl import (
-    irdl_op_definition,
-    operand_def,
-    prop_def,
-    result_def,
-)
+from typing import ClassVar
 
-from distir.dialects.train_ops.base import TrainOp
-from distir.dialects.train_ops.checks import check_like, checked_axis, shape_of
+from xdsl.dialects.builtin import TensorType
+from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
+
+from distir.dialects.train_ops.base import I64, TrainOp, Types, like
+from distir.dialects.train_ops.checks import checked_axis, shape_of
 
 
 class SoftmaxFamilyGradOp(TrainOp):
@@ -24,15 +20,10 @@ class SoftmaxFamilyGradOp(TrainOp):
 
     dy = operand_def(TensorType)
     y = operand_def(TensorType)
-    axis = prop_def(IntegerAttr.constr(i64))
+    axis = prop_def(I64)
     dx = result_def(TensorType)
 
-    def __init__(self, dy: SSAValue, y: SSAValue, axis: int):
-        super().__init__(
-            operands=[dy, y],
-            properties={"axis": IntegerAttr(axis, i64)},
-            result_types=[y.type],
-        )
+    TYPES: ClassVar[Types] = {"dy": like("y"), "dx": like("y")}
 
     @property
     def dimension(self) -> int:
@@ -40,8 +31,7 @@ class SoftmaxFamilyGradOp(TrainOp):
         return checked_axis(self, self.axis.value.data, len(shape_of(self.y)))
 
     def verify_(self) -> None:
-        check_like(self, "dy", self.dy, self.y)
-        check_like(self, "dx", self.dx, self.y)
+        super().verify_()
         _ = self.dimension
 
 

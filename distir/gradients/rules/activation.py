@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from xdsl.ir import SSAValue
+
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    onnx_gradient,
+)
 
 
-@gradient_rule("onnx.Gelu")
-def gelu(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Gelu")
+def gelu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the input."""
-    (dy,) = gradients
-    assert dy is not None
-    gradient = GeluGradOp(dy, op.operands[0], op.attribute("approximate"))
-    return [build.add(gradient).results[0]]
+    gradient = GeluGradOp(dy, op.operands[0], approximate=op.attribute("approximate"))
+    return [build.result(gradient)]
 
 
-@gradient_rule("onnx.Swish")
-def swish(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Swish")
+def swish(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the input."""
-    (dy,) = gradients
-    assert dy is not None
-    gradient = SwishGradOp(dy, op.operands[0], op.attribute("alpha"))
-    return [build.add(gradient).results[0]]
+    gradient = SwishGradOp(dy, op.operands[0], alpha=op.attribute("alpha"))
+    return [build.result(gradient)]
 
 
-@gradient_rule("onnx.SwiGLU")
-def swi_glu(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("SwiGLU")
+def swi_glu(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs both inputs: `y = swish(gate) * x`."""
-    (dy,) = gradients
-    assert dy is not None
     gate, x = op.operands
     alpha = op.attribute("alpha")
     scaled = build.onnx("Mul", dy, x)
-    dgate = build.add(SwishGradOp(scaled, gate, alpha)).results[0]
+    dgate = build.result(SwishGradOp(scaled, gate, alpha=alpha))
     return [dgate, build.onnx("Mul", dy, build.onnx("Swish", gate, alpha=alpha))]

@@ -9,8 +9,8 @@ from distir.dialects.onnx import OnnxOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
-    gradient_rule,
     is_differentiable,
+    onnx_gradient,
 )
 
 
@@ -19,34 +19,22 @@ def is_wanted(value: SSAValue) -> bool:
     return is_differentiable(value) and direct_constant(value) is None
 
 
-@gradient_rule("onnx.Add")
-def add(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Add", "Sum")
+def add(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The gradient itself."""
-    (gradient,) = gradients
-    assert gradient is not None
     return [build.sum_to(gradient, v) if is_wanted(v) else None for v in op.operands]
 
 
-@gradient_rule("onnx.Sum")
-def sum_of_all(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """The gradient itself."""
-    return add(op, gradients, build)
-
-
-@gradient_rule("onnx.Mean")
-def mean_of_all(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Mean")
+def mean_of_all(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """`dy / n` for n operands."""
-    (gradient,) = gradients
-    assert gradient is not None
     count = build.scalar(len(op.operands), gradient)
-    return add(op, [build.onnx("Div", gradient, count)], build)
+    return add(op, build.onnx("Div", gradient, count), build)
 
 
-@gradient_rule("onnx.Sub")
-def subtract(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Sub")
+def subtract(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """`dy` and `-dy`."""
-    (gradient,) = gradients
-    assert gradient is not None
     a, b = op.operands
     return [
         build.sum_to(gradient, a) if is_wanted(a) else None,
@@ -54,11 +42,9 @@ def subtract(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradie
     ]
 
 
-@gradient_rule("onnx.Mul")
-def multiply(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Mul")
+def multiply(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """`dy b` and `dy a`."""
-    (gradient,) = gradients
-    assert gradient is not None
 
     def part(mine: SSAValue, other: SSAValue) -> SSAValue | None:
         if not is_wanted(mine):
@@ -69,14 +55,12 @@ def multiply(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradie
     return [part(a, b), part(b, a)]
 
 
-@gradient_rule("onnx.Div")
-def divide(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Div")
+def divide(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """`dy / b` and `-(dy / b) y`."""
-    (gradient,) = gradients
-    assert gradient is not None
     a, b = op.operands
     if not is_wanted(a) and not is_wanted(b):
-        return [None, None]
+        return [None]
     quotient = build.onnx("Div", gradient, b)
     db = None
     if is_wanted(b):
@@ -85,14 +69,12 @@ def divide(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradient
     return [build.sum_to(quotient, a) if is_wanted(a) else None, db]
 
 
-@gradient_rule("onnx.Pow")
-def power(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Pow")
+def power(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     `dy p x^(p - 1)`, zero where p is 0, and `dy y log(x)`, zero where x is 0 and p is not
     negative. Small constant exponents, the usual ones, need no power.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     x, exponent = op.operands
     value = direct_constant(exponent)
     dx = dp = None
@@ -136,11 +118,9 @@ def _constant_power(
     return build.onnx("Mul", gradient, slope)
 
 
-@gradient_rule("onnx.Mod")
-def modulo(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Mod")
+def modulo(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """`dy` and `-dy (a - y) / b`: the quotient is a whole number, so constant."""
-    (gradient,) = gradients
-    assert gradient is not None
     a, b = op.operands
     db = None
     if is_wanted(b):
@@ -150,11 +130,9 @@ def modulo(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradient
     return [build.sum_to(gradient, a) if is_wanted(a) else None, db]
 
 
-@gradient_rule("onnx.Max", "onnx.Min")
-def extreme(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Max", "Min")
+def extreme(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The operands that attain the result share its gradient evenly."""
-    (gradient,) = gradients
-    assert gradient is not None
     if len(op.operands) == 1:
         return [gradient]
     masks = [
@@ -167,11 +145,9 @@ def extreme(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradien
     ]
 
 
-@gradient_rule("onnx.Where")
-def where(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Where")
+def where(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The gradient to the operand that was chosen, zero to the other."""
-    (gradient,) = gradients
-    assert gradient is not None
     condition, a, b = op.operands
     zero = build.scalar(0, gradient)
     da = db = None
@@ -182,14 +158,12 @@ def where(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
     return [None, da, db]
 
 
-@gradient_rule("onnx.Clip")
-def clip(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Clip")
+def clip(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     The gradient where the operand is within the bounds (these included), zero
     elsewhere; there it flows to the bound.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     x, low, high = (op.input(i) for i in range(3))
     assert x is not None
     zero = build.scalar(0, gradient)

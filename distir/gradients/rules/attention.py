@@ -47,16 +47,12 @@ def attention(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
     q, k, v = op.operands[:3]
     mask = op.input(3)
     packed = len(shape(q)) == 3
-    heads = (op.attribute("q_num_heads"), op.attribute("kv_num_heads"))
     fused = AttentionGradOp(
-        dy,
-        q,
-        k,
-        v,
-        mask,
+        *(dy, q, k, v, mask),
         is_causal=bool(op.attribute("is_causal")),
         scale=op.attribute("scale"),
-        heads=heads if packed else None,
+        q_num_heads=op.attribute("q_num_heads") if packed else None,
+        kv_num_heads=op.attribute("kv_num_heads") if packed else None,
     )
     found: list[SSAValue | None] = list(build.add(fused).results)
     if mask is not None:
@@ -102,5 +98,5 @@ def _mask_gradient(fused: AttentionGradOp, build: GradientBuilder) -> SSAValue:
         scores = build.onnx("Add", scores, build.constant(hidden))
     weights = build.onnx("Softmax", scores, axis=-1)
     of_weights = product(fused.dy, fused.v)
-    gradient = build.add(SoftmaxGradOp(of_weights, weights, -1)).results[0]
+    gradient = build.result(SoftmaxGradOp(of_weights, weights, axis=-1))
     return build.sum_to(gradient, mask)

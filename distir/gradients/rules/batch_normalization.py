@@ -39,7 +39,7 @@ def batch_normalization(
     written_out = _is_variance_of(variance, x, mean)
     if training:
         mean, variance = moments(x, mean, build)
-    sums = BatchNormSumsOp(dy, x, mean, variance, epsilon)
+    sums = BatchNormSumsOp(dy, x, mean, variance, epsilon=epsilon)
     total_scale, total_bias = build.add(sums).results
     dscale, dbias = (
         _as(total_scale, scale, build),
@@ -48,17 +48,11 @@ def batch_normalization(
     if training or written_out:
         sizes = shape(x)
         fused = BatchNormInputGradOp(
-            dy,
-            x,
-            scale,
-            mean,
-            variance,
-            total_scale,
-            total_bias,
-            epsilon,
-            prod(sizes) // sizes[1],
+            *(dy, x, scale, mean, variance, total_scale, total_bias),
+            epsilon=epsilon,
+            count=prod(sizes) // sizes[1],
         )
-        return [build.add(fused).results[0], dscale, dbias, None, None]
+        return [build.result(fused), dscale, dbias, None, None]
     zeros = build.constant(np.zeros(shape(mean), numpy_dtype(element_type(mean))))
     no_bias = _as(zeros, bias, build)
     # Without mean and bias, batch normalisation is what multiplies the gradient.
@@ -112,5 +106,5 @@ def moments(
     sizes = shape(x)
     axes = build.integers([0, *range(2, len(sizes))])
     mean = build.onnx("ReduceMean", _as(x, like, build), axes, keepdims=0)
-    variance = BatchNormVarianceOp(x, mean, prod(sizes) // sizes[1])
-    return mean, build.add(variance).results[0]
+    variance = BatchNormVarianceOp(x, mean, count=prod(sizes) // sizes[1])
+    return mean, build.result(variance)

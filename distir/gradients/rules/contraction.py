@@ -15,19 +15,22 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    onnx_gradient,
+    shape,
+)
 from distir.gradients.rules.arithmetic import is_wanted
 from distir.program import describe
 
 
-@gradient_rule("onnx.MatMul")
-def matmul(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("MatMul")
+def matmul(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     `dA = dY B^T`, `dB = A^T dY`. Where B is a matrix, the rows of all batches of A and dY
     are the rows of one matrix.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     a, b = op.operands
     rank_a, rank_b = len(shape(a)), len(shape(b))
     if rank_a >= 2 and rank_b == 2:
@@ -67,14 +70,12 @@ def _matmul_by_matrix(
     return [da, db]
 
 
-@gradient_rule("onnx.Gemm")
-def gemm(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Gemm")
+def gemm(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     `dA = alpha dY B^T`, `dB = alpha A^T dY`, transposed where the operand is, and
     `dC = beta dY`, summed to the shape of C.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     a, b = op.operands[:2]
     bias = op.input(2)
     alpha, beta = op.attribute("alpha"), op.attribute("beta")
@@ -111,14 +112,12 @@ def gemm(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     return [da, db, dc]
 
 
-@gradient_rule("onnx.Einsum")
-def einsum(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Einsum")
+def einsum(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     The equation with the operand and the result exchanged. Raises DistIRError for a
     diagonal, a letter that one term has twice.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     terms, result = _spelled_out(op)
     return _einsum_gradients(op, terms, result, gradient, build)
 

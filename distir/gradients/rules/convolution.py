@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from xdsl.ir import SSAValue
+
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
@@ -13,7 +15,12 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    onnx_gradient,
+    shape,
+)
 
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
@@ -37,74 +44,64 @@ def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[st
     return {"strides": strides, "dilations": dilations, "pads": pads}
 
 
-@gradient_rule("onnx.Conv")
-def convolution(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Conv")
+def convolution(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Two kernels, and a sum over all but channels for the bias."""
-    (dy,) = gradients
-    assert dy is not None
     x, weight = op.operands[:2]
     windows = _windows(op, shape(x)[2:], shape(weight)[2:])
     windows["group"] = op.attribute("group")
-    dx = build.add(ConvGradInputOp(dy, weight, x.type, **windows)).results[0]
-    dweight = build.add(ConvGradWeightOp(x, dy, weight.type, **windows)).results[0]
+    dx = build.result(ConvGradInputOp(dy, weight, dx=x.type, **windows))
+    dweight = build.result(ConvGradWeightOp(x, dy, dweight=weight.type, **windows))
     if len(op.operands) == 2:
         return [dx, dweight]
     axes = build.integers([0, *range(2, len(shape(dy)))])
     return [dx, dweight, build.onnx("ReduceSum", dy, axes, keepdims=0)]
 
 
-@gradient_rule("onnx.MaxPool")
-def max_pool(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("MaxPool")
+def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """From the input: the places of the maxima are found again."""
-    dy, (x,) = gradients[0], op.operands
-    assert dy is not None
+    (x,) = op.operands
     kernel = op.attribute("kernel_shape")
     windows = _windows(op, shape(x)[2:], kernel)
-    grad = MaxPoolGradOp(dy, x, x.type, kernel_shape=kernel, **windows)
-    return [build.add(grad).results[0]]
+    grad = MaxPoolGradOp(dy, x, kernel_shape=kernel, **windows)
+    return [build.result(grad)]
 
 
-@gradient_rule("onnx.AveragePool")
-def average_pool(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("AveragePool")
+def average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs nothing of the input but its shape."""
-    (dy,), (x,) = gradients, op.operands
-    assert dy is not None
+    (x,) = op.operands
     kernel = op.attribute("kernel_shape")
     grad = AveragePoolGradOp(
         dy,
-        x.type,
+        dx=x.type,
         kernel_shape=kernel,
         **_windows(op, shape(x)[2:], kernel),
         count_include_pad=bool(op.attribute("count_include_pad")),
     )
-    return [build.add(grad).results[0]]
+    return [build.result(grad)]
 
 
-@gradient_rule("onnx.GlobalAveragePool")
-def global_average_pool(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("GlobalAveragePool")
+def global_average_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """The same share for every place."""
-    (dy,), (x,) = gradients, op.operands
-    assert dy is not None
+    (x,) = op.operands
     share = build.onnx("Div", dy, build.scalar(prod(shape(x)[2:]), dy))
     return [build.onnx("Expand", share, build.integers(shape(x)))]
 
 
-@gradient_rule("onnx.GlobalMaxPool")
-def global_max_pool(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("GlobalMaxPool")
+def global_max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """One window over all of space."""
-    (dy,), (x,) = gradients, op.operands
-    assert dy is not None
+    (x,) = op.operands
     space = shape(x)[2:]
     ones = [1] * len(space)
     grad = MaxPoolGradOp(
-        *(dy, x, x.type),
+        *(dy, x),
         kernel_shape=space,
         strides=ones,
         dilations=ones,
         pads=[0] * (2 * len(space)),
     )
-    return [build.add(grad).results[0]]
+    return [build.result(grad)]

@@ -12,13 +12,8 @@ def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Grad
     gradient = gradients[0]
     assert gradient is not None
     if op.mask is not None:
-        by_mask = DropoutGradOp(gradient, op.mask, op.ratio.value.data)
-        return [build.add(by_mask).results[0], None]
-    again = DropoutOp(
-        gradient,
-        op.counter,
-        ratio=op.ratio.value.data,
-        seed=op.seed.value.data,
-        stream=op.stream.value.data,
-    )
-    return [build.add(again).results[0], None]
+        by_mask = DropoutGradOp(gradient, op.mask, ratio=op.ratio)
+        return [build.result(by_mask), None]
+    drawn = {"ratio": op.ratio, "seed": op.seed, "stream": op.stream}
+    again = DropoutOp(gradient, op.counter, **drawn)
+    return [build.result(again), None]

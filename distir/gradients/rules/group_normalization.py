@@ -11,34 +11,30 @@ from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
 from distir.dialects.train_ops.checks import accumulation_type, element_type
 from distir.dialects.train_ops.normalization import LayerNormGradOp
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 
 
-@gradient_rule("onnx.InstanceNormalization")
+@onnx_gradient("InstanceNormalization")
 def instance_normalization(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+    op: OnnxOp, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """Needs the input and the scale; every channel is a group."""
-    return _in_groups(op, shape(op.operands[0])[1], gradients, build)
+    return _in_groups(op, shape(op.operands[0])[1], dy, build)
 
 
-@gradient_rule("onnx.GroupNormalization")
-def group_normalization(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("GroupNormalization")
+def group_normalization(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the input and the scale."""
-    return _in_groups(op, op.attribute("num_groups"), gradients, build)
+    return _in_groups(op, op.attribute("num_groups"), dy, build)
 
 
 def _in_groups(
-    op: OnnxOp, groups: int, gradients: Gradients, build: GradientBuilder
+    op: OnnxOp, groups: int, dy: SSAValue, build: GradientBuilder
 ) -> Gradients:
     """
     Layer normalisation, without a scale, of rows that each hold a group; the scale and
     bias are numbers for each channel.
     """
-    (dy,) = gradients
-    assert dy is not None
     x, scale, _ = op.operands
     sizes, epsilon = shape(x), op.attribute("epsilon")
     row = prod(sizes[1:]) // groups
@@ -52,7 +48,9 @@ def _in_groups(
     grouped = build.onnx("Reshape", x, rows)
     scaled = build.onnx("Mul", dy, per_channel(scale))
     scaled = build.onnx("Reshape", scaled, rows)
-    dx = build.add(LayerNormGradOp(scaled, grouped, ones, 2, epsilon, False)).results[0]
+    dx = build.result(
+        LayerNormGradOp(scaled, grouped, ones, axis=2, epsilon=epsilon, dbias=None)
+    )
     normal = build.onnx(
         "LayerNormalization",
         grouped,

@@ -23,9 +23,8 @@ def cross_entropy(
     """One fused op, from the logits themselves."""
     (dloss,) = gradients
     assert dloss is not None
-    divisor = None if op.divisor is None else op.divisor.value.data
-    grad = CrossEntropyGradOp(dloss, op.logits, op.labels, divisor, op.ignored)
-    return [build.add(grad).results[0], None]
+    grad = CrossEntropyGradOp(dloss, op.logits, op.labels, **op.properties)
+    return [build.result(grad), None]
 
 
 def _checked(op: OnnxOp, gradients: Gradients) -> SSAValue:
@@ -103,8 +102,8 @@ def softmax_cross_entropy(
     ignored = op.attribute("ignore_index")
     is_scalar = op.attribute("reduction") != "none"
     dtotal = each if is_scalar else build.scalar(1.0, each)
-    grad = CrossEntropyGradOp(dtotal, moved, labels, None, ignored)
-    dscores = build.add(grad).results[0]
+    grad = CrossEntropyGradOp(dtotal, moved, labels, ignore_index=ignored)
+    dscores = build.result(grad)
     if not is_scalar:
         last = build.onnx("Unsqueeze", each, build.integers([rank - 1]))
         if element_type(last) != element_type(scores):

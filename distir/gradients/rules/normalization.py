@@ -13,26 +13,28 @@ from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    gradient_rule,
+    onnx_gradient,
+    shape,
+)
 from distir.program import describe
 
 
-@gradient_rule("onnx.Softmax")
-def softmax(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Softmax")
+def softmax(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the result."""
-    (dy,) = gradients
-    assert dy is not None
-    gradient = SoftmaxGradOp(dy, op.results[0], op.attribute("axis"))
-    return [build.add(gradient).results[0]]
+    gradient = SoftmaxGradOp(dy, op.results[0], axis=op.attribute("axis"))
+    return [build.result(gradient)]
 
 
-@gradient_rule("onnx.LogSoftmax")
-def log_softmax(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("LogSoftmax")
+def log_softmax(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the result."""
-    (dy,) = gradients
-    assert dy is not None
-    gradient = LogSoftmaxGradOp(dy, op.results[0], op.attribute("axis"))
-    return [build.add(gradient).results[0]]
+    gradient = LogSoftmaxGradOp(dy, op.results[0], axis=op.attribute("axis"))
+    return [build.result(gradient)]
 
 
 def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:
@@ -84,16 +86,19 @@ def layer_normalization(
     row = sizes[axis:]
     if _is_per_row(scale, sizes, axis):
         fused = LayerNormGradOp(
-            dy, x, _full(scale, row, build), axis, epsilon, bias is not None
+            *(dy, x, _full(scale, row, build)),
+            axis=axis,
+            epsilon=epsilon,
+            **({"dbias": None} if bias is None else {}),
         )
         dx, dscale, *rest = build.add(fused).results
         dscale = _narrow(dscale, scale, build)
     else:
         ones = _ones(scale, row, build)
         scaled = build.onnx("Mul", dy, scale)
-        dx = build.add(LayerNormGradOp(scaled, x, ones, axis, epsilon, False)).results[
-            0
-        ]
+        dx = build.result(
+            LayerNormGradOp(scaled, x, ones, axis=axis, epsilon=epsilon, dbias=None)
+        )
         normal = build.onnx(
             "LayerNormalization",
             x,
@@ -111,24 +116,24 @@ def layer_normalization(
     return [dx, dscale, build.sum_to(dy, bias)]
 
 
-@gradient_rule("onnx.RMSNormalization")
-def rms_normalization(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("RMSNormalization")
+def rms_normalization(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the input and the scale."""
-    (dy,) = gradients
-    assert dy is not None
     x, scale = op.operands
     sizes = shape(x)
     axis, epsilon = op.attribute("axis") % len(sizes), op.attribute("epsilon")
     row = sizes[axis:]
     if _is_per_row(scale, sizes, axis):
-        fused = RmsNormGradOp(dy, x, _full(scale, row, build), axis, epsilon)
+        fused = RmsNormGradOp(
+            dy, x, _full(scale, row, build), axis=axis, epsilon=epsilon
+        )
         dx, dscale = build.add(fused).results
         return [dx, _narrow(dscale, scale, build)]
     ones = _ones(scale, row, build)
     scaled = build.onnx("Mul", dy, scale)
-    dx = build.add(RmsNormGradOp(scaled, x, ones, axis, epsilon)).results[0]
+    dx = build.add(RmsNormGradOp(scaled, x, ones, axis=axis, epsilon=epsilon)).results[
+        0
+    ]
     normal = build.onnx(
         "RMSNormalization",
         x,

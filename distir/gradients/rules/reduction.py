@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    onnx_gradient,
+    shape,
+)
 from distir.gradients.rules.shape import constant_input
 from distir.program import describe
 
@@ -31,117 +37,100 @@ def _kept(value: SSAValue, op: OnnxOp, build: GradientBuilder) -> SSAValue:
     return build.onnx("Reshape", value, build.integers(sizes))
 
 
-def _gradient(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> SSAValue:
-    (gradient,) = gradients
-    assert gradient is not None
-    return _kept(gradient, op, build)
+Reduced = Callable[[OnnxOp, SSAValue, GradientBuilder], SSAValue]
 
 
-def _result(op: OnnxOp, dx: SSAValue) -> Gradients:
-    return [dx, *[None] * (len(op.operands) - 1)]
+def _reduction(*names: str) -> Callable[[Reduced], Reduced]:
+    """
+    Registers the rule of reductions: from the gradient of the result, with the reduced
+    dimensions as 1, to that of the operand, which is repeated along them if it is smaller.
+    """
+
+    def register(function: Reduced) -> Reduced:
+        @onnx_gradient(*names)
+        def rule(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:  # pyright: ignore[reportUnusedFunction]
+            dx, sizes = function(op, _kept(dy, op, build), build), shape(op.operands[0])
+            if shape(dx) != sizes:
+                dx = build.onnx("Expand", dx, build.integers(sizes))
+            return [dx]
+
+        return function
+
+    return register
 
 
-def _repeated(op: OnnxOp, value: SSAValue, build: GradientBuilder) -> Gradients:
-    sizes = shape(op.operands[0])
-    if shape(value) != sizes:
-        value = build.onnx("Expand", value, build.integers(sizes))
-    return _result(op, value)
-
-
-@gradient_rule("onnx.ReduceSum")
-def reduce_sum(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@_reduction("ReduceSum")
+def reduce_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """The gradient, repeated."""
-    return _repeated(op, _gradient(op, gradients, build), build)
+    return dy
 
 
-@gradient_rule("onnx.ReduceMean")
-def reduce_mean(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@_reduction("ReduceMean")
+def reduce_mean(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """The gradient over the number of elements, repeated."""
-    gradient = _gradient(op, gradients, build)
     sizes = shape(op.operands[0])
-    count = build.scalar(prod(sizes[i] for i in _axes(op)), gradient)
-    return _repeated(op, build.onnx("Div", gradient, count), build)
+    count = build.scalar(prod(sizes[i] for i in _axes(op)), dy)
+    return build.onnx("Div", dy, count)
 
 
-@gradient_rule("onnx.ReduceMax", "onnx.ReduceMin")
-def reduce_extreme(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@_reduction("ReduceMax", "ReduceMin")
+def reduce_extreme(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """The elements that attain the result share its gradient evenly."""
-    gradient = _gradient(op, gradients, build)
     x = op.operands[0]
     equal = build.onnx("Equal", x, _kept(op.results[0], op, build))
-    mask = build.cast(equal, gradient)
+    mask = build.cast(equal, dy)
     axes = _axes(op)
     if not axes:
-        return _result(op, gradient)
+        return dy
     count = build.onnx("ReduceSum", mask, build.integers(axes), keepdims=1)
-    share = build.onnx("Div", gradient, count)
-    return _result(op, build.onnx("Mul", mask, share))
+    return build.onnx("Mul", mask, build.onnx("Div", dy, count))
 
 
-@gradient_rule("onnx.ReduceSumSquare")
-def reduce_sum_of_squares(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@_reduction("ReduceSumSquare")
+def reduce_sum_of_squares(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """`2 x dy`"""
-    gradient = _gradient(op, gradients, build)
-    double = build.onnx("Mul", gradient, build.scalar(2, gradient))
-    return _result(op, build.onnx("Mul", op.operands[0], double))
+    return build.onnx("Mul", op.operands[0], build.onnx("Mul", dy, build.scalar(2, dy)))
 
 
-@gradient_rule("onnx.ReduceL1")
-def reduce_l1(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@_reduction("ReduceL1")
+def reduce_l1(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """`sign(x) dy`"""
-    gradient = _gradient(op, gradients, build)
-    sign = build.onnx("Sign", op.operands[0])
-    return _result(op, build.onnx("Mul", sign, gradient))
+    return build.onnx("Mul", build.onnx("Sign", op.operands[0]), dy)
 
 
-@gradient_rule("onnx.ReduceL2")
-def reduce_l2(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@_reduction("ReduceL2")
+def reduce_l2(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """`x dy / y`, zero where y is."""
-    gradient = _gradient(op, gradients, build)
     y = _kept(op.results[0], op, build)
     zero = build.scalar(0, y)
-    unit = build.onnx("Div", gradient, y)
+    unit = build.onnx("Div", dy, y)
     unit = build.onnx("Where", build.onnx("Equal", y, zero), zero, unit)
-    return _result(op, build.onnx("Mul", op.operands[0], unit))
+    return build.onnx("Mul", op.operands[0], unit)
 
 
-@gradient_rule("onnx.ReduceLogSum")
-def reduce_log_sum(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@_reduction("ReduceLogSum")
+def reduce_log_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """`dy / exp(y)`, repeated."""
-    gradient = _gradient(op, gradients, build)
-    total = build.onnx("Exp", _kept(op.results[0], op, build))
-    return _repeated(op, build.onnx("Div", gradient, total), build)
+    return build.onnx("Div", dy, build.onnx("Exp", _kept(op.results[0], op, build)))
 
 
-@gradient_rule("onnx.ReduceLogSumExp")
-def reduce_log_sum_exp(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@_reduction("ReduceLogSumExp")
+def reduce_log_sum_exp(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """`dy exp(x - y)`"""
-    gradient = _gradient(op, gradients, build)
     y = _kept(op.results[0], op, build)
     share = build.onnx("Exp", build.onnx("Sub", op.operands[0], y))
-    return _result(op, build.onnx("Mul", share, gradient))
+    return build.onnx("Mul", share, dy)
 
 
-@gradient_rule("onnx.ReduceProd")
-def reduce_product(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@_reduction("ReduceProd")
+def reduce_product(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> SSAValue:
     """
     `dy` times the product of the elements before and of those behind, so that a zero
     divides nothing. Raises DistIRError for axes that are not next to each other.
     """
-    gradient = _gradient(op, gradients, build)
     x, axes = op.operands[0], _axes(op)
     if not axes:
-        return _result(op, gradient)
+        return dy
     if axes[-1] - axes[0] != len(axes) - 1:
         raise DistIRError(
             f"{describe(op)} has a gradient only for neighbouring axes, not {axes}; "
@@ -158,17 +147,17 @@ def reduce_product(
     before = build.onnx("CumProd", flat, axis, exclusive=1)
     behind = build.onnx("CumProd", flat, axis, exclusive=1, reverse=1)
     others = build.reshape_like(build.onnx("Mul", before, behind), x)
-    return _result(op, build.onnx("Mul", others, gradient))
+    return build.onnx("Mul", others, dy)
 
 
-@gradient_rule("onnx.CumSum")
-def running_sum(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("CumSum")
+def running_sum(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """The running sum from the other end."""
     dx = build.onnx(
         "CumSum",
-        gradients[0],
+        dy,
         op.operands[1],
         exclusive=op.attribute("exclusive"),
         reverse=1 - op.attribute("reverse"),
     )
-    return [dx, None]
+    return [dx]

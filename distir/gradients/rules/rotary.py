@@ -6,20 +6,16 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp, operator
 from distir.dialects.train_ops.indexing import GatherGradOp
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 
 
-@gradient_rule("onnx.RotaryEmbedding")
-def rotary_embedding(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("RotaryEmbedding")
+def rotary_embedding(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
     Pairs of features are turned by an angle; their gradients are turned back, for which
     only cosines and sines are needed. Those of cosines and sines, where these depend on
     something, need the input.
     """
-    (dy,) = gradients
-    assert dy is not None
     x, cos, sin = op.operands[:3]
     positions = op.input(3)
     attributes = {
@@ -30,7 +26,7 @@ def rotary_embedding(
     turned = operator("RotaryEmbedding").build_op(
         [dy, cos, back, positions], [x.type], attributes
     )
-    dx = build.add(turned).results[0]
+    dx = build.result(turned)
     first, second = _pairs(op, x, build)
     dfirst, dsecond = _pairs(op, dy, build)
 
@@ -44,10 +40,10 @@ def rotary_embedding(
     for gradient, table in ((dcos, cos), (dsin, sin)):
         gradient = build.onnx("ReduceSum", gradient, heads, keepdims=0)
         if positions is not None:
-            grad = GatherGradOp(gradient, positions, table.type, 0, table)
-            gradient = build.add(grad).results[0]
+            grad = GatherGradOp(gradient, positions, table, axis=0, ddata=table.type)
+            gradient = build.result(grad)
         found.append(gradient)
-    return [*found, *[None] * (len(op.operands) - 3)]
+    return found
 
 
 def _pairs(

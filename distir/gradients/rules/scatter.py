@@ -7,31 +7,35 @@ from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    gradient_rule,
+    onnx_gradient,
+    shape,
+)
 from distir.gradients.rules.arithmetic import is_wanted
 from distir.gradients.rules.shape import zeros
 from distir.program import describe
 
 
-@gradient_rule("onnx.GatherElements")
-def gather_elements(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("GatherElements")
+def gather_elements(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Every element of the gradient is added where it was read."""
     data, indices = op.operands
     dx = build.onnx(
         "ScatterElements",
         zeros(shape(data), data, build),
         indices,
-        gradients[0],
+        dy,
         axis=op.attribute("axis"),
         reduction="add",
     )
-    return [dx, None]
+    return [dx]
 
 
-@gradient_rule("onnx.GatherND")
-def gather_nd(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("GatherND")
+def gather_nd(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Every slice of the gradient is added where it was read."""
     data, indices = op.operands
     count = op.attribute("batch_dims")
@@ -41,10 +45,10 @@ def gather_nd(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradi
         "ScatterND",
         zeros(shape(data), data, build),
         indices,
-        gradients[0],
+        dy,
         reduction="add",
     )
-    return [dx, None]
+    return [dx]
 
 
 def _with_batch_indices(
@@ -61,15 +65,13 @@ def _with_batch_indices(
     return build.onnx("Concat", positions, indices, axis=-1)
 
 
-@gradient_rule("onnx.ScatterElements", "onnx.ScatterND")
-def scatter(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("ScatterElements", "ScatterND")
+def scatter(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     The updates get what lies where they were written, the data the gradient with zeros
     there (or all of it, where updates are added). Raises DistIRError for other
     reductions.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     data, indices, updates = op.operands
     reduction = op.attribute("reduction")
     if reduction not in ("none", "add"):
@@ -109,8 +111,8 @@ def top_k(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
     return [dx, None]
 
 
-@gradient_rule("onnx.Trilu")
-def triangle(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Trilu")
+def triangle(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """The same triangle of the gradient."""
-    dx = build.onnx("Trilu", gradients[0], op.input(1), upper=op.attribute("upper"))
-    return [dx, *[None] * (len(op.operands) - 1)]
+    dx = build.onnx("Trilu", dy, op.input(1), upper=op.attribute("upper"))
+    return [dx]

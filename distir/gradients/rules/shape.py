@@ -12,7 +12,13 @@ from xdsl.ir import SSAValue
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    gradient_rule,
+    onnx_gradient,
+    shape,
+)
 from distir.gradients.rules.arithmetic import is_wanted
 from distir.program import describe
 
@@ -56,40 +62,34 @@ def padded(
     )
 
 
-@gradient_rule("onnx.Reshape", "onnx.Flatten", "onnx.Squeeze", "onnx.Unsqueeze")
-def reshape(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The gradient in the shape of the operand."""
-    (gradient,) = gradients
-    assert gradient is not None
     dx = build.reshape_like(gradient, op.operands[0])
-    return [dx, *[None] * (len(op.operands) - 1)]
+    return [dx]
 
 
-@gradient_rule("onnx.Transpose")
-def transpose(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Transpose")
+def transpose(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """The inverse permutation."""
     rank = len(shape(op.operands[0]))
     order = op.attribute("perm", list(reversed(range(rank))))
     inverse = [int(i) for i in np.argsort(order)]
-    return [build.onnx("Transpose", gradients[0], perm=inverse)]
+    return [build.onnx("Transpose", dy, perm=inverse)]
 
 
-@gradient_rule("onnx.SpaceToDepth")
-def space_to_depth(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("SpaceToDepth")
+def space_to_depth(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """The way back."""
     block = op.attribute("blocksize")
-    return [build.onnx("DepthToSpace", gradients[0], blocksize=block)]
+    return [build.onnx("DepthToSpace", dy, blocksize=block)]
 
 
-@gradient_rule("onnx.DepthToSpace")
-def depth_to_space(
-    op: OnnxOp, gradients: Gradients, build: GradientBuilder
-) -> Gradients:
+@onnx_gradient("DepthToSpace")
+def depth_to_space(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """The way back; in CRD mode the blocks come out in front of the channels."""
     block = op.attribute("blocksize")
-    dx = build.onnx("SpaceToDepth", gradients[0], blocksize=block)
+    dx = build.onnx("SpaceToDepth", dy, blocksize=block)
     if op.attribute("mode") == "CRD":
         n, c, h, w = shape(dx)
         parts = build.integers([n, block * block, c // block**2, h, w])
@@ -99,19 +99,15 @@ def depth_to_space(
     return [dx]
 
 
-@gradient_rule("onnx.Expand")
-def expand(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Expand")
+def expand(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The sum over the copies."""
-    (gradient,) = gradients
-    assert gradient is not None
-    return [build.sum_to(gradient, op.operands[0]), None]
+    return [build.sum_to(gradient, op.operands[0])]
 
 
-@gradient_rule("onnx.Tile")
-def tile(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Tile")
+def tile(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The sum over the copies."""
-    (gradient,) = gradients
-    assert gradient is not None
     sizes, axes = [], []
     for before, after in zip(shape(op.operands[0]), shape(gradient), strict=True):
         if after != before:
@@ -119,15 +115,14 @@ def tile(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
             sizes.append(after // before)
         sizes.append(before)
     if not axes:
-        return [gradient, None]
+        return [gradient]
     copies = build.onnx("Reshape", gradient, build.integers(sizes))
-    return [build.onnx("ReduceSum", copies, build.integers(axes), keepdims=0), None]
+    return [build.onnx("ReduceSum", copies, build.integers(axes), keepdims=0)]
 
 
-@gradient_rule("onnx.Concat")
-def concat(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Concat")
+def concat(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The part of each operand."""
-    (gradient,) = gradients
     if len(op.operands) == 1:
         return [gradient]
     axis = op.attribute("axis") % len(shape(op.results[0]))
@@ -151,14 +146,12 @@ def split(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients
     return [dx, *[None] * (len(op.operands) - 1)]
 
 
-@gradient_rule("onnx.Pad")
-def pad(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Pad")
+def pad(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """
     What lies inside the padding; the padding's value gets the rest. Raises DistIRError
     for modes that pad by elements of the operand.
     """
-    (gradient,) = gradients
-    assert gradient is not None
     mode = op.attribute("mode")
     if mode != "constant":
         raise DistIRError(
@@ -182,11 +175,9 @@ def pad(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
     return found
 
 
-@gradient_rule("onnx.Slice")
-def slice_(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Slice")
+def slice_(op: OnnxOp, gradient: SSAValue, build: GradientBuilder) -> Gradients:
     """The gradient among zeros: reversed where the step is negative, and spread out."""
-    (gradient,) = gradients
-    assert gradient is not None
     nothing = [None] * (len(op.operands) - 1)
     sizes, kept = shape(op.operands[0]), shape(gradient)
     if 0 in kept:

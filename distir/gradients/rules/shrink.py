@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from xdsl.ir import SSAValue
+
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.train_ops.shrink import ShrinkGradOp
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    onnx_gradient,
+)
 
 
-@gradient_rule("onnx.Shrink")
-def shrink(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+@onnx_gradient("Shrink")
+def shrink(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """Needs the input."""
-    (dy,) = gradients
-    assert dy is not None
-    gradient = ShrinkGradOp(dy, op.operands[0], op.attribute("lambd"))
-    return [build.add(gradient).results[0]]
+    gradient = ShrinkGradOp(dy, op.operands[0], lambd=op.attribute("lambd"))
+    return [build.result(gradient)]

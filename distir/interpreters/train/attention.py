@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
 from distir.dialects.train_ops.attention import AttentionGradOp
-from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
     op_class,
 )
-from distir.interpreters.train.arithmetic import Array, widen
+from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _by_head(x: Array, heads: int) -> Array:
@@ -27,10 +24,8 @@ def _by_head(x: Array, heads: int) -> Array:
 
 
 def _like(x: Array, like: Array) -> Array:
-    """The inverse of `_by_head`, in the type of an operand."""
-    if like.ndim == 3:
-        x = x.swapaxes(1, 2).reshape(like.shape)
-    return x.astype(like.dtype)
+    """The inverse of `_by_head`."""
+    return x.swapaxes(1, 2).reshape(like.shape) if like.ndim == 3 else x
 
 
 def probabilities(scores: Array, mask: Array | None, is_causal: bool) -> Array:
@@ -38,7 +33,7 @@ def probabilities(scores: Array, mask: Array | None, is_causal: bool) -> Array:
     if mask is not None and mask.dtype == bool:
         scores = np.where(mask, scores, -np.inf)
     elif mask is not None:
-        scores = scores + widen(mask)
+        scores = scores + mask
     if is_causal:
         scores = np.where(np.tri(*scores.shape[2:], dtype=bool), scores, -np.inf)
     largest = scores.max(-1, keepdims=True)
@@ -47,39 +42,32 @@ def probabilities(scores: Array, mask: Array | None, is_causal: bool) -> Array:
     return weights / np.where(total == 0, 1, total)
 
 
-@register_reference_implementations
-@register_impls
-class AttentionGradients(InterpreterFunctions):
-    """`train.attention_grad`."""
+@computes(AttentionGradOp)
+def attention_gradient(op: AttentionGradOp, *operands: Array) -> tuple[Array, ...]:
+    sizes, scale = op.sizes, op.factor
+    groups = sizes.query_heads // sizes.key_heads
+    dy, q = (_by_head(x, sizes.query_heads) for x in operands[:2])
+    k, v = (
+        np.repeat(_by_head(x, sizes.key_heads), groups, axis=1) for x in operands[2:4]
+    )
+    mask = None if op.mask is None else operands[4]
+    scores = q @ k.swapaxes(2, 3) * q.dtype.type(scale)
+    p = probabilities(scores, mask, op.is_causal is not None)
+    dp = dy @ v.swapaxes(2, 3)
+    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * q.dtype.type(scale)
 
-    @impl(AttentionGradOp)
-    def attention(
-        self, interpreter: Interpreter, op: AttentionGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        sizes, scale = op.sizes, op.factor
-        groups = sizes.query_heads // sizes.key_heads
-        dy, q = (_by_head(widen(x), sizes.query_heads) for x in args[:2])
-        k, v = (
-            np.repeat(_by_head(widen(x), sizes.key_heads), groups, axis=1)
-            for x in args[2:4]
-        )
-        mask = None if op.mask is None else args[4]
-        scores = q @ k.swapaxes(2, 3) * q.dtype.type(scale)
-        p = probabilities(scores, mask, op.is_causal is not None)
-        dp = dy @ v.swapaxes(2, 3)
-        ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * q.dtype.type(scale)
+    def over_groups(x: Array) -> Array:
+        shape = (sizes.batch, sizes.key_heads, groups, *x.shape[2:])
+        return x.reshape(shape).sum(2)
 
-        def over_groups(x: Array) -> Array:
-            shape = (sizes.batch, sizes.key_heads, groups, *x.shape[2:])
-            return x.reshape(shape).sum(2)
-
-        dk = over_groups(ds.swapaxes(2, 3) @ q)
-        dv = over_groups(p.swapaxes(2, 3) @ dy)
-        return _like(ds @ k, args[1]), _like(dk, args[2]), _like(dv, args[3])
+    dk = over_groups(ds.swapaxes(2, 3) @ q)
+    dv = over_groups(p.swapaxes(2, 3) @ dy)
+    found = zip((ds @ k, dk, dv), operands[1:4], strict=True)
+    return tuple(_like(gradient, operand) for gradient, operand in found)
 
 
 @cost_function("train.attention_grad")
-def attention_gradient(context: CostContext) -> Cost:
+def attention_gradient_cost(context: CostContext) -> Cost:
     """The forward runs again, on copies of its operands; its result is kept."""
     dy, q, k, v, *_ = context.operand_bytes
     return replace(context.roofline(), workspace=dy + q + k + v)

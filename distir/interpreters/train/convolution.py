@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from math import prod
-from typing import Any
 
 import numpy as np
-from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
 from distir.dialects.train_ops.checks import shape_of
 from distir.dialects.train_ops.convolution import (
@@ -20,9 +18,8 @@ from distir.dialects.train_ops.convolution import (
     WindowsOp,
 )
 from distir.interpreters.kernels import Windows
-from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator.costs.op_costs import op_class
-from distir.interpreters.train.arithmetic import Array, widen
+from distir.interpreters.train.arithmetic import Array, computes
 
 Place = tuple[slice, ...]
 
@@ -77,70 +74,54 @@ def _view(
     return Windows(tuple(kernel), op.steps, op.spacing, margins).view(x, fill)
 
 
-@register_reference_implementations
-@register_impls
-class ConvolutionGradients(InterpreterFunctions):
-    """The gradients of convolutions and pooling."""
-
-    @impl(ConvGradInputOp)
-    def conv_input(
-        self, interpreter: Interpreter, op: ConvGradInputOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy, weight = widen(args[0]), widen(args[1])
-        kernel, windows = weight.shape[2:], dy.shape[2:]
-        margins = op.margins
-        dx = _padded_zeros(shape_of(op.dx), margins, dy)
-        for tap, place in _taps(op, kernel, windows):
-            parts = [
-                np.einsum("nm...,mc->nc...", part, taps[(..., *tap)])
-                for part, taps in zip(
-                    np.split(dy, op.groups, axis=1),
-                    np.split(weight, op.groups),
-                    strict=True,
-                )
-            ]
-            dx[(..., *place)] += np.concatenate(parts, axis=1)
-        return (_cropped(dx, margins).astype(args[0].dtype),)
-
-    @impl(ConvGradWeightOp)
-    def conv_weight(
-        self, interpreter: Interpreter, op: ConvGradWeightOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        x, dy = widen(args[0]), widen(args[1])
-        rank = x.ndim - 2
-        view = _view(op, x, shape_of(op.dweight)[2:], dy.shape[2:], 0)
-        over = (0, *range(2, 2 + rank))
+@computes(ConvGradInputOp)
+def convolution_input(op: ConvGradInputOp, dy: Array, weight: Array) -> Array:
+    kernel, windows = weight.shape[2:], dy.shape[2:]
+    margins = op.margins
+    dx = _padded_zeros(shape_of(op.dx), margins, dy)
+    for tap, place in _taps(op, kernel, windows):
         parts = [
-            np.tensordot(gradient, part, (over, over))
-            for gradient, part in zip(
+            np.einsum("nm...,mc->nc...", part, taps[(..., *tap)])
+            for part, taps in zip(
                 np.split(dy, op.groups, axis=1),
-                np.split(view, op.groups, axis=1),
+                np.split(weight, op.groups),
                 strict=True,
             )
         ]
-        return (np.concatenate(parts).astype(args[0].dtype),)
+        dx[(..., *place)] += np.concatenate(parts, axis=1)
+    return _cropped(dx, margins)
 
-    @impl(MaxPoolGradOp)
-    def max_pool(
-        self, interpreter: Interpreter, op: MaxPoolGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy, x = widen(args[0]), widen(args[1])
-        windows = dy.shape[2:]
-        view = _view(op, x, op.kernel, windows, -np.inf)
-        best = view.reshape(*dy.shape, prod(op.kernel)).argmax(-1)
-        terms = (np.where(best == number, dy, 0) for number in range(prod(op.kernel)))
-        return (_spread(op, x.shape, terms, windows).astype(args[0].dtype),)
 
-    @impl(AveragePoolGradOp)
-    def average_pool(
-        self, interpreter: Interpreter, op: AveragePoolGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy = widen(args[0])
-        share = dy / reduce(np.multiply.outer, map(np.array, op.counts()))
-        share = share.astype(dy.dtype)
-        terms = (share for _ in range(prod(op.kernel)))
-        dx = _spread(op, shape_of(op.dx), terms, dy.shape[2:])
-        return (dx.astype(args[0].dtype),)
+@computes(ConvGradWeightOp)
+def convolution_weight(op: ConvGradWeightOp, x: Array, dy: Array) -> Array:
+    view = _view(op, x, shape_of(op.dweight)[2:], dy.shape[2:], 0)
+    over = (0, *range(2, x.ndim))
+    parts = [
+        np.tensordot(gradient, part, (over, over))
+        for gradient, part in zip(
+            np.split(dy, op.groups, axis=1),
+            np.split(view, op.groups, axis=1),
+            strict=True,
+        )
+    ]
+    return np.concatenate(parts)
+
+
+@computes(MaxPoolGradOp)
+def max_pool(op: MaxPoolGradOp, dy: Array, x: Array) -> Array:
+    windows = dy.shape[2:]
+    view = _view(op, x, op.kernel, windows, -np.inf)
+    best = view.reshape(*dy.shape, prod(op.kernel)).argmax(-1)
+    terms = (np.where(best == number, dy, 0) for number in range(prod(op.kernel)))
+    return _spread(op, x.shape, terms, windows)
+
+
+@computes(AveragePoolGradOp)
+def average_pool(op: AveragePoolGradOp, dy: Array) -> Array:
+    share = dy / reduce(np.multiply.outer, map(np.array, op.counts()))
+    share = share.astype(dy.dtype)
+    terms = (share for _ in range(prod(op.kernel)))
+    return _spread(op, shape_of(op.dx), terms, dy.shape[2:])
 
 
 def _spread(

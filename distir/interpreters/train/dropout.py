@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
 from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
-from distir.interpreters.reference import register_reference_implementations
-from distir.interpreters.train.arithmetic import Array, widen
+from distir.interpreters.train.arithmetic import Array, computes
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 _PARITY = np.uint32(0x1BD11BDA)
@@ -64,29 +62,20 @@ def kept(op: DropoutOp, shape: tuple[int, ...], counter: Any, places: Any) -> Ar
     return (word >= op.threshold).reshape(shape)
 
 
-@register_reference_implementations
-@register_impls
-class Dropout(InterpreterFunctions):
-    """`train.dropout` and its gradient by a mask."""
-
-    @impl(DropoutOp)
-    def dropout(
-        self, interpreter: Interpreter, op: DropoutOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        keep = kept(op, args[0].shape, args[1], args[2:])
-        y = _scaled(args[0], keep, op.scale)
-        return (y,) if op.mask is None else (y, keep)
-
-    @impl(DropoutGradOp)
-    def dropout_gradient(
-        self, interpreter: Interpreter, op: DropoutGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy, mask = args
-        return (_scaled(dy, mask, op.scale),)
+@computes(DropoutOp)
+def dropout(
+    op: DropoutOp, x: Array, counter: Array, *places: Array
+) -> Array | tuple[Array, ...]:
+    keep = kept(op, x.shape, counter, places)
+    y = _scaled(x, keep, op.scale)
+    return y if op.mask is None else (y, keep)
 
 
-def _scaled(values: Array, keep: Array, scale: float) -> Array:
+@computes(DropoutGradOp)
+def dropout_gradient(op: DropoutGradOp, dy: Array, mask: Array) -> Array:
+    return _scaled(dy, mask, op.scale)
+
+
+def _scaled(x: Array, keep: Array, scale: float) -> Array:
     """The values that are kept times `scale`, the others 0."""
-    x = widen(values)
-    y = np.where(keep, x * x.dtype.type(scale), x.dtype.type(0))
-    return y.astype(values.dtype)
+    return np.where(keep, x * x.dtype.type(scale), x.dtype.type(0))

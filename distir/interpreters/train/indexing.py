@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
 from distir.dialects.train_ops.checks import shape_of
 from distir.dialects.train_ops.indexing import GatherGradOp
-from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
     op_class,
 )
-from distir.interpreters.train.arithmetic import Array, widen
+from distir.interpreters.train.arithmetic import Array, computes
 
 
-@register_reference_implementations
-@register_impls
-class LookupGradients(InterpreterFunctions):
-    """`train.gather_grad`."""
-
-    @impl(GatherGradOp)
-    def gather(
-        self, interpreter: Interpreter, op: GatherGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy, indices = args[:2]
-        wide, axis = widen(dy), op.dimension
-        depth = indices.ndim
-        slices = np.moveaxis(wide, range(axis, axis + depth), range(depth))
-        out = np.zeros(shape_of(op.ddata), wide.dtype)
-        np.add.at(np.moveaxis(out, axis, 0), indices, slices)
-        return (out.astype(dy.dtype),)
+@computes(GatherGradOp)
+def gather_gradient(op: GatherGradOp, dy: Array, indices: Array, *like: Array) -> Array:
+    axis, depth = op.dimension, indices.ndim
+    slices = np.moveaxis(dy, range(axis, axis + depth), range(depth))
+    out = np.zeros(shape_of(op.ddata), dy.dtype)
+    np.add.at(np.moveaxis(out, axis, 0), indices, slices)
+    return out
 
 
 @cost_function("train.gather_grad")

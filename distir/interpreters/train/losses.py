@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
-from distir.dialects.onnx_values import numpy_dtype
-from distir.dialects.train_ops.checks import accumulation_type
 from distir.dialects.train_ops.losses import (
     CrossEntropyGradOp,
     CrossEntropyOp,
     LabelLossOp,
 )
 from distir.errors import DistIRError
-from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator.costs.op_costs import op_class
-from distir.interpreters.train.arithmetic import Array
+from distir.interpreters.train.arithmetic import Array, computes
 from distir.program import describe
 
 
@@ -45,36 +39,25 @@ def _exponentials(logits: Array) -> tuple[Array, Array]:
     return shifted, np.exp(shifted)
 
 
-@register_reference_implementations
-@register_impls
-class Losses(InterpreterFunctions):
-    """`train.cross_entropy` and `train.cross_entropy_grad`."""
+@computes(CrossEntropyOp)
+def cross_entropy(op: CrossEntropyOp, logits: Array, labels: Array) -> Array:
+    kept, classes = labels_that_count(op, logits.shape[-1], labels)
+    shifted, exponentials = _exponentials(logits)
+    chosen = np.take_along_axis(shifted, classes, -1)[..., 0]
+    each = np.where(kept, np.log(exponentials.sum(-1)) - chosen, 0)
+    return each.sum() * op.factor
 
-    @impl(CrossEntropyOp)
-    def cross_entropy(
-        self, interpreter: Interpreter, op: CrossEntropyOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dtype = numpy_dtype(accumulation_type(op.logits))
-        logits, labels = args[0].astype(dtype), args[1]
-        kept, classes = labels_that_count(op, logits.shape[-1], labels)
-        shifted, exponentials = _exponentials(logits)
-        chosen = np.take_along_axis(shifted, classes, -1)[..., 0]
-        each = np.where(kept, np.log(exponentials.sum(-1)) - chosen, 0)
-        return (np.asarray(each.sum() * op.factor, dtype),)
 
-    @impl(CrossEntropyGradOp)
-    def cross_entropy_grad(
-        self, interpreter: Interpreter, op: CrossEntropyGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dloss, labels = args[0], args[2]
-        logits = args[1].astype(dloss.dtype)
-        kept, classes = labels_that_count(op, logits.shape[-1], labels)
-        _, exponentials = _exponentials(logits)
-        dlogits = exponentials / exponentials.sum(-1, keepdims=True)
-        chosen = np.take_along_axis(dlogits, classes, -1)
-        np.put_along_axis(dlogits, classes, chosen - 1, -1)
-        dlogits *= kept[..., None] * (dloss * op.factor)
-        return (dlogits.astype(args[1].dtype),)
+@computes(CrossEntropyGradOp)
+def cross_entropy_gradient(
+    op: CrossEntropyGradOp, dloss: Array, logits: Array, labels: Array
+) -> Array:
+    kept, classes = labels_that_count(op, logits.shape[-1], labels)
+    _, exponentials = _exponentials(logits)
+    dlogits = exponentials / exponentials.sum(-1, keepdims=True)
+    chosen = np.take_along_axis(dlogits, classes, -1)
+    np.put_along_axis(dlogits, classes, chosen - 1, -1)
+    return dlogits * (kept[..., None] * (dloss * op.factor))
 
 
 op_class("loss", "train.cross_entropy", "train.cross_entropy_grad")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from xdsl.interpreter import Interpreter, InterpreterFunctions, impl, register_impls
 
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
     NormGradOp,
     RmsNormGradOp,
 )
-from distir.interpreters.reference import register_reference_implementations
 from distir.interpreters.simulator.costs.op_costs import (
     Cost,
     CostContext,
     cost_function,
     op_class,
 )
-from distir.interpreters.train.arithmetic import Array, widen
+from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _mean(x: Array, axis: int) -> Array:
@@ -33,40 +30,29 @@ def _inverse_root(op: NormGradOp, square: Array) -> Array:
     return 1 / np.sqrt(square + epsilon)
 
 
-@register_reference_implementations
-@register_impls
-class NormalizationGradients(InterpreterFunctions):
-    """`train.layer_norm_grad` and `train.rms_norm_grad`."""
+@computes(LayerNormGradOp)
+def layer_norm(
+    op: LayerNormGradOp, dy: Array, x: Array, scale: Array
+) -> tuple[Array, ...]:
+    axis = op.dimension
+    rows = tuple(range(axis))
+    centered = x - _mean(x, axis)
+    inverse = _inverse_root(op, _mean(centered * centered, axis))
+    n = centered * inverse
+    g = dy * scale
+    dx = inverse * (g - _mean(g, axis) - n * _mean(g * n, axis))
+    dbias = () if op.dbias is None else (dy.sum(rows),)
+    return dx, (dy * n).sum(rows), *dbias
 
-    @impl(LayerNormGradOp)
-    def layer_norm(
-        self, interpreter: Interpreter, op: LayerNormGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy, x, scale = map(widen, args)
-        axis = op.dimension
-        rows = tuple(range(axis))
-        centered = x - _mean(x, axis)
-        inverse = _inverse_root(op, _mean(centered * centered, axis))
-        n = centered * inverse
-        g = dy * scale
-        dx = inverse * (g - _mean(g, axis) - n * _mean(g * n, axis))
-        found = [dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)]
-        if op.dbias is not None:
-            found.append(dy.sum(rows).astype(args[2].dtype))
-        return tuple(found)
 
-    @impl(RmsNormGradOp)
-    def rms_norm(
-        self, interpreter: Interpreter, op: RmsNormGradOp, args: tuple[Any, ...]
-    ) -> tuple[Array, ...]:
-        dy, x, scale = map(widen, args)
-        axis = op.dimension
-        rows = tuple(range(axis))
-        inverse = _inverse_root(op, _mean(x * x, axis))
-        n = x * inverse
-        g = dy * scale
-        dx = inverse * (g - n * _mean(g * n, axis))
-        return dx.astype(args[1].dtype), (dy * n).sum(rows).astype(args[2].dtype)
+@computes(RmsNormGradOp)
+def rms_norm(op: RmsNormGradOp, dy: Array, x: Array, scale: Array) -> tuple[Array, ...]:
+    axis = op.dimension
+    inverse = _inverse_root(op, _mean(x * x, axis))
+    n = x * inverse
+    g = dy * scale
+    dx = inverse * (g - n * _mean(g * n, axis))
+    return dx, (dy * n).sum(tuple(range(axis)))
 
 
 @cost_function("train.layer_norm_grad")

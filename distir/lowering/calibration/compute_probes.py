@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from distir.lowering.calibration.probe import Probe, onnx, tensor
+from distir.lowering.calibration.probe import Probe, onnx, tensor, written
 
 ROWS = ((16, 64), (64, 256), (256, 256), (128, 1024), (256, 2048))
 """Rows and widths of activations: 4 kB to 2 MB of f32."""
@@ -44,6 +44,7 @@ LOOKUPS = ((4, 64, 128), (8, 64, 256), (8, 128, 512))
 VOCABULARIES = (512, 2048)
 
 _DIVISOR = "divisor = 64 : i64"
+_SWAPPED = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
 
 
 def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
@@ -71,29 +72,22 @@ def compute_probes(element: str = "f32", scale: int = 1) -> list[Probe]:
 def _elementwise(e: str, scale: int) -> Iterator[Probe]:
     for rows, width in ROWS:
         shape = rows * scale, width
-        x, mask, scalar = (
-            tensor(*shape, element=e),
-            tensor(*shape, element="i1"),
-            tensor(element=e),
-        )
+        x, scalar = tensor(*shape, element=e), tensor(element=e)
+        mask = tensor(*shape, element="i1")
         for name in ("Add", "Sub"):
             yield onnx(name, [x, x], [x])
         for name in ("Mul", "Div"):
             yield onnx(name, [x, scalar], [x], constants={1: f"dense<0.5> : {scalar}"})
         yield onnx("Relu", [x], [x])
         yield onnx("Gelu", [x], [x], attributes='approximate = "tanh"')
-        yield onnx(
-            "Greater", [x, scalar], [mask], constants={1: f"dense<0.0> : {scalar}"}
-        )
-        yield onnx(
-            "Where", [mask, x, scalar], [x], constants={2: f"dense<0.0> : {scalar}"}
-        )
-        yield Probe(
+        zero = f"dense<0.0> : {scalar}"
+        yield onnx("Greater", [x, scalar], [mask], constants={1: zero})
+        yield onnx("Where", [mask, x, scalar], [x], constants={2: zero})
+        yield written(
             "train.gelu_grad",
-            {"dy": x, "x": x},
-            [f'%y = train.gelu_grad %dy, %x {{approximate = "tanh"}} : ({x}, {x}) -> {x}'],
-            {"y": x},
-        )  # fmt: skip
+            {"dy": x, "x": x, "y": x},
+            '%y = train.gelu_grad %dy, %x {approximate = "tanh"}',
+        )
         parts = tensor(shape[0], 3 * shape[1], element=e)
         yield onnx("Concat", [x] * 3, [parts], attributes="axis = 1 : i64")
 
@@ -102,37 +96,28 @@ def _views(e: str, scale: int) -> Iterator[Probe]:
     for batch, heads, rows in SQUARES:
         batch *= scale
         width = 32
-        apart, merged = (
-            tensor(batch, rows, heads, width, element=e),
-            tensor(batch, rows, heads * width, element=e),
-        )
+        apart = tensor(batch, rows, heads, width, element=e)
+        merged = tensor(batch, rows, heads * width, element=e)
         swapped = tensor(batch, heads, rows, width, element=e)
         shape = tensor(3, element="i64")
         target = f"dense<[0, 0, -1]> : {shape}"
-        perm = "perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]"
         yield onnx("Reshape", [apart, shape], [merged], constants={1: target})
-        yield onnx("Transpose", [apart], [swapped], attributes=perm)
-        wide, counts = (
-            tensor(batch, rows, 3 * heads * width, element=e),
-            tensor(3, element="i64"),
-        )
+        yield onnx("Transpose", [apart], [swapped], attributes=_SWAPPED)
+        wide = tensor(batch, rows, 3 * heads * width, element=e)
         yield onnx(
             "Split",
-            [wide, counts],
+            [wide, shape],
             [merged] * 3,
             attributes="axis = 2 : i64",
-            constants={1: f"dense<{heads * width}> : {counts}"},
+            constants={1: f"dense<{heads * width}> : {shape}"},
         )
-        yield Probe(
+        yield written(
             "onnx.Reshape of onnx.Transpose",
-            {"x": swapped},
-            [
-                f"%t = onnx.Transpose(%x) {{{perm}}} : ({swapped}) -> {apart}",
-                f"%s = onnx.Constant() {{value = {target}}} : () -> {shape}",
-                f"%y = onnx.Reshape(%t, %s) : ({apart}, {shape}) -> {merged}",
-            ],
-            {"y": merged},
-        )  # fmt: skip
+            {"x": swapped, "t": apart, "s": shape, "y": merged},
+            f"%t = onnx.Transpose(%x) {{{_SWAPPED}}}",
+            f"%s = onnx.Constant() {{value = {target}}}",
+            "%y = onnx.Reshape(%t, %s)",
+        )
 
 
 def _reductions(e: str, scale: int) -> Iterator[Probe]:
@@ -163,14 +148,11 @@ def _normalizations(e: str, scale: int) -> Iterator[Probe]:
         x, gain = tensor(rows, width, element=e), tensor(width, element=e)
         norm = "axis = -1 : i64, epsilon = 1.000000e-05 : f32"
         yield onnx("LayerNormalization", [x, gain, gain], [x], attributes=norm)
-        yield Probe(
+        yield written(
             "train.layer_norm_grad",
-            {"dy": x, "x": x, "scale": gain},
-            [
-                f"%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale {{axis = 1 : i64, "
-                f"epsilon = 1.000000e-05 : f32}} : ({x}, {x}, {gain}) -> ({x}, {gain}, {gain})"
-            ],
-            {"dx": x, "ds": gain, "db": gain},
+            {"dy": x, "x": x, "scale": gain, "dx": x, "ds": gain, "db": gain},
+            "%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale {axis = 1 : i64, "
+            "epsilon = 1.000000e-05 : f32}",
         )
 
 
@@ -180,88 +162,60 @@ def _attention(e: str, scale: int) -> Iterator[Probe]:
         for width in (32, 64):
             scores = tensor(batch, heads, rows, rows, element=e)
             apart = tensor(batch, rows, heads, width, element=e)
-            query, key = (
-                tensor(batch, heads, rows, width, element=e),
-                tensor(batch, heads, width, rows, element=e),
-            )
-            yield Probe(
+            query = tensor(batch, heads, rows, width, element=e)
+            key = tensor(batch, heads, width, rows, element=e)
+            yield written(
                 "onnx.MatMul of onnx.Transpose",
-                {"a": apart, "b": apart},
-                [
-                    f"%q = onnx.Transpose(%a) {{perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]}} : ({apart}) -> {query}",
-                    f"%k = onnx.Transpose(%b) {{perm = [0 : i64, 2 : i64, 3 : i64, 1 : i64]}} : ({apart}) -> {key}",
-                    f"%y = onnx.MatMul(%q, %k) : ({query}, {key}) -> {scores}",
-                ],
-                {"y": scores},
-            )  # fmt: skip
-            yield Probe(
+                {"a": apart, "b": apart, "q": query, "k": key, "y": scores},
+                f"%q = onnx.Transpose(%a) {{{_SWAPPED}}}",
+                "%k = onnx.Transpose(%b) {perm = [0 : i64, 2 : i64, 3 : i64, 1 : i64]}",
+                "%y = onnx.MatMul(%q, %k)",
+            )
+            yield written(
                 "onnx.MatMul of onnx.Softmax",
-                {"p": scores, "v": apart},
-                [
-                    f"%t = onnx.Transpose(%v) {{perm = [0 : i64, 2 : i64, 1 : i64, 3 : i64]}} : ({apart}) -> {query}",
-                    f"%y = onnx.MatMul(%p, %t) : ({scores}, {query}) -> {query}",
-                ],
-                {"y": query},
-            )  # fmt: skip
-            yield onnx(
-                "Einsum",
-                [query, query],
-                [scores],
-                attributes='equation = "debc,deac->deba"',
+                {"p": scores, "v": apart, "t": query, "y": query},
+                f"%t = onnx.Transpose(%v) {{{_SWAPPED}}}",
+                "%y = onnx.MatMul(%p, %t)",
             )
-            yield onnx(
-                "Einsum",
-                [scores, query],
-                [query],
-                attributes='equation = "deba,deac->debc"',
-            )
-            yield onnx(
-                "Einsum",
-                [scores, query],
-                [query],
-                attributes='equation = "debc,deba->deca"',
-            )
+            for left, result, equation in (
+                (query, scores, "debc,deac->deba"),
+                (scores, query, "deba,deac->debc"),
+                (scores, query, "debc,deba->deca"),
+            ):
+                attributes = f'equation = "{equation}"'
+                yield onnx("Einsum", [left, query], [result], attributes=attributes)
         yield onnx("Softmax", [scores], [scores], attributes="axis = -1 : i64")
         mask = tensor(rows, rows, element=e)
-        yield Probe(
+        yield written(
             "onnx.Add of onnx.Mul",
-            {"x": scores, "m": mask},
-            [f"%y = onnx.Add(%x, %m) : ({scores}, {mask}) -> {scores}"],
-            {"y": scores},
+            {"x": scores, "m": mask, "y": scores},
+            "%y = onnx.Add(%x, %m)",
         )
-        yield Probe(
+        yield written(
             "train.softmax_grad",
-            {"dy": scores, "y": scores},
-            [f"%x = train.softmax_grad %dy, %y {{axis = -1 : i64}} : ({scores}, {scores}) -> {scores}"],
-            {"x": scores},
-        )  # fmt: skip
+            {"dy": scores, "y": scores, "x": scores},
+            "%x = train.softmax_grad %dy, %y {axis = -1 : i64}",
+        )
 
 
 def _products(e: str, scale: int) -> Iterator[Probe]:
     """What a linear layer computes: its outputs, and both gradients."""
     for rows, inputs, outputs in LAYERS:
         rows *= scale
-        x, weight = (
-            tensor(rows, inputs, element=e),
-            tensor(inputs, outputs, element=e),
-        )
+        x = tensor(rows, inputs, element=e)
+        weight = tensor(inputs, outputs, element=e)
         y, bias = tensor(rows, outputs, element=e), tensor(outputs, element=e)
         yield onnx("Gemm", [x, weight, bias], [y])
         yield onnx("Gemm", [x, y], [weight], attributes="transA = 1 : i64")
         yield onnx("Gemm", [y, weight], [x], attributes="transB = 1 : i64")
-        x, y = (
-            tensor(4, rows // 4, inputs, element=e),
-            tensor(4, rows // 4, outputs, element=e),
-        )
+        x = tensor(4, rows // 4, inputs, element=e)
+        y = tensor(4, rows // 4, outputs, element=e)
         yield onnx("MatMul", [x, weight], [y])
-        yield Probe(
+        yield written(
             "onnx.Add of onnx.MatMul",
-            {"x": x, "w": weight, "b": bias},
-            [
-                f"%p = onnx.MatMul(%x, %w) : ({x}, {weight}) -> {y}",
-                f"%y = onnx.Add(%p, %b) : ({y}, {bias}) -> {y}",
-            ],
-            {"y": y},
+            {"x": x, "w": weight, "b": bias, "p": y, "y": y},
+            "%p = onnx.MatMul(%x, %w)",
+            "%y = onnx.Add(%p, %b)",
         )
 
 
@@ -269,44 +223,36 @@ def _lookups(e: str, scale: int) -> Iterator[Probe]:
     for vocab in VOCABULARIES:
         for batch, rows, width in LOOKUPS:
             batch *= scale
-            table, ids = (
-                tensor(vocab, width, element=e),
-                tensor(batch, rows, element="i64"),
-            )
+            table = tensor(vocab, width, element=e)
+            ids = tensor(batch, rows, element="i64")
             y = tensor(batch, rows, width, element=e)
             yield onnx("Gather", [table, ids], [y], below=vocab)
-            yield Probe(
+            yield written(
                 "train.gather_grad",
-                {"dy": y, "ids": ids, "table": table},
-                [f"%g = train.gather_grad %dy, %ids like %table {{axis = 0 : i64}} : ({y}, {ids}, {table}) -> {table}"],
-                {"g": table},
+                {"dy": y, "ids": ids, "table": table, "g": table},
+                "%g = train.gather_grad %dy, %ids like %table {axis = 0 : i64}",
                 below=vocab,
-            )  # fmt: skip
+            )
 
 
 def _losses(e: str, scale: int) -> Iterator[Probe]:
     for vocab in VOCABULARIES:
         for batch, rows, _ in LOOKUPS:
             batch *= scale
-            logits, labels, loss = (
-                tensor(batch, rows, vocab, element=e),
-                tensor(batch, rows, element="i64"),
-                tensor(),
-            )
-            yield Probe(
+            logits = tensor(batch, rows, vocab, element=e)
+            labels, loss = tensor(batch, rows, element="i64"), tensor()
+            yield written(
                 "train.cross_entropy",
-                {"x": logits, "labels": labels},
-                [f"%y = train.cross_entropy %x, %labels {{{_DIVISOR}}} : ({logits}, {labels}) -> {loss}"],
-                {"y": loss},
+                {"x": logits, "labels": labels, "y": loss},
+                f"%y = train.cross_entropy %x, %labels {{{_DIVISOR}}}",
                 below=vocab,
-            )  # fmt: skip
-            yield Probe(
+            )
+            yield written(
                 "train.cross_entropy_grad",
-                {"dy": loss, "x": logits, "labels": labels},
-                [f"%y = train.cross_entropy_grad %dy, %x, %labels {{{_DIVISOR}}} : ({loss}, {logits}, {labels}) -> {logits}"],
-                {"y": logits},
+                {"dy": loss, "x": logits, "labels": labels, "y": logits},
+                f"%y = train.cross_entropy_grad %dy, %x, %labels {{{_DIVISOR}}}",
                 below=vocab,
-            )  # fmt: skip
+            )
 
 
 def _optimizers(e: str, scale: int) -> Iterator[Probe]:

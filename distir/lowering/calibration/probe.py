@@ -5,6 +5,7 @@ what generated programs run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -105,3 +106,26 @@ def onnx(
         dict(zip(outputs, results, strict=True)),
         below,
     )
+
+
+def written(name: str, types: Mapping[str, str], *lines: str, below: int = 2) -> Probe:
+    """
+    A probe of ops in text without their types; `types` has that of every value. Values
+    that no op makes are arguments, values that no op uses are results.
+    """
+    body: list[str] = []
+    uses: list[str] = []
+    makes: list[str] = []
+    for line in lines:
+        left, _, right = line.partition(" = ")
+        made, used = (re.findall(r"%(\w+)", side) for side in (left, right))
+        after = ", ".join(types[n] for n in made)
+        before = ", ".join(types[n] for n in used)
+        body.append(
+            f"{line} : ({before}) -> {after if len(made) == 1 else f'({after})'}"
+        )
+        uses += used
+        makes += made
+    arguments = {n: t for n, t in types.items() if n not in makes}
+    results = {n: types[n] for n in makes if n not in uses}
+    return Probe(name, arguments, body, results, below)

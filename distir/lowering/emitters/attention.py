@@ -5,12 +5,6 @@ from __future__ import annotations
 from distir.lowering.emitter import Call, torch_emitter
 
 
-def _take(call: Call, written: str) -> str:
-    """The first results of a helper that returns all of them."""
-    count = len(call.op.results)
-    return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
-
-
 def _fits_one_call(call: Call) -> bool:
     """Whether F.scaled_dot_product_attention computes exactly this."""
     if len(call.op.results) > 1 or any(call.has(i) for i in (4, 5, 6)):
@@ -79,47 +73,39 @@ def attention(call: Call) -> str:
         options += f", scores_mode={call.attribute('qk_matmul_output_mode')}"
     if three:
         options += ", flat=True"
-    return _take(
-        call, f"{call.helper('attention')}.attention({', '.join(operands)}{options})"
-    )
+    given = f"{', '.join(operands)}{options}"
+    return call.first(call.write("attention({given})", "attention", given=given))
 
 
 @torch_emitter("onnx.RotaryEmbedding")
 def rotary_embedding(call: Call) -> str:
-    return (
-        f"{call.helper('attention')}.rotary_embedding({', '.join(call.operands())}, "
-        f"{'None, ' * (4 - call.count)}heads={call.attribute('num_heads', 0)}, "
-        f"interleaved={bool(call.attribute('interleaved'))}, "
-        f"width={call.attribute('rotary_embedding_dim', 0)})"
+    return call.write(
+        "rotary_embedding({*}, {missing}heads={heads}, interleaved={interleaved:flag}, "
+        "width={rotary_embedding_dim})",
+        "attention",
+        missing="None, " * (4 - call.count),
+        heads=repr(call.attribute("num_heads", 0)),
     )
 
 
 @torch_emitter("onnx.SwiGLU")
 def swi_glu(call: Call) -> str:
-    gate, x, alpha = call.operand(0), call.operand(1), call.attribute("alpha")
-    if alpha == 1.0:
-        return f"F.silu({gate}) * {x}"
-    return f"{gate} * torch.sigmoid({alpha!r} * {gate}) * {x}"
+    if call.attribute("alpha") == 1.0:
+        return call.write("F.silu({0}) * {1}")
+    return call.write("{0} * torch.sigmoid({alpha} * {0}) * {1}")
 
 
 @torch_emitter("onnx.LinearAttention")
 def linear_attention(call: Call) -> str:
-    operands = ", ".join(call.operand(i) for i in range(6))
-    return _take(
-        call,
-        f"{call.helper('attention')}.linear_attention({operands}, "
-        f"heads={call.attribute('q_num_heads')}, "
-        f"key_heads={call.attribute('kv_num_heads')}, "
-        f"scale={call.attribute('scale', 0.0)!r}, rule={call.attribute('update_rule')!r})",
+    template = (
+        "linear_attention({0}, {1}, {2}, {3}, {4}, {5}, heads={q_num_heads}, "
+        "key_heads={kv_num_heads}, scale={scale}, rule={update_rule})"
     )
+    return call.first(call.write(template, "attention"))
 
 
 @torch_emitter("onnx.CausalConvWithState")
 def causal_conv(call: Call) -> str:
-    operands = ", ".join(call.operand(i) for i in range(4))
-    activation = call.attribute("activation")
-    return _take(
-        call,
-        f"{call.helper('attention')}.causal_convolution({operands}, "
-        f"silu={activation in ('silu', 'swish')})",
-    )
+    template = "causal_convolution({0}, {1}, {2}, {3}, silu={silu})"
+    silu = repr(call.attribute("activation") in ("silu", "swish"))
+    return call.first(call.write(template, "attention", silu=silu))

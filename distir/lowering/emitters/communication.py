@@ -1,10 +1,19 @@
 """Emitters of the `collective` dialect in per-rank form."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from xdsl.dialects.builtin import IntegerAttr
 
 from distir.dialects import collective
 from distir.dialects.onnx_values import onnx_element_type
-from distir.lowering.emitter import Call, NoLowering, torch_dtype, torch_emitter
+from distir.lowering.emitter import (
+    Call,
+    NoLowering,
+    torch_dtype,
+    torch_emitter,
+    torch_templates,
+)
 
 
 def _op(call: Call) -> collective.CollectiveOp:
@@ -17,7 +26,7 @@ def _op(call: Call) -> collective.CollectiveOp:
     return op
 
 
-def _written(call: Call, function: str, *names: str) -> str:
+def _written(call: Call, function: str, numbers: Sequence[str]) -> str:
     """
     `collectives.function(x, group, name=value, ...)` with the properties that are set;
     `start_function` for what is asynchronous.
@@ -26,76 +35,51 @@ def _written(call: Call, function: str, *names: str) -> str:
     if op.is_asynchronous:
         function = f"start_{function}"
     parts = [call.operand(0), call.names.group(op)]
-    for name in names:
+    for name in numbers:
         attr = op.properties.get(name)
         if isinstance(attr, IntegerAttr):
             parts.append(f"{name}={attr.value.data}")
     if op.reduction is not None:
         parts.append(f"reduction={op.reduction.data!r}")
-    return f"{call.helper('collectives')}.{function}({', '.join(parts)})"
+    return call.write(f"{function}({{given}})", "collectives", given=", ".join(parts))
 
 
-@torch_emitter("collective.all_reduce")
-def all_reduce(call: Call) -> str:
-    return _written(call, "all_reduce")
+for _name, _function, _numbers in (
+    ("all_reduce", "all_reduce", ()),
+    ("all_gather", "all_gather", ("dim", "run")),
+    ("reduce_scatter", "reduce_scatter", ("dim", "run")),
+    ("all_to_all", "all_to_all", ("dim", "run", "split_dim", "split_run")),
+    ("slice", "keep_shard", ("dim", "run")),
+    ("permute", "permute", ("shift",)),
+):
+    torch_emitter(f"collective.{_name}")(
+        partial(_written, function=_function, numbers=_numbers)
+    )
 
 
-@torch_emitter("collective.all_gather")
-def all_gather(call: Call) -> str:
-    return _written(call, "all_gather", "dim", "run")
-
-
-@torch_emitter("collective.reduce_scatter")
-def reduce_scatter(call: Call) -> str:
-    return _written(call, "reduce_scatter", "dim", "run")
-
-
-@torch_emitter("collective.all_to_all")
-def all_to_all(call: Call) -> str:
-    return _written(call, "all_to_all", "dim", "run", "split_dim", "split_run")
-
-
-@torch_emitter("collective.slice")
-def slice_(call: Call) -> str:
-    return _written(call, "keep_shard", "dim", "run")
-
-
-@torch_emitter("collective.permute")
-def permute(call: Call) -> str:
-    return _written(call, "permute", "shift")
-
-
-def _rooted(call: Call, function: str, *names: str) -> str:
+def _rooted(call: Call, function: str, numbers: Sequence[str]) -> str:
     op = _op(call)
     assert isinstance(op, collective.RootedOp) and op.ranks is not None
     root = op.ranks[0] if op.root is None else op.root.value.data
-    written = _written(call, function, *names)
+    written = _written(call, function, numbers)
     return f"{written[:-1]}, root={call.names.number(root)})"
 
 
-@torch_emitter("collective.broadcast")
-def broadcast(call: Call) -> str:
-    return _rooted(call, "broadcast")
-
-
-@torch_emitter("collective.scatter")
-def scatter(call: Call) -> str:
-    return _rooted(call, "scatter", "dim", "run")
-
-
-@torch_emitter("collective.reduce")
-def reduce(call: Call) -> str:
-    return _rooted(call, "reduce")
-
-
-@torch_emitter("collective.gather")
-def gather(call: Call) -> str:
-    return _rooted(call, "gather", "dim", "run")
+for _name, _numbers in (
+    ("broadcast", ()),
+    ("scatter", ("dim", "run")),
+    ("reduce", ()),
+    ("gather", ("dim", "run")),
+):
+    torch_emitter(f"collective.{_name}")(
+        partial(_rooted, function=_name, numbers=_numbers)
+    )
 
 
 @torch_emitter("collective.coordinate")
 def coordinate(call: Call) -> str:
-    return f"{call.helper('collectives')}.coordinate({call.names.group(call.op)})"
+    group = call.names.group(call.op)
+    return call.write("coordinate({group})", "collectives", group=group)
 
 
 @torch_emitter("collective.send")
@@ -104,7 +88,7 @@ def send(call: Call) -> str:
     assert isinstance(op, collective.SendToRankOp)
     peer = call.names.number(op.peer.value.data)
     function = "start_send" if op.is_asynchronous else "send"
-    return f"{call.helper('collectives')}.{function}({call.operand(0)}, {peer})"
+    return call.write(f"{function}({{0}}, {{peer}})", "collectives", peer=peer)
 
 
 @torch_emitter("collective.recv")
@@ -115,10 +99,8 @@ def recv(call: Call) -> str:
     type_ = call.result_type()
     dtype = torch_dtype(onnx_element_type(type_.element_type), "collective.recv")
     function = "start_recv" if op.is_asynchronous else "recv"
-    shape = tuple(type_.get_shape())
-    return f"{call.helper('collectives')}.{function}({shape!r}, {dtype}, {peer})"
+    given = f"{tuple(type_.get_shape())!r}, {dtype}, {peer}"
+    return call.write(f"{function}({{given}})", "collectives", given=given)
 
 
-@torch_emitter("collective.wait")
-def wait(call: Call) -> str:
-    return f"{call.helper('collectives')}.wait({call.operand(0)})"
+torch_templates({"wait": "wait({0})"}, "collective", "collectives")

@@ -50,12 +50,22 @@ def _padded(x: str, before: Sequence[int], after: Sequence[int]) -> tuple[str, s
     """The operand, padded first if PyTorch cannot do it, and the padding argument."""
     if list(before) == list(after):
         return x, _number(before)
-    flat = [
-        p
-        for b, a in zip(reversed(before), reversed(after), strict=True)
-        for p in (b, a)
-    ]
-    return f"F.pad({x}, {flat!r})", "0"
+    return f"F.pad({x}, {_innermost_first(before, after)!r})", "0"
+
+
+def _innermost_first(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Padding as `F.pad` wants it."""
+    pairs = zip(reversed(before), reversed(after), strict=True)
+    return [p for pair in pairs for p in pair]
+
+
+def _options(**options: str) -> str:
+    """Those that are not PyTorch's defaults: 0 for padding, else 1."""
+    return "".join(
+        f", {name}={value}"
+        for name, value in options.items()
+        if value != ("0" if "padding" in name else "1")
+    )
 
 
 def _convolution(
@@ -65,13 +75,12 @@ def _convolution(
     dilations = _list(call, "dilations", [1] * n)
     before, after = _pads(call, kernel, strides, dilations)
     x, padding = _padded(x, before, after)
-    options = [
-        ("stride", _number(strides), "1"),
-        ("padding", padding, "0"),
-        ("dilation", _number(dilations), "1"),
-        ("groups", repr(call.attribute("group")), "1"),
-    ]
-    extra = "".join(f", {k}={v}" for k, v, default in options if v != default)
+    extra = _options(
+        stride=_number(strides),
+        padding=padding,
+        dilation=_number(dilations),
+        groups=repr(call.attribute("group")),
+    )
     bias = "" if bias == "None" else f", {bias}"
     return f"F.conv{n}d({x}, {weight}{bias}{extra})"
 
@@ -99,21 +108,16 @@ def _convolve(call: Call, kernel: Sequence[int], n: int) -> str:
 @torch_emitter("onnx.ConvInteger")
 def conv_integer(call: Call) -> str:
     function = _convolve(call, _kernel(call, 1), _spatial(call))
-    operands = [call.operand(i) for i in range(4)]
-    return (
-        f"{call.helper('quantization')}.convolve_integer({', '.join(operands)}, "
-        f"{function}).to(torch.int32)"
-    )
+    template = "convolve_integer({0}, {1}, {2}, {3}, {function}).to(torch.int32)"
+    return call.write(template, "quantization", function=function)
 
 
 @torch_emitter("onnx.QLinearConv")
 def q_linear_conv(call: Call) -> str:
     function = _convolve(call, _kernel(call, 3), _spatial(call))
-    operands = [call.operand(i) for i in range(9)]
-    return (
-        f"{call.helper('quantization')}.q_linear_convolve({', '.join(operands)}, "
-        f"{function})"
-    )
+    operands = ", ".join(call.operand(i) for i in range(9))
+    template = "q_linear_convolve({operands}, {function})"
+    return call.write(template, "quantization", operands=operands, function=function)
 
 
 @torch_emitter("onnx.ConvTranspose")
@@ -124,10 +128,8 @@ def conv_transpose(call: Call) -> str:
     dilations = _list(call, "dilations", [1] * n)
     extra = _list(call, "output_padding", [0] * n)
     sizes = call.shape()[2:]
-    before, after = (
-        _list(call, "pads", [0] * 2 * n)[:n],
-        _list(call, "pads", [0] * 2 * n)[n:],
-    )
+    pads = _list(call, "pads", [0] * 2 * n)
+    before, after = pads[:n], pads[n:]
     auto = call.attribute("auto_pad")
     wanted = call.attribute("output_shape")
     if auto == "VALID":
@@ -160,23 +162,16 @@ def conv_transpose(call: Call) -> str:
         crop, padding, output_padding = "", _number(before), _number(extra)
     else:  # the whole result, then cut to size
         padding, output_padding = "0", "0"
-        flat = [
-            p
-            for b, a, e in zip(
-                reversed(before), reversed(after), reversed(extra), strict=True
-            )
-            for p in (-b, e - a)
-        ]
-        crop = f", {flat!r})"
-    options = [
-        ("stride", _number(strides), "1"),
-        ("padding", padding, "0"),
-        ("output_padding", output_padding, "0"),
-        ("groups", repr(call.attribute("group")), "1"),
-        ("dilation", _number(dilations), "1"),
-    ]
+        ends = [e - a for e, a in zip(extra, after, strict=True)]
+        crop = f", {_innermost_first([-b for b in before], ends)!r})"
+    given = _options(
+        stride=_number(strides),
+        padding=padding,
+        output_padding=output_padding,
+        groups=repr(call.attribute("group")),
+        dilation=_number(dilations),
+    )
     bias = f", {call.operand(2)}" if call.has(2) else ""
-    given = "".join(f", {k}={v}" for k, v, default in options if v != default)
     written = f"F.conv_transpose{n}d({call.operand(0)}, {call.operand(1)}"
     if not crop:
         return f"{written}{bias}{given})"
@@ -211,51 +206,27 @@ def _pool(call: Call, kind: str) -> str:
         count = bool(call.attribute("count_include_pad"))
         tail = f", count_include_pad={count}" if padding else ""
         return f"F.avg_pool{n}d({x}, {_number(kernel)}, {stride}{padding}{tail})"
-    written = (
-        f"{call.helper('pooling')}.{kind}_pool({x}, {kernel!r}, {strides!r}, "
-        f"{dilations!r}, {before!r}, {after!r}, ceil={ceil}"
-    )
-    if kind == "mean":
-        written += f", count_padding={bool(call.attribute('count_include_pad'))}"
-    if kind == "lp":
-        written += f", p={call.attribute('p')}"
+    extra = {"mean": ", count_padding={count_include_pad:flag}", "lp": ", p={p}"}
+    template = "({0}, {windows}, ceil={ceil}" + extra.get(kind, "")
     if kind == "max" and len(call.op.results) == 2:
-        written += (
-            f", indices=True, columns_first={bool(call.attribute('storage_order'))}"
-        )
-    return written + ")"
+        template += ", indices=True, columns_first={storage_order:flag}"
+    windows = ", ".join(map(repr, (kernel, strides, dilations, before, after)))
+    given = {"windows": windows, "ceil": repr(ceil)}
+    return call.write(f"{kind}_pool{template})", "pooling", **given)
 
 
-@torch_emitter("onnx.MaxPool")
-def max_pool(call: Call) -> str:
-    return _pool(call, "max")
+for _name, _kind in (("Max", "max"), ("Average", "mean"), ("Lp", "lp")):
+    torch_emitter(f"onnx.{_name}Pool")(lambda call, kind=_kind: _pool(call, kind))
 
 
-@torch_emitter("onnx.AveragePool")
-def average_pool(call: Call) -> str:
-    return _pool(call, "mean")
-
-
-@torch_emitter("onnx.LpPool")
-def lp_pool(call: Call) -> str:
-    return _pool(call, "lp")
-
-
-@torch_emitter("onnx.GlobalAveragePool")
-def global_average_pool(call: Call) -> str:
-    return f"{call.operand(0)}.mean({tuple(range(2, call.rank()))!r}, keepdim=True)"
-
-
-@torch_emitter("onnx.GlobalMaxPool")
-def global_max_pool(call: Call) -> str:
-    return f"{call.operand(0)}.amax({tuple(range(2, call.rank()))!r}, keepdim=True)"
-
-
-@torch_emitter("onnx.GlobalLpPool")
-def global_lp_pool(call: Call) -> str:
-    axes = tuple(range(2, call.rank()))
-    p = call.attribute("p")
-    return f"torch.linalg.vector_norm({call.operand(0)}, {p}, {axes!r}, keepdim=True)"
+@torch_emitter("onnx.GlobalAveragePool", "onnx.GlobalMaxPool", "onnx.GlobalLpPool")
+def global_pool(call: Call) -> str:
+    template = {
+        "onnx.GlobalAveragePool": "{0}.mean({space}, keepdim=True)",
+        "onnx.GlobalMaxPool": "{0}.amax({space}, keepdim=True)",
+        "onnx.GlobalLpPool": "torch.linalg.vector_norm({0}, {p}, {space}, keepdim=True)",
+    }[call.op.name]
+    return call.write(template, space=repr(tuple(range(2, call.rank()))))
 
 
 @torch_emitter("onnx.MaxUnpool")
@@ -263,10 +234,9 @@ def max_unpool(call: Call) -> str:
     kernel = list(call.attribute("kernel_shape"))
     strides = _list(call, "strides", [1] * len(kernel))
     pads = _list(call, "pads", [0] * 2 * len(kernel))
-    return (
-        f"{call.helper('pooling')}.max_unpool({call.operand(0)}, {call.operand(1)}, "
-        f"{kernel!r}, {strides!r}, {pads!r}, {call.integers(2)})"
-    )
+    windows = f"{kernel!r}, {strides!r}, {pads!r}"
+    template = "max_unpool({0}, {1}, {windows}, {2:integers})"
+    return call.write(template, "pooling", windows=windows)
 
 
 @torch_emitter("onnx.Col2Im")
@@ -277,12 +247,12 @@ def col2im(call: Call) -> str:
     strides = _list(call, "strides", [1] * n)
     dilations = _list(call, "dilations", [1] * n)
     if n == 2 and pads[:n] == pads[n:] and block is not None:
-        return (
-            f"F.fold({call.operand(0)}, {call.integers(1)}, {call.integers(2)}, "
+        options = (
             f"dilation={_number(dilations)}, padding={_number(pads[:n])}, "
-            f"stride={_number(strides)})"
+            f"stride={_number(strides)}"
         )
-    return (
-        f"{call.helper('pooling')}.col2im({call.operand(0)}, {call.integers(1)}, "
-        f"{call.integers(2)}, {dilations!r}, {pads!r}, {strides!r})"
-    )
+        template = "F.fold({0}, {1:integers}, {2:integers}, {options})"
+        return call.write(template, options=options)
+    windows = f"{dilations!r}, {pads!r}, {strides!r}"
+    template = "col2im({0}, {1:integers}, {2:integers}, {windows})"
+    return call.write(template, "pooling", windows=windows)

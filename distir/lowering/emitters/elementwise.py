@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distir.lowering.emitter import NARROW, Call, torch_emitter
+from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 
 _UNSIGNED = frozenset(("UINT16", "UINT32", "UINT64"))
 """Element types that PyTorch stores but mostly cannot compute with."""
@@ -72,47 +72,43 @@ for _name, _template in {
 }.items():
     torch_emitter(f"onnx.{_name}")(elementwise(_template, to_bool=True))
 
+_LIKE_TORCH = """
+    Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Reciprocal
+    Round Sigmoid Sign Sin Sinh Sqrt Tan Tanh
+"""
+"""Operators that PyTorch has under the same name."""
+
 for _name, _template in {
-    "Abs": "torch.abs({0})",
-    "Acos": "torch.acos({0})",
-    "Acosh": "torch.acosh({0})",
+    **{name: f"torch.{name.lower()}({{0}})" for name in _LIKE_TORCH.split()},
     "And": "torch.logical_and({0}, {1})",
-    "Asin": "torch.asin({0})",
-    "Asinh": "torch.asinh({0})",
-    "Atan": "torch.atan({0})",
-    "Atanh": "torch.atanh({0})",
-    "Ceil": "torch.ceil({0})",
-    "Cos": "torch.cos({0})",
-    "Cosh": "torch.cosh({0})",
-    "Erf": "torch.erf({0})",
-    "Exp": "torch.exp({0})",
-    "Floor": "torch.floor({0})",
     "HardSwish": "F.hardswish({0})",
-    "IsNaN": "torch.isnan({0})",
-    "Log": "torch.log({0})",
     "Mish": "F.mish({0})",
     "Not": "torch.logical_not({0})",
     "Or": "torch.logical_or({0}, {1})",
-    "Reciprocal": "torch.reciprocal({0})",
     "Relu": "F.relu({0})",
-    "Round": "torch.round({0})",
-    "Sigmoid": "torch.sigmoid({0})",
-    "Sign": "torch.sign({0})",
-    "Sin": "torch.sin({0})",
-    "Sinh": "torch.sinh({0})",
     "Softplus": "F.softplus({0}, threshold=40)",
     "Softsign": "F.softsign({0})",
-    "Sqrt": "torch.sqrt({0})",
-    "Tan": "torch.tan({0})",
-    "Tanh": "torch.tanh({0})",
     "Xor": "torch.logical_xor({0}, {1})",
 }.items():
     torch_emitter(f"onnx.{_name}")(elementwise(_template))
 
 
-@torch_emitter("onnx.Identity")
-def identity(call: Call) -> str:
-    return call.operand(0)
+torch_templates(
+    {
+        "Identity": "{0}",
+        "Where": "torch.where({0}, {1}, {2})",
+        "BitCast": "{0}.view({result:dtype})",
+        "Gelu": "F.gelu({0}, approximate={approximate})",
+        "Elu": "F.elu({0}, {alpha})",
+        "Celu": "F.celu({0}, {alpha})",
+        "Selu": "{gamma} * F.elu({0}, {alpha})",
+        "LeakyRelu": "F.leaky_relu({0}, {alpha})",
+        "ThresholdedRelu": "F.threshold({0}, {alpha}, 0.0)",
+        "PRelu": "torch.where({0} < 0, {0} * {1}, {0})",
+        "HardSigmoid": "torch.clamp({0} * {alpha} + {beta}, 0, 1)",
+        "ml.Binarizer": "({0} > {threshold}).to({result:dtype})",
+    }
+)
 
 
 @torch_emitter("onnx.Div")
@@ -175,11 +171,6 @@ def mean(call: Call) -> str:
     return f"({' + '.join(call.operands())}) / {call.count}"
 
 
-@torch_emitter("onnx.Where")
-def where(call: Call) -> str:
-    return f"torch.where({call.operand(0)}, {call.operand(1)}, {call.operand(2)})"
-
-
 @torch_emitter("onnx.Clip")
 def clip(call: Call) -> str:
     low, high = (
@@ -207,11 +198,8 @@ def clip(call: Call) -> str:
 
 @torch_emitter("onnx.BitShift")
 def bit_shift(call: Call) -> str:
-    left = call.attribute("direction") == "LEFT"
-    return (
-        f"{call.helper('numeric')}.bit_shift({call.operand(0)}, {call.operand(1)}, "
-        f"left={left})"
-    )
+    left = repr(call.attribute("direction") == "LEFT")
+    return call.write("bit_shift({0}, {1}, left={left})", "numeric", left=left)
 
 
 @torch_emitter("onnx.Cast")
@@ -229,21 +217,20 @@ def _cast(call: Call, dtype: str) -> str:
     target = call.result_element()
     if target in NARROW:
         least, largest = NARROW[target]
-        return (
-            f"{call.helper('numeric')}.to_narrow({call.operand(0)}, {least}, "
-            f"{largest}, {dtype})"
-        )
+        bounds = f"{least}, {largest}, {dtype}"
+        return call.write("to_narrow({0}, {bounds})", "numeric", bounds=bounds)
     if target == "FLOAT4E2M1":
-        return f"{call.helper('numeric')}.to_float4({call.operand(0)})"
+        return call.write("to_float4({0})", "numeric")
     if "float8" in dtype:
         extra = ""
         if not call.attribute("saturate"):
             extra += ", saturate=False"
         if dtype.endswith("e8m0fnu"):
             extra += f", round_mode={call.attribute('round_mode')!r}"
-        return f"{call.helper('numeric')}.to_float8({call.operand(0)}, {dtype}{extra})"
+        given = f"{dtype}{extra}"
+        return call.write("to_float8({0}, {given})", "numeric", given=given)
     if "float" in call.element(0).lower() and "uint" in dtype:
-        return f"{call.helper('numeric')}.to_unsigned({call.operand(0)}, {dtype})"
+        return call.write("to_unsigned({0}, {dtype})", "numeric", dtype=dtype)
     return f"{call.operand(0)}.to({dtype})"
 
 
@@ -253,74 +240,26 @@ def _number(element: str) -> int:
     return TensorProto.DataType.Value(element)
 
 
-@torch_emitter("onnx.BitCast")
-def bit_cast(call: Call) -> str:
-    return f"{call.operand(0)}.view({call.result_dtype()})"
-
-
 @torch_emitter("onnx.IsInf")
 def is_inf(call: Call) -> str:
     negative, positive = (
-        call.attribute("detect_negative"),
-        call.attribute("detect_positive"),
+        bool(call.attribute(f"detect_{sign}")) for sign in ("negative", "positive")
     )
-    if negative and positive:
-        return f"torch.isinf({call.operand(0)})"
-    if not negative and not positive:
-        return f"torch.zeros_like({call.operand(0)}, dtype=torch.bool)"
-    return f"torch.is{'pos' if positive else 'neg'}inf({call.operand(0)})"
-
-
-@torch_emitter("onnx.Gelu")
-def gelu(call: Call) -> str:
-    kind = call.attribute("approximate")
-    return f"F.gelu({call.operand(0)}, approximate={kind!r})"
-
-
-@torch_emitter("onnx.Elu")
-def elu(call: Call) -> str:
-    return f"F.elu({call.operand(0)}, {call.attribute('alpha')!r})"
-
-
-@torch_emitter("onnx.Celu")
-def celu(call: Call) -> str:
-    return f"F.celu({call.operand(0)}, {call.attribute('alpha')!r})"
-
-
-@torch_emitter("onnx.Selu")
-def selu(call: Call) -> str:
-    alpha, gamma = call.attribute("alpha"), call.attribute("gamma")
-    return f"{gamma!r} * F.elu({call.operand(0)}, {alpha!r})"
-
-
-@torch_emitter("onnx.LeakyRelu")
-def leaky_relu(call: Call) -> str:
-    return f"F.leaky_relu({call.operand(0)}, {call.attribute('alpha')!r})"
-
-
-@torch_emitter("onnx.ThresholdedRelu")
-def thresholded_relu(call: Call) -> str:
-    return f"F.threshold({call.operand(0)}, {call.attribute('alpha')!r}, 0.0)"
-
-
-@torch_emitter("onnx.PRelu")
-def prelu(call: Call) -> str:
-    x, slope = call.operand(0), call.operand(1)
-    return f"torch.where({x} < 0, {x} * {slope}, {x})"
-
-
-@torch_emitter("onnx.HardSigmoid")
-def hard_sigmoid(call: Call) -> str:
-    alpha, beta = call.attribute("alpha"), call.attribute("beta")
-    return f"torch.clamp({call.operand(0)} * {alpha!r} + {beta!r}, 0, 1)"
+    return call.write(
+        {
+            (True, True): "torch.isinf({0})",
+            (True, False): "torch.isneginf({0})",
+            (False, True): "torch.isposinf({0})",
+            (False, False): "torch.zeros_like({0}, dtype=torch.bool)",
+        }[negative, positive]
+    )
 
 
 @torch_emitter("onnx.Swish")
 def swish(call: Call) -> str:
-    x, alpha = call.operand(0), call.attribute("alpha")
-    if alpha == 1.0:
-        return f"F.silu({x})"
-    return f"{x} * torch.sigmoid({alpha!r} * {x})"
+    if call.attribute("alpha") == 1.0:
+        return call.write("F.silu({0})")
+    return call.write("{0} * torch.sigmoid({alpha} * {0})")
 
 
 @torch_emitter("onnx.Shrink")
@@ -332,22 +271,17 @@ def shrink(call: Call) -> str:
     )
 
 
-@torch_emitter("onnx.ml.Binarizer")
-def binarizer(call: Call) -> str:
-    x, threshold = call.operand(0), call.attribute("threshold")
-    return f"({x} > {threshold!r}).to({call.result_dtype()})"
-
-
 @torch_emitter("onnx.CumSum", "onnx.CumProd")
 def cumulative(call: Call) -> str:
     kind = "sum" if call.op.name == "onnx.CumSum" else "prod"
-    exclusive, reverse = call.attribute("exclusive"), call.attribute("reverse")
-    x, axis = call.operand(0), call.integer(1)
-    if not exclusive and not reverse:
-        return f"torch.cum{kind}({x}, {axis}, dtype={call.result_dtype()})"
-    return (
-        f"{call.helper('numeric')}.cumulative(torch.cum{kind}, {x}, {axis}, "
-        f"exclusive={bool(exclusive)}, reverse={bool(reverse)})"
+    function = f"torch.cum{kind}"
+    if not call.attribute("exclusive") and not call.attribute("reverse"):
+        return call.write(f"{function}({{0}}, {{1:integer}}, dtype={{result:dtype}})")
+    return call.write(
+        "cumulative({function}, {0}, {1:integer}, exclusive={exclusive:flag}, "
+        "reverse={reverse:flag})",
+        "numeric",
+        function=function,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 def _floats(call: Call, index: int) -> str:
@@ -77,10 +77,8 @@ def resize(call: Call) -> str:
         "axes": call.attribute("axes"),
     }
     written = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    return (
-        f"{call.helper('images')}.resize({call.operand(0)}, {_floats(call, 1)}, "
-        f"{_floats(call, 2)}, {_floats(call, 3)}, {written})"
-    )
+    lists = ", ".join(_floats(call, i) for i in (1, 2, 3))
+    return call.write("resize({0}, {given})", "images", given=f"{lists}, {written}")
 
 
 @torch_emitter("onnx.GridSample")
@@ -90,19 +88,17 @@ def grid_sample(call: Call) -> str:
     ]
     if mode == "bicubic" and call.rank() != 4:
         raise call.fail("cubic sampling of volumes")
-    return (
-        f"F.grid_sample({call.operand(0)}, {call.operand(1)}, {mode!r}, "
-        f"{call.attribute('padding_mode')!r}, "
-        f"align_corners={bool(call.attribute('align_corners'))})"
+    return call.write(
+        "F.grid_sample({0}, {1}, {kind}, {padding_mode}, align_corners={align_corners:flag})",
+        kind=repr(mode),
     )
 
 
-@torch_emitter("onnx.AffineGrid")
-def affine_grid(call: Call) -> str:
-    return (
-        f"F.affine_grid({call.operand(0)}, {call.integers(1)}, "
-        f"align_corners={bool(call.attribute('align_corners'))})"
-    )
+torch_templates(
+    {
+        "AffineGrid": "F.affine_grid({0}, {1:integers}, align_corners={align_corners:flag})"
+    }
+)
 
 
 @torch_emitter("onnx.NonMaxSuppression")
@@ -110,21 +106,21 @@ def non_max_suppression(call: Call) -> str:
     count = call.integer(2) if call.has(2) else "0"
     overlap = call.number(3) if call.has(3) else "0.0"
     score = call.number(4) if call.has(4) else "None"
-    return (
-        f"{call.helper('images')}.non_max_suppression({call.operand(0)}, "
-        f"{call.operand(1)}, {count}, {overlap}, {score}, "
-        f"centers={bool(call.attribute('center_point_box'))})"
+    return call.write(
+        "non_max_suppression({0}, {1}, {limits}, centers={center_point_box:flag})",
+        "images",
+        limits=f"{count}, {overlap}, {score}",
     )
 
 
 @torch_emitter("onnx.RoiAlign")
 def roi_align(call: Call) -> str:
-    return (
-        f"{call.helper('images')}.roi_align({', '.join(call.operands())}, "
-        f"size=({call.attribute('output_height')}, {call.attribute('output_width')}), "
-        f"samples={call.attribute('sampling_ratio')}, "
-        f"scale={call.attribute('spatial_scale')!r}, mode={call.attribute('mode')!r}, "
-        f"half_pixel={call.attribute('coordinate_transformation_mode') == 'half_pixel'})"
+    half_pixel = call.attribute("coordinate_transformation_mode") == "half_pixel"
+    return call.write(
+        "roi_align({*}, size=({output_height}, {output_width}), samples={sampling_ratio}, "
+        "scale={spatial_scale}, mode={mode}, half_pixel={half_pixel})",
+        "images",
+        half_pixel=repr(half_pixel),
     )
 
 
@@ -134,10 +130,11 @@ def deform_conv(call: Call) -> str:
     if n != 2:
         raise call.fail(f"{n} spatial dimensions")
     pads = call.attribute("pads") or [0] * 4
-    return (
-        f"{call.helper('images')}.deform_conv({', '.join(call.operand(i) for i in range(5))}, "
-        f"strides={list(call.attribute('strides') or [1, 1])!r}, before={list(pads[:2])!r}, "
-        f"dilations={list(call.attribute('dilations') or [1, 1])!r}, "
-        f"groups={call.attribute('group')}, "
-        f"offset_groups={call.attribute('offset_group')})"
+    return call.write(
+        "deform_conv({0}, {1}, {2}, {3}, {4}, strides={steps}, before={before}, "
+        "dilations={spacing}, groups={group}, offset_groups={offset_group})",
+        "images",
+        steps=repr(list(call.attribute("strides") or [1, 1])),
+        before=repr(list(pads[:2])),
+        spacing=repr(list(call.attribute("dilations") or [1, 1])),
     )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from distir.lowering.emitter import NARROW, Call, torch_emitter
+from distir.lowering.emitter import NARROW, Call, torch_emitter, torch_templates
 
 
 @torch_emitter("onnx.MatMul")
 def matmul(call: Call) -> str:
     if "INT" in call.element(0):
-        return (
-            f"{call.helper('quantization')}.integer_matmul({call.operand(0)}, "
-            f"{call.operand(1)}).to({call.result_dtype()})"
-        )
-    return f"{call.operand(0)} @ {call.operand(1)}"
+        template = "integer_matmul({0}, {1}).to({result:dtype})"
+        return call.write(template, "quantization")
+    return call.write("{0} @ {1}")
 
 
 @torch_emitter("onnx.Gemm")
@@ -38,27 +36,27 @@ def gemm(call: Call) -> str:
 @torch_emitter("onnx.Einsum")
 def einsum(call: Call) -> str:
     equation = call.attribute("equation").replace(" ", "")
-    return f"torch.einsum({equation!r}, {', '.join(call.operands())})"
+    return call.write("torch.einsum({equation}, {*})", equation=repr(equation))
 
 
-@torch_emitter("onnx.Det")
-def det(call: Call) -> str:
-    return f"torch.linalg.det({call.operand(0)})"
+torch_templates({"Det": "torch.linalg.det({0})"})
+torch_templates(
+    {
+        "MatMulInteger": "matmul_integer({*})",
+        "QLinearMatMul": "q_linear_matmul({*})",
+        "DynamicQuantizeLinear": "dynamic_quantize({*})",
+    },
+    module="quantization",
+)
 
 
-def _quantization(call: Call, function: str, extra: str = "") -> str:
-    operands = ", ".join(call.operands())
-    return f"{call.helper('quantization')}.{function}({operands}{extra})"
-
-
-@torch_emitter("onnx.MatMulInteger")
-def matmul_integer(call: Call) -> str:
-    return _quantization(call, "matmul_integer")
-
-
-@torch_emitter("onnx.QLinearMatMul")
-def q_linear_matmul(call: Call) -> str:
-    return _quantization(call, "q_linear_matmul")
+def _scaled(call: Call, function: str, extra: str = "") -> str:
+    """Scale and zero point are operands, the latter may be left out at the end."""
+    template = "({*}, {missing}{result:dtype}, axis={axis}, block={block_size}{extra})"
+    missing = "None, " * (3 - call.count)
+    return call.write(
+        f"{function}{template}", "quantization", missing=missing, extra=extra
+    )
 
 
 @torch_emitter("onnx.QuantizeLinear")
@@ -70,24 +68,9 @@ def quantize_linear(call: Call) -> str:
         extra += f", precision={call.dtype(call.attribute('precision'))}"
     if not call.attribute("saturate"):
         extra += ", saturate=False"
-    return _quantization(
-        call,
-        "quantize",
-        f", {'None, ' * (3 - call.count)}{call.result_dtype()}, "
-        f"axis={call.attribute('axis')}, block={call.attribute('block_size')}{extra}",
-    )
+    return _scaled(call, "quantize", extra)
 
 
 @torch_emitter("onnx.DequantizeLinear")
 def dequantize_linear(call: Call) -> str:
-    return _quantization(
-        call,
-        "dequantize",
-        f", {'None, ' * (3 - call.count)}{call.result_dtype()}, axis={call.attribute('axis')}, "
-        f"block={call.attribute('block_size')}",
-    )
-
-
-@torch_emitter("onnx.DynamicQuantizeLinear")
-def dynamic_quantize_linear(call: Call) -> str:
-    return _quantization(call, "dynamic_quantize")
+    return _scaled(call, "dequantize")

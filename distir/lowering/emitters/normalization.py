@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 def _normalized(call: Call) -> tuple[int, ...] | None:
@@ -19,107 +19,64 @@ def _normalized(call: Call) -> tuple[int, ...] | None:
 
 @torch_emitter("onnx.LayerNormalization")
 def layer_normalization(call: Call) -> str:
-    shape = _normalized(call)
-    epsilon = call.decimal("epsilon")
-    operands = [call.operand(i) for i in range(3)]
-    if (
-        shape is not None
-        and len(call.op.results) == 1
-        and call.attribute("stash_type") == 1
-    ):
-        return f"F.layer_norm({operands[0]}, {shape!r}, {operands[1]}, {operands[2]}, {epsilon})"
-    count = len(call.op.results)
-    written = (
-        f"{call.helper('normalization')}.layer_norm({', '.join(operands)}, "
-        f"{call.attribute('axis')}, {epsilon}, "
-        f"{call.dtype(call.attribute('stash_type'))})"
-    )
-    return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
+    shape, stash = _normalized(call), call.attribute("stash_type")
+    if shape is not None and len(call.op.results) == 1 and stash == 1:
+        template = "F.layer_norm({0}, {shape}, {1}, {2}, {epsilon:decimal})"
+        return call.write(template, shape=repr(shape))
+    template = "layer_norm({0}, {1}, {2}, {axis}, {epsilon:decimal}, {stash})"
+    return call.first(call.write(template, "normalization", stash=call.dtype(stash)))
 
 
 @torch_emitter("onnx.RMSNormalization")
 def rms_normalization(call: Call) -> str:
-    shape = _normalized(call)
-    epsilon = call.decimal("epsilon")
-    if shape is not None and call.attribute("stash_type") == 1:
-        return f"F.rms_norm({call.operand(0)}, {shape!r}, {call.operand(1)}, {epsilon})"
-    return (
-        f"{call.helper('normalization')}.rms_norm({call.operand(0)}, {call.operand(1)}, "
-        f"{call.attribute('axis')}, {epsilon}, "
-        f"{call.dtype(call.attribute('stash_type'))})"
-    )
+    shape, stash = _normalized(call), call.attribute("stash_type")
+    if shape is not None and stash == 1:
+        template = "F.rms_norm({0}, {shape}, {1}, {epsilon:decimal})"
+        return call.write(template, shape=repr(shape))
+    template = "rms_norm({0}, {1}, {axis}, {epsilon:decimal}, {stash})"
+    return call.write(template, "normalization", stash=call.dtype(stash))
 
 
 @torch_emitter("onnx.BatchNormalization")
 def batch_normalization(call: Call) -> str:
-    x, scale, bias, mean, variance = call.operands()
-    epsilon = call.decimal("epsilon")
     if not call.attribute("training_mode"):
-        return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, eps={epsilon})"
-    written = (
-        f"{call.helper('normalization')}.batch_norm_training({x}, {scale}, {bias}, {mean}, "
-        f"{variance}, {epsilon}, {call.attribute('momentum')!r})"
-    )
-    count = len(call.op.results)
-    return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
+        return call.write(
+            "F.batch_norm({0}, {3}, {4}, {1}, {2}, eps={epsilon:decimal})"
+        )
+    template = "batch_norm_training({*}, {epsilon:decimal}, {momentum})"
+    return call.first(call.write(template, "normalization"))
 
 
-@torch_emitter("onnx.GroupNormalization")
-def group_normalization(call: Call) -> str:
-    x, scale, bias = call.operands()
-    return (
-        f"F.group_norm({x}, {call.attribute('num_groups')}, {scale}, {bias}, "
-        f"{call.decimal('epsilon')})"
-    )
+torch_templates(
+    {
+        "GroupNormalization": "F.group_norm({0}, {num_groups}, {1}, {2}, {epsilon:decimal})",
+        "InstanceNormalization": "F.instance_norm({0}, weight={1}, bias={2}, eps={epsilon:decimal})",
+    }
+)
+torch_templates(
+    {
+        "LRN": "local_response_norm({0}, {size}, {alpha}, {beta}, {bias})",
+        "MeanVarianceNormalization": "mean_variance_norm({0}, {axes})",
+    },
+    module="normalization",
+)
 
 
-@torch_emitter("onnx.InstanceNormalization")
-def instance_normalization(call: Call) -> str:
-    x, scale, bias = call.operands()
-    return (
-        f"F.instance_norm({x}, weight={scale}, bias={bias}, "
-        f"eps={call.decimal('epsilon')})"
-    )
-
-
-@torch_emitter("onnx.LRN")
-def local_response(call: Call) -> str:
-    return (
-        f"{call.helper('normalization')}.local_response_norm({call.operand(0)}, "
-        f"{call.attribute('size')}, {call.attribute('alpha')!r}, "
-        f"{call.attribute('beta')!r}, {call.attribute('bias')!r})"
-    )
-
-
-@torch_emitter("onnx.MeanVarianceNormalization")
-def mean_variance(call: Call) -> str:
-    return (
-        f"{call.helper('normalization')}.mean_variance_norm({call.operand(0)}, "
-        f"{tuple(call.attribute('axes'))!r})"
-    )
-
-
-def _loss_options(call: Call) -> str:
+def _loss(call: Call, function: str) -> str:
+    """A loss of scores and labels, and where they are given weights of the classes."""
+    weight = f", {call.operand(2)}" if call.has(2) else ""
     ignore = call.attribute("ignore_index")
     extra = "" if ignore is None else f", ignore_index={ignore}"
-    return f"{extra}, reduction={call.attribute('reduction')!r}"
+    template = "({0}, {1}.to(torch.int64){weight}{extra}, reduction={reduction})"
+    return call.write(f"{function}{template}", weight=weight, extra=extra)
 
 
 @torch_emitter("onnx.NegativeLogLikelihoodLoss")
 def nll_loss(call: Call) -> str:
-    weight = f", {call.operand(2)}" if call.has(2) else ""
-    return (
-        f"F.nll_loss({call.operand(0)}, {call.operand(1)}.to(torch.int64)"
-        f"{weight}{_loss_options(call)})"
-    )
+    return _loss(call, "F.nll_loss")
 
 
 @torch_emitter("onnx.SoftmaxCrossEntropyLoss")
 def cross_entropy(call: Call) -> list[str]:
-    weight = f", {call.operand(2)}" if call.has(2) else ""
-    lines = [
-        f"F.cross_entropy({call.operand(0)}, {call.operand(1)}.to(torch.int64)"
-        f"{weight}{_loss_options(call)})",
-        f"F.log_softmax({call.operand(0)}, 1)",
-    ]
+    lines = [_loss(call, "F.cross_entropy"), call.write("F.log_softmax({0}, 1)")]
     return lines[: len(call.op.results)]

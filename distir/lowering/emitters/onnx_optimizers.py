@@ -16,11 +16,9 @@ def _optimizer(
         values = call.operands()[2:]
         count = len(values) // states
         groups = [f"({', '.join(values[i::count])})" for i in range(count)]
-        given = ", ".join(f"{name}={call.attribute(name)!r}" for name in options)
-        return (
-            f"{call.helper('onnx_optimizers')}.{function}({call.operand(0)}, {call.operand(1)}, "
-            f"[{', '.join(groups)}], {given})"
-        )
+        given = ", ".join(f"{name}={{{name}}}" for name in options)
+        template = f"{function}({{0}}, {{1}}, [{{groups}}], {given})"
+        return call.write(template, "onnx_optimizers", groups=", ".join(groups))
 
     return emit
 
@@ -33,14 +31,7 @@ torch_emitter("onnx.training.Adagrad")(
 )
 torch_emitter("onnx.training.Adam")(
     _optimizer(
-        "adam",
-        4,
-        (
-            "alpha",
-            "beta",
-            "epsilon",
-            "norm_coefficient",
-            "norm_coefficient_post",
-        ),
+        *("adam", 4),
+        ("alpha", "beta", "epsilon", "norm_coefficient", "norm_coefficient_post"),
     )
 )

@@ -28,19 +28,11 @@ def _recurrent(kind: str, operands: int) -> Callable[[Call], str]:
             g.lower() != w.lower() for g, w in zip(given, wanted, strict=False)
         ) or len(given) < len(wanted):
             raise call.fail(f"activations {', '.join(given)}")
-        written = (
-            f"{call.helper('recurrent')}.{kind}("
-            f"{', '.join(call.operand(i) for i in range(operands))}, "
-            f"direction={direction!r}, batch_first={bool(call.attribute('layout'))}"
-        )
+        values = ", ".join(call.operand(i) for i in range(operands))
+        template = "({values}, direction={direction}, batch_first={layout:flag}"
         if kind == "gru":
-            written += (
-                f", linear_before_reset={bool(call.attribute('linear_before_reset'))}"
-            )
-        # The results that are there are the first ones.
-        return f"{written})[:{len(call.op.results)}]" + (
-            "[0]" if len(call.op.results) == 1 else ""
-        )
+            template += ", linear_before_reset={linear_before_reset:flag}"
+        return call.first(call.write(f"{kind}{template})", "recurrent", values=values))
 
     return emit
 

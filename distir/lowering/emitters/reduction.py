@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 def _axes(call: Call) -> str:
@@ -45,30 +45,24 @@ def _tuple(text: str) -> str:
 
 
 _DIRECT = {
-    "ReduceSum": "{x}.sum({axes}, keepdim={keep})",
-    "ReduceMean": "{x}.mean({axes}, keepdim={keep})",
-    "ReduceMax": "{x}.amax({axes}, keepdim={keep})",
-    "ReduceMin": "{x}.amin({axes}, keepdim={keep})",
-    "ReduceSumSquare": "{x}.square().sum({axes}, keepdim={keep})",
-    "ReduceL1": "{x}.abs().sum({axes}, keepdim={keep})",
-    "ReduceL2": "torch.linalg.vector_norm({x}, 2, {axes}, keepdim={keep})",
-    "ReduceLogSumExp": "torch.logsumexp({x}, {axes}, keepdim={keep})",
-    "ReduceLogSum": "{x}.sum({axes}, keepdim={keep}).log()",
+    "ReduceSum": "{0}.sum({axes}, keepdim={keepdims:flag})",
+    "ReduceMean": "{0}.mean({axes}, keepdim={keepdims:flag})",
+    "ReduceMax": "{0}.amax({axes}, keepdim={keepdims:flag})",
+    "ReduceMin": "{0}.amin({axes}, keepdim={keepdims:flag})",
+    "ReduceSumSquare": "{0}.square().sum({axes}, keepdim={keepdims:flag})",
+    "ReduceL1": "{0}.abs().sum({axes}, keepdim={keepdims:flag})",
+    "ReduceL2": "torch.linalg.vector_norm({0}, 2, {axes}, keepdim={keepdims:flag})",
+    "ReduceLogSumExp": "torch.logsumexp({0}, {axes}, keepdim={keepdims:flag})",
+    "ReduceLogSum": "{0}.sum({axes}, keepdim={keepdims:flag}).log()",
 }
 
 
 def _reduce(kind: str) -> Callable[[Call], str]:
     def emit(call: Call) -> str:
-        keep = bool(call.attribute("keepdims"))
         if kind in _DIRECT and not _is_noop(call) and _direct(call) and call.rank():
-            return _DIRECT[kind].format(
-                x=call.operand(0), axes=_all_axes(call), keep=keep
-            )
-        noop = bool(call.attribute("noop_with_empty_axes"))
-        return (
-            f"{call.helper('reductions')}.reduce({kind!r}, {call.operand(0)}, "
-            f"{_axes(call)}, keep={keep}, noop={noop})"
-        )
+            return call.write(_DIRECT[kind], axes=_all_axes(call))
+        template = "reduce({kind}, {0}, {axes}, keep={keepdims:flag}, noop={noop_with_empty_axes:flag})"
+        return call.write(template, "reductions", kind=repr(kind), axes=_axes(call))
 
     return emit
 
@@ -77,42 +71,20 @@ for _kind in (*_DIRECT, "ReduceProd"):
     torch_emitter(f"onnx.{_kind}")(_reduce(_kind))
 
 
-@torch_emitter("onnx.ArgMax", "onnx.ArgMin")
-def arg_extreme(call: Call) -> str:
-    function = "argmax" if call.op.name == "onnx.ArgMax" else "argmin"
-    return (
-        f"{call.helper('reductions')}.arg_extreme(torch.{function}, {call.operand(0)}, "
-        f"{call.attribute('axis')}, keep={bool(call.attribute('keepdims'))}, "
-        f"last={bool(call.attribute('select_last_index'))})"
-    )
-
-
-@torch_emitter("onnx.TopK")
-def top_k(call: Call) -> str:
-    return (
-        f"{call.helper('reductions')}.top_k({call.operand(0)}, {call.integer(1)}, "
-        f"{call.attribute('axis')}, largest={bool(call.attribute('largest'))})"
-    )
-
-
-@torch_emitter("onnx.Softmax")
-def softmax(call: Call) -> str:
-    return f"F.softmax({call.operand(0)}, {call.attribute('axis')})"
-
-
-@torch_emitter("onnx.LogSoftmax")
-def log_softmax(call: Call) -> str:
-    return f"F.log_softmax({call.operand(0)}, {call.attribute('axis')})"
-
-
-@torch_emitter("onnx.Hardmax")
-def hardmax(call: Call) -> str:
-    return f"{call.helper('reductions')}.hardmax({call.operand(0)}, {call.attribute('axis')})"
-
-
-@torch_emitter("onnx.LpNormalization")
-def lp_normalization(call: Call) -> str:
-    return (
-        f"F.normalize({call.operand(0)}, {call.attribute('p')}, "
-        f"{call.attribute('axis')}, eps=0.0).nan_to_num(0.0)"
-    )
+torch_templates(
+    {
+        "Softmax": "F.softmax({0}, {axis})",
+        "LogSoftmax": "F.log_softmax({0}, {axis})",
+        "LpNormalization": "F.normalize({0}, {p}, {axis}, eps=0.0).nan_to_num(0.0)",
+    }
+)
+_EXTREME = "arg_extreme({function}, {0}, {axis}, keep={keepdims:flag}, last={select_last_index:flag})"
+torch_templates(
+    {
+        "ArgMax": _EXTREME.replace("{function}", "torch.argmax"),
+        "ArgMin": _EXTREME.replace("{function}", "torch.argmin"),
+        "TopK": "top_k({0}, {1:integer}, {axis}, largest={largest:flag})",
+        "Hardmax": "hardmax({0}, {axis})",
+    },
+    module="reductions",
+)

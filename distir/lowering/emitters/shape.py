@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.onnx_values import constant_value
-from distir.lowering.emitter import Call, literal, torch_emitter
+from distir.lowering.emitter import Call, literal, torch_emitter, torch_templates
 from distir.lowering.ranges import is_non_negative
 
 
@@ -12,34 +12,29 @@ def constant(call: Call) -> str:
     raise call.fail("write the constant in the attribute `value`")
 
 
-@torch_emitter("onnx.Reshape")
-def reshape(call: Call) -> str:
+def _or_known(call: Call, method: str, otherwise: str, module: str = "shapes") -> str:
+    """The method with the shape of the result where that is known."""
     shape = call.result_shape()
     if shape is not None:
-        return f"{call.operand(0)}.reshape({shape!r})"
-    return (
-        f"{call.helper('shapes')}.reshape({call.operand(0)}, {call.integers(1)}, "
-        f"allow_zero={bool(call.attribute('allowzero'))})"
-    )
+        return call.write(f"{{0}}.{method}({{shape}})", shape=repr(shape))
+    return call.write(otherwise, module)
+
+
+@torch_emitter("onnx.Reshape")
+def reshape(call: Call) -> str:
+    template = "reshape({0}, {1:integers}, allow_zero={allowzero:flag})"
+    return _or_known(call, "reshape", template)
 
 
 @torch_emitter("onnx.Flatten")
 def flatten(call: Call) -> str:
-    shape = call.result_shape()
-    if shape is not None:
-        return f"{call.operand(0)}.reshape({shape!r})"
-    return (
-        f"{call.helper('shapes')}.flatten({call.operand(0)}, {call.attribute('axis')})"
-    )
+    return _or_known(call, "reshape", "flatten({0}, {axis})")
 
 
 @torch_emitter("onnx.Squeeze")
 def squeeze(call: Call) -> str:
-    shape = call.result_shape()
-    if shape is not None:
-        return f"{call.operand(0)}.reshape({shape!r})"
-    axes = f"tuple({call.integers(1)})" if call.has(1) else ""
-    return f"{call.operand(0)}.squeeze({axes})"
+    axes = "tuple({1:integers})" if call.has(1) else ""
+    return _or_known(call, "reshape", f"{{0}}.squeeze({axes})", module="")
 
 
 @torch_emitter("onnx.Unsqueeze")
@@ -47,23 +42,47 @@ def unsqueeze(call: Call) -> str:
     axes = call.constant(1)
     if axes is not None and axes.size == 1:
         return f"{call.operand(0)}.unsqueeze({int(axes.reshape(-1)[0])})"
-    shape = call.result_shape()
-    if shape is not None:
-        return f"{call.operand(0)}.reshape({shape!r})"
-    return f"{call.helper('shapes')}.unsqueeze({call.operand(0)}, {call.integers(1)})"
+    return _or_known(call, "reshape", "unsqueeze({0}, {1:integers})")
 
 
 @torch_emitter("onnx.Expand")
 def expand(call: Call) -> str:
-    shape = call.result_shape()
-    if shape is not None:
-        return f"{call.operand(0)}.expand({shape!r})"
-    return f"{call.helper('shapes')}.expand({call.operand(0)}, {call.integers(1)})"
+    return _or_known(call, "expand", "expand({0}, {1:integers})")
 
 
-@torch_emitter("onnx.Tile")
-def tile(call: Call) -> str:
-    return f"{call.operand(0)}.repeat({call.integers(1)})"
+torch_templates(
+    {
+        "Tile": "{0}.repeat({1:integers})",
+        "Size": "torch.tensor({0}.numel())",
+        "Concat": "torch.cat(({*},), {axis})",
+        "NonZero": "{0}.nonzero().transpose(0, 1)",
+        "ml.ArrayFeatureExtractor": "{0}.index_select(-1, {1}.reshape(-1))",
+        # Sequences and optionals: Python lists and None.
+        "SequenceConstruct": "[{*}]",
+        "SequenceEmpty": "[]",
+        "SequenceAt": "{0}[{1:integer}]",
+        "SequenceLength": "torch.tensor(len({0}))",
+        "Optional": "{0}",
+        "OptionalGetElement": "{0}",
+        "OptionalHasElement": "torch.tensor({0} is not None)",
+    }
+)
+torch_templates(
+    {
+        "GatherElements": "gather_elements({0}, {1}, {axis})",
+        "GatherND": "gather_nd({0}, {1}, batch_dims={batch_dims})",
+        "ScatterElements": "scatter_elements({*}, {axis}, reduction={reduction})",
+        "ScatterND": "scatter_nd({*}, reduction={reduction})",
+        "TensorScatter": "tensor_scatter({0}, {1}, {2}, {axis}, mode={mode})",
+        "Compress": "compress({0}, {1}, {axis})",
+        "OneHot": "one_hot({0}, {1:integer}, {2}, {axis})",
+        "ReverseSequence": "reverse_sequence({0}, {1}, batch_axis={batch_axis}, time_axis={time_axis})",
+    },
+    module="indexing",
+)
+torch_templates(
+    {"CenterCropPad": "center_crop_pad({0}, {1:integers}, {axes})"}, module="shapes"
+)
 
 
 @torch_emitter("onnx.Transpose")
@@ -86,16 +105,6 @@ def shape(call: Call) -> str:
         "" if start == 0 and end is None else f"[{start}:{'' if end is None else end}]"
     )
     return f"torch.tensor({call.operand(0)}.shape{part}, dtype=torch.int64)"
-
-
-@torch_emitter("onnx.Size")
-def size(call: Call) -> str:
-    return f"torch.tensor({call.operand(0)}.numel())"
-
-
-@torch_emitter("onnx.Concat")
-def concat(call: Call) -> str:
-    return f"torch.cat(({', '.join(call.operands())},), {call.attribute('axis')})"
 
 
 @torch_emitter("onnx.Split")
@@ -132,7 +141,7 @@ def slice_(call: Call) -> str:
     )
     if not known:
         values = ", ".join(call.integers(i) for i in range(1, 5))
-        return f"{call.helper('shapes')}.slice_({call.operand(0)}, {values})"
+        return call.write("slice_({0}, {values})", "shapes", values=values)
     assert starts is not None and ends is not None
     rank = call.rank()
     ranges = [":"] * rank
@@ -168,71 +177,10 @@ def gather(call: Call) -> str:
     return f"{x}[{':, ' * axis}{call.operand(1)}]"
 
 
-@torch_emitter("onnx.ml.ArrayFeatureExtractor")
-def array_feature_extractor(call: Call) -> str:
-    return f"{call.operand(0)}.index_select(-1, {call.operand(1)}.reshape(-1))"
-
-
-@torch_emitter("onnx.GatherElements")
-def gather_elements(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.gather_elements({call.operand(0)}, "
-        f"{call.operand(1)}, {call.attribute('axis')})"
-    )
-
-
-@torch_emitter("onnx.GatherND")
-def gather_nd(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.gather_nd({call.operand(0)}, {call.operand(1)}, "
-        f"batch_dims={call.attribute('batch_dims')})"
-    )
-
-
-@torch_emitter("onnx.ScatterElements")
-def scatter_elements(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.scatter_elements({', '.join(call.operands())}, "
-        f"{call.attribute('axis')}, reduction={call.attribute('reduction')!r})"
-    )
-
-
-@torch_emitter("onnx.ScatterND")
-def scatter_nd(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.scatter_nd({', '.join(call.operands())}, "
-        f"reduction={call.attribute('reduction')!r})"
-    )
-
-
-@torch_emitter("onnx.TensorScatter")
-def tensor_scatter(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.tensor_scatter({call.operand(0)}, "
-        f"{call.operand(1)}, {call.operand(2)}, {call.attribute('axis')}, "
-        f"mode={call.attribute('mode')!r})"
-    )
-
-
-@torch_emitter("onnx.Compress")
-def compress(call: Call) -> str:
-    axis = call.attribute("axis")
-    return f"{call.helper('indexing')}.compress({call.operand(0)}, {call.operand(1)}, {axis})"
-
-
-@torch_emitter("onnx.NonZero")
-def non_zero(call: Call) -> str:
-    return f"{call.operand(0)}.nonzero().transpose(0, 1)"
-
-
 @torch_emitter("onnx.Unique")
 def unique(call: Call) -> str:
-    written = (
-        f"{call.helper('indexing')}.unique({call.operand(0)}, {call.attribute('axis')}, "
-        f"ordered={bool(call.attribute('sorted'))})"
-    )
-    count = len(call.op.results)
-    return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
+    template = "unique({0}, {axis}, ordered={sorted:flag})"
+    return call.first(call.write(template, "indexing"))
 
 
 @torch_emitter("onnx.ConstantOfShape")
@@ -256,12 +204,10 @@ def range_(call: Call) -> str:
 
 @torch_emitter("onnx.EyeLike")
 def eye_like(call: Call) -> str:
-    rows, columns = (f"{call.operand(0)}.shape[{i}]" for i in range(2))
-    k = call.attribute("k")
-    full = f"torch.ones(({rows}, {columns}), dtype={call.result_dtype()})"
-    if k == 0:
-        return f"torch.eye({rows}, {columns}, dtype={call.result_dtype()})"
-    return f"{full}.triu({k}).tril({k})"
+    if call.attribute("k") == 0:
+        return call.write("torch.eye({0}.shape[0], {0}.shape[1], dtype={result:dtype})")
+    full = "torch.ones(({0}.shape[0], {0}.shape[1]), dtype={result:dtype})"
+    return call.write(f"{full}.triu({{k}}).tril({{k}})")
 
 
 @torch_emitter("onnx.Trilu")
@@ -271,123 +217,50 @@ def trilu(call: Call) -> str:
     return f"{call.operand(0)}.{function}({k})"
 
 
-@torch_emitter("onnx.OneHot")
-def one_hot(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.one_hot({call.operand(0)}, {call.integer(1)}, "
-        f"{call.operand(2)}, {call.attribute('axis')})"
-    )
-
-
 @torch_emitter("onnx.Pad")
 def pad(call: Call) -> str:
+    template = "pad({0}, {1:integers}, {3:integers}, mode={mode}, value={value})"
     value = call.number(2) if call.has(2) else "0"
-    return (
-        f"{call.helper('shapes')}.pad({call.operand(0)}, {call.integers(1)}, "
-        f"{call.integers(3)}, mode={call.attribute('mode')!r}, value={value})"
-    )
-
-
-@torch_emitter("onnx.CenterCropPad")
-def center_crop_pad(call: Call) -> str:
-    return (
-        f"{call.helper('shapes')}.center_crop_pad({call.operand(0)}, "
-        f"{call.integers(1)}, {call.attribute('axes')!r})"
-    )
+    return call.write(template, "shapes", value=value)
 
 
 @torch_emitter("onnx.DepthToSpace")
 def depth_to_space(call: Call) -> str:
-    size, x = call.attribute("blocksize"), call.operand(0)
     if call.attribute("mode") == "CRD":
-        return f"F.pixel_shuffle({x}, {size})"
-    return f"{call.helper('shapes')}.depth_to_space({x}, {size})"
+        return call.write("F.pixel_shuffle({0}, {blocksize})")
+    return call.write("depth_to_space({0}, {blocksize})", "shapes")
 
 
 @torch_emitter("onnx.SpaceToDepth")
 def space_to_depth(call: Call) -> str:
     if call.has_attribute("mode") and call.attribute("mode") == "CRD":
-        return f"F.pixel_unshuffle({call.operand(0)}, {call.attribute('blocksize')})"
-    size = call.attribute("blocksize")
-    return f"{call.helper('shapes')}.space_to_depth({call.operand(0)}, {size})"
-
-
-@torch_emitter("onnx.ReverseSequence")
-def reverse_sequence(call: Call) -> str:
-    return (
-        f"{call.helper('indexing')}.reverse_sequence({call.operand(0)}, "
-        f"{call.operand(1)}, batch_axis={call.attribute('batch_axis')}, "
-        f"time_axis={call.attribute('time_axis')})"
-    )
-
-
-# Sequences and optionals: Python lists and None.
-
-
-@torch_emitter("onnx.SequenceConstruct")
-def sequence_construct(call: Call) -> str:
-    return f"[{', '.join(call.operands())}]"
-
-
-@torch_emitter("onnx.SequenceEmpty")
-def sequence_empty(call: Call) -> str:
-    return "[]"
-
-
-@torch_emitter("onnx.SequenceAt")
-def sequence_at(call: Call) -> str:
-    return f"{call.operand(0)}[{call.integer(1)}]"
-
-
-@torch_emitter("onnx.SequenceLength")
-def sequence_length(call: Call) -> str:
-    return f"torch.tensor(len({call.operand(0)}))"
+        return call.write("F.pixel_unshuffle({0}, {blocksize})")
+    return call.write("space_to_depth({0}, {blocksize})", "shapes")
 
 
 @torch_emitter("onnx.SequenceInsert")
 def sequence_insert(call: Call) -> str:
-    place = call.integer(2) if call.has(2) else f"len({call.operand(0)})"
-    return (
-        f"{call.helper('shapes')}.sequence_insert({call.operand(0)}, {call.operand(1)}, "
-        f"{place})"
-    )
+    place = "{2:integer}" if call.has(2) else "len({0})"
+    return call.write(f"sequence_insert({{0}}, {{1}}, {place})", "shapes")
 
 
 @torch_emitter("onnx.SequenceErase")
 def sequence_erase(call: Call) -> str:
-    place = call.integer(1) if call.has(1) else "-1"
-    return f"{call.helper('shapes')}.sequence_erase({call.operand(0)}, {place})"
+    place = "{1:integer}" if call.has(1) else "-1"
+    return call.write(f"sequence_erase({{0}}, {place})", "shapes")
 
 
 @torch_emitter("onnx.SplitToSequence")
 def split_to_sequence(call: Call) -> str:
-    sizes = "1"
-    keep = bool(call.attribute("keepdims"))
+    sizes, keep = "1", "{keepdims:flag}"
     if call.has(1):
-        keep = True
-        sizes = call.integer(1) if call.rank(1) == 0 else call.integers(1)
-    return (
-        f"{call.helper('shapes')}.split_to_sequence({call.operand(0)}, {sizes}, "
-        f"{call.attribute('axis')}, keep={keep})"
-    )
+        sizes = "{1:integer}" if call.rank(1) == 0 else "{1:integers}"
+        keep = "True"
+    template = f"split_to_sequence({{0}}, {sizes}, {{axis}}, keep={keep})"
+    return call.write(template, "shapes")
 
 
 @torch_emitter("onnx.ConcatFromSequence")
 def concat_from_sequence(call: Call) -> str:
     function = "stack" if call.attribute("new_axis") else "cat"
-    return f"torch.{function}({call.operand(0)}, {call.attribute('axis')})"
-
-
-@torch_emitter("onnx.Optional")
-def optional(call: Call) -> str:
-    return call.operand(0)
-
-
-@torch_emitter("onnx.OptionalGetElement")
-def optional_get_element(call: Call) -> str:
-    return call.operand(0)
-
-
-@torch_emitter("onnx.OptionalHasElement")
-def optional_has_element(call: Call) -> str:
-    return f"torch.tensor({call.operand(0)} is not None)"
+    return call.write(f"torch.{function}({{0}}, {{axis}})")

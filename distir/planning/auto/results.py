@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from math import inf
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.interpreters.simulator import MemoryReport, Simulation, simulate
@@ -20,14 +19,14 @@ from distir.planning.result import Impossible, Simulated, simulated
 _LARGEST = 4
 
 
-def emit(context: Context, module: ModuleOp, search: AutoSearch) -> Simulation:
+def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
     """
     Makes of a sequential program the best plan that a search found, verified, with a note
     of what was chosen, and simulates it. Raises DistIRError.
     """
     best = search.best
     assert best is not None
-    distribute_as(context, module, best, search.programs.requests)
+    distribute_as(module, best, search.programs.requests)
     add_notes(module, [chosen_plan(search)])
     return simulate(module, profiles=search.programs.profiles)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.planning.axes.axis_op import AxisStrategy, Cut, Take, Ways
@@ -63,7 +63,6 @@ class AxisGraphBuilder:
         self._op_costs: dict[Alternatives, Floats] = {}
         self._shared: dict[Hashable, AxisNode] = {}
         self._held: dict[Hashable, AxisNode | None] = {}
-        self._orders: dict[FuncOp, Mapping[Operation, int]] = {}
 
     def build(self, entry: Reached) -> AxisBody:
         """The choices of the entry, and in it those of all calls."""
@@ -89,13 +88,14 @@ class AxisGraphBuilder:
                 nodes[kinds[op]] = self._op(op, strategies, place)
             body.ops[op] = self.graph.add(nodes[kinds[op]], count)
         block = reached.function.body.block
+        uses = _uses(body)
         for arg, facts in zip(block.args, reached.arguments, strict=True):
-            node = self._argument(arg, facts, self._uses(body, arg))
+            node = self._argument(arg, facts, uses.get(arg, ()))
             body.arguments.append(self.graph.add(node, count))
         results: dict[int, AxisPort] = {}
         for value in [*block.args, *(r for op in block.ops for r in op.results)]:
             if value.first_use is not None:
-                self._connect(reached, body, value, results)
+                self._connect(reached, body, value, uses.get(value, ()), results)
         body.results += [results[i] for i in sorted(results)]
         return body
 
@@ -106,27 +106,6 @@ class AxisGraphBuilder:
         # Of equal plans the one is meant that splits earlier.
         costs = self._op_costs[strategies] * (1 + PREFERENCE / (1 + place))
         return Node(op.name, strategies, costs)
-
-    def _uses(self, body: AxisBody, value: SSAValue) -> list[OperandUse]:
-        """The uses of a value inside its function but for returns, in program order."""
-        found: list[OperandUse] = []
-        for use in value.uses:
-            op, index = use.operation, use.index
-            if isinstance(op, CallOp):
-                argument = body.calls[op].arguments[index]
-                found.append(OperandUse(op, argument, index, True))
-            elif op in body.ops:
-                found.append(OperandUse(op, body.ops[op], index, False))
-        if len(found) > 1:
-            order = self._order(body.function)
-            found.sort(key=lambda use: (order[use.op], use.operand))
-        return found
-
-    def _order(self, function: FuncOp) -> Mapping[Operation, int]:
-        if function not in self._orders:
-            ops = function.body.block.ops
-            self._orders[function] = {op: i for i, op in enumerate(ops)}
-        return self._orders[function]
 
     def _argument(
         self, arg: SSAValue, facts: ArgumentFacts, uses: Sequence[OperandUse]
@@ -180,12 +159,12 @@ class AxisGraphBuilder:
         reached: Reached,
         body: AxisBody,
         value: SSAValue,
+        uses: Sequence[OperandUse],
         results: dict[int, AxisPort],
     ) -> None:
         """A value goes to its uses, and to the results of its function, by index."""
         port, count = self._port(body, value), body.count
-        returns = [u.index for u in value.uses if isinstance(u.operation, ReturnOp)]
-        uses = self._uses(body, value)
+        returns = [u.index for u in value.uses if type(u.operation) is ReturnOp]
         late = value in self.policy.late(body.function.sym_name.data)
         source = reached.sources.get(value, "activation")
         if len(uses) + len(returns) > 1:
@@ -322,3 +301,23 @@ class AxisGraphBuilder:
                     "a result", Alternatives([AxisStrategy.of_value((WHOLE,))])
                 )
                 self.graph.connect(port, Leaving(self.graph.add(sink, 1), info, i), 1)
+
+
+def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
+    """
+    Per value of a function its uses inside of it but for returns, in program order. The
+    choices of its ops and calls are there already.
+    """
+    found: dict[SSAValue, list[OperandUse]] = {}
+    for op in body.function.body.block.ops:
+        callee = body.calls[op] if isinstance(op, CallOp) else None
+        node = body.ops.get(op)
+        for i, value in enumerate(op.operands):
+            if callee is not None:
+                use = OperandUse(op, callee.arguments[i], i, True)
+            elif node is not None:
+                use = OperandUse(op, node, i, False)
+            else:
+                break
+            found.setdefault(value, []).append(use)
+    return found

@@ -4,7 +4,7 @@ what each of them is worth (`evaluate`, `distir.planning.result`), all of them o
 them (`results`, `journal`).
 """
 
-from distir.planning.grid.evaluate import Evaluator, distribute_pass
+from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.journal import Journal
 from distir.planning.grid.results import chosen, nothing_fits, pareto_front, ranked
 from distir.planning.grid.runner import Source, run
@@ -26,7 +26,6 @@ __all__ = [
     "Space",
     "batch_of",
     "chosen",
-    "distribute_pass",
     "nothing_fits",
     "overlaps",
     "pareto_front",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.func import CallOp
@@ -10,6 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist import ReshardOp
+from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import (
     CompiledFunction,
     CompiledFunctionBuilder,
@@ -17,9 +18,13 @@ from distir.interpreters.simulator.engine.compiled import (
     Compiler,
 )
 from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
+from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.planning.grid.contents import Contents, Numbers
 from distir.program import is_removable
+from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.fold import Fold
+from distir.transforms.pipelines.structure import Structure
 from distir.transforms.resharding import ReshardLowering
 
 
@@ -53,32 +58,63 @@ class _Prototype:
     results: Sequence[int]
 
 
+@dataclass(frozen=True)
+class SharedFunction:
+    """
+    A function of stages that do the same: what it communicates along, and whether it takes
+    the number of the micro-batch.
+    """
+
+    compiled: CompiledFunction
+    axes: frozenset[tuple[str, ...]]
+    numbered: bool
+
+
+class SharedStages:
+    """
+    What all pipelines on the same meshes share, whichever programs they are of: functions
+    that do the same (`Contents`) are compiled once, and summarised once. All devices of
+    a mesh do the same; otherwise this raises NotUniform.
+    """
+
+    def __init__(self, meshes: Sequence[Mesh], hardware: Hardware):
+        known = {mesh.name: mesh for mesh in meshes}
+        self.device_map = UniformDeviceMap(known, list(known), hardware)
+        self.compiler = Compiler({}, self.device_map)
+        self.lowering = ReshardLowering(known)
+        self.summaries = Summaries()
+        self.numbers = Numbers()
+        self.functions: dict[Hashable, SharedFunction] = {}
+        self.callees: dict[tuple[int, str], CompiledFunction] = {}
+        """Functions that stages call, by their numbers and meshes."""
+        self.names: dict[CompiledFunction, int] = {}
+        """The numbers of these."""
+
+
 class Compilation:
     """
-    What the functions of a pipeline share that are compiled while they are built, on meshes
-    all of whose devices do the same (`device_map`). With `before`, that of the same program
-    for another number of micro-batches: what does not depend on that is known.
+    What the functions of a pipeline share that are compiled while they are built. With
+    `before`, that of the same program for another number of micro-batches: what does not
+    depend on that is known.
     """
 
     def __init__(
         self,
+        structure: Structure,
         fold: Fold,
-        device_map: UniformDeviceMap,
+        shared: SharedStages,
         before: Compilation | None = None,
     ):
         self.fold = fold
-        self.device_map = device_map
+        self.shared = shared
+        self.device_map = shared.device_map
+        self.compiler = shared.compiler.of(fold.made)
+        known = before.contents if before else None
+        self.contents = Contents(structure, fold, shared.numbers, known)
         self._lowered: set[str] = set()
         # Values and types are known by their ids, so that what holds them has to stay.
         self._kept: list[object] = [fold]
-        self.prototypes: dict[object, _Prototype] = {}
-        if before is None:
-            self.compiler = Compiler(fold.made, device_map)
-            self._lowering = ReshardLowering({m.name: m for m in fold.stages})
-        else:
-            self.prototypes = before.prototypes
-            self.compiler = before.compiler.of(fold.made)
-            self._lowering = before._lowering
+        self.prototypes: dict[object, _Prototype] = before.prototypes if before else {}
 
     def steps_of(self, part: Part) -> Sequence[CompiledOp]:
         """The steps of a part. Raises DistIRError."""
@@ -91,7 +127,7 @@ class Compilation:
         if not isinstance(op, ReshardOp):
             return [self.step(op, operands, part.defined.start)]
         steps: list[CompiledOp] = []
-        ops = self._lowering.ops(op)
+        ops = self.shared.lowering.ops(op)
         for i, each in enumerate(ops, 1):
             first = part.defined.start if i == len(ops) else -i
             steps.append(self.step(each, operands, first))
@@ -102,22 +138,38 @@ class Compilation:
         """A step for an op on these operands whose first result is this."""
         self._kept.append(op)
         if isinstance(op, CallOp):
-            self._lower_functions()
+            self._prepare(op.callee.string_value())
         return self.compiler.step(op, operands, first)
 
-    def _lower_functions(self) -> None:
-        """Lowers the reshards of the functions that are new."""
-        for name, function in self.fold.made.items():
-            if name not in self._lowered:
-                self._lowered.add(name)
-                self._lowering.lower(function)
+    def _prepare(self, name: str) -> None:
+        """Sees to it that a folded function is compiled, and those that it calls."""
+        if name in self._lowered:
+            return
+        self._lowered.add(name)
+        number, mesh = self._number(name), self.fold.mesh_of(name)
+        function, shared = self.fold.made[name], self.shared
+        known = shared.callees.get((number, mesh))
+        if known is not None:
+            self.compiler.take(function, known)
+            return
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp):
+                self._prepare(op.callee.string_value())
+        shared.lowering.lower(function)
+        compiled = self.compiler.compile(function)
+        shared.callees[number, mesh] = compiled
+        shared.names[compiled] = number
+
+    def _number(self, name: str) -> int:
+        """What a function does that was folded."""
+        return self.contents.function(self.fold.origin(name))
 
     def called(
         self, compiled: CompiledFunction
-    ) -> Iterator[tuple[str, CompiledFunction]]:
-        """What a function calls, directly or not, with the names before folding."""
+    ) -> Iterator[tuple[int, CompiledFunction]]:
+        """What a function calls, directly or not, with the numbers of what these do."""
         for callee in dict.fromkeys([s.callee for s in compiled.steps if s.callee]):
-            yield self.fold.origin(callee.name), callee
+            yield self.shared.names[callee], callee
             yield from self.called(callee)
 
 

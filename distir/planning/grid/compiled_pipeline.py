@@ -18,7 +18,6 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
-from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.compiled import (
     NOWHERE,
     CompiledFunction,
@@ -26,7 +25,6 @@ from distir.interpreters.simulator.engine.compiled import (
     FixedOperands,
     PlacedFunction,
 )
-from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
 from distir.interpreters.simulator.engine.machine import Machine
 from distir.interpreters.simulator.engine.reserved import Reserved
 from distir.interpreters.simulator.engine.run import execute
@@ -39,7 +37,13 @@ from distir.pipelining import (
     check_schedule,
     global_steps,
 )
-from distir.planning.grid.compiled_body import Compilation, CompiledBody, Part
+from distir.planning.grid.compiled_body import (
+    Compilation,
+    CompiledBody,
+    Part,
+    SharedFunction,
+    SharedStages,
+)
 from distir.planning.layouts.fitted import Step
 from distir.program import updated_arguments
 from distir.transforms.pipelines.body import Make
@@ -49,6 +53,7 @@ from distir.transforms.pipelines.functions import (
     StageFunctionBuilder,
     StageOps,
 )
+from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.pipeline import check_fits
 
 
@@ -67,18 +72,6 @@ class _CompiledSite:
     common: Sequence[int | None] = ()
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """
-    A function of stages that do the same: what it communicates along, and whether it takes
-    the number of the micro-batch.
-    """
-
-    compiled: CompiledFunction
-    axes: frozenset[tuple[str, ...]]
-    numbered: bool
-
-
 class CompiledEntry(CompiledBody):
     """The `Entry` of a divided program."""
 
@@ -86,7 +79,6 @@ class CompiledEntry(CompiledBody):
         super().__init__(compilation.fold.entry, compilation)
         self._division = division
         self._sites: dict[StageFunction, _CompiledSite] = {}
-        self._shared: dict[object, _Shared] = {}
         # By the types before and after.
         self._sends: dict[tuple[int, int], CompiledOp] = {}
 
@@ -123,11 +115,13 @@ class CompiledEntry(CompiledBody):
     ) -> StageFunction:
         """See `Entry`. The function may be that of another stage, on another mesh."""
         common, likeness = self.compilation, self._division.likenesses.of(group)
-        does = (likeness.key, tuple([group.accumulated.index(v) for v in added]))
+        sums = [(group.accumulated.index(v), over_time(v).monoid) for v in added]
+        does = *map(common.contents.of, likeness.ops), likeness.wiring, tuple(sums)
+        functions = common.shared.functions
         for where in (common.fold.stages[0].name, mesh):
-            if (does, where) not in self._shared:
-                self._shared[does, where] = self._build(group, where, added)
-            found = self._shared[does, where]
+            if (does, where) not in functions:
+                functions[does, where] = self._build(group, where, added)
+            found = functions[does, where]
             if common.device_map.alike(where, mesh, found.axes):
                 break
         symbol = SymbolRefAttr(group.name)
@@ -139,7 +133,7 @@ class CompiledEntry(CompiledBody):
 
     def _build(
         self, group: StageOps, mesh: str, added: tuple[SSAValue, ...]
-    ) -> _Shared:
+    ) -> SharedFunction:
         common = self.compilation
         builder = StageFunctionBuilder[int](
             self._division.structure, common.fold, group, mesh, added
@@ -158,7 +152,7 @@ class CompiledEntry(CompiledBody):
             for step in each.steps
             if isinstance(step.op, CollectiveOp)
         }
-        return _Shared(compiled, frozenset(axes), builder.numbered)
+        return SharedFunction(compiled, frozenset(axes), builder.numbered)
 
     def call(
         self,
@@ -226,7 +220,7 @@ class CompiledEntry(CompiledBody):
         ]
         placed = self._placed(compiled)
         positions = len(device_map.index)
-        machine = UniformMachine(positions)
+        machine = UniformMachine(positions, self.compilation.shared.summaries)
         machine.live += Reserved.of(device_map, placed, positions).total
         return execute(machine, compiled, arguments, placed, device_map)
 
@@ -246,9 +240,9 @@ class CompiledEntry(CompiledBody):
             if op in stages:
                 placed[op] = PlacedFunction(callee, mesh)
             else:
-                called.append((self.compilation.fold.origin(callee.name), callee))
-            for name, inner in called:
-                placed.setdefault((name, mesh), PlacedFunction(inner, mesh))
+                called.append((self.compilation.shared.names[callee], callee))
+            for number, inner in called:
+                placed.setdefault((number, mesh), PlacedFunction(inner, mesh))
         return [PlacedFunction(compiled), *placed.values()]
 
 
@@ -258,11 +252,9 @@ class PipelineSimulator:
     micro-batches. Raises NotUniform where devices of one mesh differ.
     """
 
-    def __init__(self, division: DividedProgram, ranks: int, hardware: Hardware):
+    def __init__(self, division: DividedProgram, shared: SharedStages):
         self.division = division
-        fold = division.fold(division.meshes(ranks))
-        meshes = {mesh.name: mesh for mesh in fold.stages}
-        self._device_map = UniformDeviceMap(meshes, list(meshes), hardware)
+        self._shared = shared
         self._compilations: dict[int, Compilation] = {}
         """By the number of micro-batches."""
 
@@ -272,7 +264,7 @@ class PipelineSimulator:
         `distribute` makes. `division` is that of this simulator, or one with another number
         of micro-batches. Raises DistIRError and NotUniform.
         """
-        structure, device_map = division.structure, self._device_map
+        structure, device_map = division.structure, self._shared.device_map
         trains = bool(structure.backward)
         schedule, steps = planned(options, structure.micro_batches, trains)
         check_fits(schedule, options.p, structure)
@@ -280,7 +272,9 @@ class PipelineSimulator:
         if count not in self._compilations:
             fold = division.fold(division.meshes(schedule.ranks))
             before = next(iter(self._compilations.values()), None)
-            self._compilations[count] = Compilation(fold, device_map, before)
+            self._compilations[count] = Compilation(
+                structure, fold, self._shared, before
+            )
         compilation = self._compilations[count]
         fold = compilation.fold
         entry = CompiledEntry(division, compilation)

@@ -6,11 +6,12 @@ import gc
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import inf
+from math import ceil, inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -24,9 +25,9 @@ Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
 
 _LONGEST = 24
-"""Plans that a process works on."""
+"""Plans with searched layouts that a process works on."""
 
-_ROUNDS = 6
+_ROUNDS = 4
 """How often each of the processes at a time is to get something to do, at least."""
 
 _GARBAGE = 2_000_000
@@ -37,7 +38,7 @@ def run(
     source: Source,
     plans: Sequence[Plan],
     jobs: int = 0,
-    longest: int = _LONGEST,
+    longest: int | None = None,
     known: Mapping[Plan, Simulated] | None = None,
     clock: Clock | None = None,
     least: Callable[[], float] = float,
@@ -46,8 +47,8 @@ def run(
     Evaluates plans in `jobs` processes at a time (0: one for each core) and gives
     the results as they are known, some at a time or none, in no particular order. When the
     clock stops, no results are given once, so that the iterator can be closed then.
-    Plans that share work are evaluated together, in a process of their own or with others of
-    their batch (where processes cannot be forked, `source` is pickled); `known` are results
+    Plans that share work are evaluated together, at most `longest` of them in one process
+    (where processes cannot be forked, `source` is pickled); `known` are results
     before whose layouts some of them can use, and `least` says, whenever it is asked, below
     which throughput plans are of no interest (`Evaluator`). Closing the iterator, or
     an interrupt, ends the processes. Raises DistIRError if a process dies.
@@ -61,7 +62,7 @@ def run(
     # What runs in this process cannot be ended.
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
         evaluator = Evaluator(source)
-        for plan in plans:
+        for plan in (plan for group in groups for plan in group):
             evaluator.least = least()
             yield [evaluator.evaluate(plan, known.get(plan))]
         return
@@ -124,28 +125,54 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _groups(plans: Sequence[Plan], longest: int, jobs: int) -> list[list[Plan]]:
+def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[Plan]]:
     """
-    Neighbours that share work, not too many of them; and where there is enough to do for all
-    processes, several such groups of one size of the batch, as a process takes its time to
-    begin and to end.
+    Plans that share work, as many as leave something to do for all processes: points of the
+    grid that are divided alike, for all sizes of the batch (`SharedStages`), and plans whose
+    layouts are searched together.
     """
-    together = min(longest, len(plans) // (_ROUNDS * jobs))
+    grid = sorted((p for p in plans if isinstance(p, GridPlan)), key=_kin)
+    size = max(1, len(grid) // (_ROUNDS * jobs))
+    size = size if longest is None else min(size, longest)
     groups: list[list[Plan]] = []
-    for _, found in groupby(plans, key=lambda c: c.shared):
-        group = list(found)
-        before = groups[-1] if groups else []
-        if (
-            before
-            and len(before) + len(group) <= together
-            and before[0].batch == group[0].batch
-            and all(isinstance(plan, GridPlan) for plan in (*before, *group))
-        ):
-            before += group
-            continue
-        for first in range(0, len(group), longest):
-            groups.append(group[first : first + longest])
+    for _, found in groupby(grid, key=lambda p: _kin(p)[:-1]):
+        kin = list(found)
+        for piece in _pieces(kin, ceil(len(kin) / ceil(len(kin) / size))):
+            if groups and len(groups[-1]) + len(piece) <= size:
+                groups[-1] += _ends_first(piece)
+            else:
+                groups.append(_ends_first(piece))
+    others = (p for p in plans if not isinstance(p, GridPlan))
+    for _, same in groupby(others, key=lambda p: p.shared):
+        groups += _pieces(list(same), longest or _LONGEST)
     return groups
+
+
+def _kin(plan: Plan) -> tuple[Any, ...]:
+    """What says which plans share most; only their numbers of micro-batches are left out."""
+    batch, *rest = plan.shared
+    return *rest, batch
+
+
+def _ends_first(plans: Sequence[Plan]) -> list[Plan]:
+    """
+    Plans in the order of their batches, but those of the smallest and the largest first,
+    then what halves what is between: see `Between`.
+    """
+    batches = [list(same) for _, same in groupby(plans, key=lambda p: p.batch)]
+    last = len(batches) - 1
+    order, spans = [0, last], [(0, last)]
+    for start, end in spans:
+        middle = (start + end) // 2
+        order.append(middle)
+        if start < middle:
+            spans += [(start, middle), (middle, end)]
+    return [plan for place in dict.fromkeys(order) for plan in batches[place]]
+
+
+def _pieces(plans: Sequence[Plan], size: int) -> Iterator[list[Plan]]:
+    """Plans in their order, so many at a time."""
+    return (list(plans[i : i + size]) for i in range(0, len(plans), size))
 
 
 def _work(

@@ -8,14 +8,14 @@ from time import monotonic
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
-from distir.pipelining import SEARCH, ScheduleOptions
+from distir.pipelining import ScheduleOptions
 from distir.planning.annotations import add_notes
 from distir.planning.stages.candidates import candidates
 from distir.planning.stages.costs import OpCosts
 from distir.planning.stages.graph import StageGraph
 from distir.planning.stages.judge import Judge, JudgedStages, simulated
 from distir.solver.stages import StageDivision
-from distir.transforms.pipelines.pipeline import make_pipeline, schedule_for
+from distir.transforms.pipelines.pipeline import schedule_for
 from distir.transforms.pipelines.stages import UNIFORM, forward_stages, mark
 from distir.transforms.pipelines.structure import Structure
 
@@ -47,19 +47,6 @@ def search_stages(
     best = min(outcomes, key=lambda o: (not o.fits, o.step_time_s))
     mark(graph.stages(best.candidate.stages))
     add_notes(module, [_chosen(graph, best, outcomes, len(found))])
-
-
-def make_pipeline_as_asked(
-    module: ModuleOp, options: ScheduleOptions, stages: Sequence[str]
-) -> None:
-    """
-    Turns a program into a pipeline, with stages as `pipeline` takes them: those that
-    `search_stages` finds, if they are to be searched for. Raises DistIRError.
-    """
-    if tuple(stages) == (SEARCH,):
-        search_stages(module, options)
-        stages = ()
-    make_pipeline(module, options, stages)
 
 
 def _usual_divisions(

@@ -337,14 +337,15 @@ def _write_best(
     source: Path,
     output: Path,
 ) -> None:
+    from distir.passes.distribute import DistributePass
     from distir.planning.annotations import add_notes, read_notes
-    from distir.planning.grid import GridPlan, chosen, distribute_pass
+    from distir.planning.grid import GridPlan, chosen
     from distir.tools.files import apply_passes, keep_weights_reachable, write_program
     from distir.tools.reporting import note
 
     module: ModuleOp = programs(best.plan.batch)
     assert isinstance(best.plan, GridPlan)
-    apply_passes(module, distribute_pass(best.plan))
+    apply_passes(module, DistributePass.of(best.plan.options()))
     add_notes(module, [chosen(best, results)])
     for text in read_notes(module):
         note(text)

@@ -68,7 +68,7 @@ class DividedProgram:
         )
 
     def with_micro_batches(self, count: int) -> DividedProgram:
-        """The same for another number of micro-batches."""
+        """The division of the same program for another number of micro-batches."""
         structure = copy(self.structure)
         structure.mesh = structure.mesh.with_size(structure.mesh.axes[0][0], count)
         types = FoldedTypes(structure.mesh, self.types)

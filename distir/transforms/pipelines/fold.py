@@ -31,7 +31,7 @@ from distir.program import (
     free_name,
     made_with,
 )
-from distir.sharding.local import local_ops_along
+from distir.sharding.local import local_form, local_ops_along
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import infer, rule_for
 from distir.transforms.pipelines.over_time import (
@@ -70,11 +70,13 @@ class Fold:
         default_factory=dict[tuple[str, str], tuple[str, bool]]
     )
     # The first version of each function, and whether it takes the micro-batch's number;
-    # the name before folding of each version.
+    # the name before folding of each version, and its mesh.
     _first: dict[str, tuple[FuncOp, bool]] = field(
         default_factory=dict[str, tuple[FuncOp, bool]]
     )
-    _origin: dict[str, str] = field(default_factory=dict[str, str])
+    _origin: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
 
     def __post_init__(self) -> None:
         self._spaces = {mesh.name: mesh for mesh in self.stages}
@@ -114,10 +116,24 @@ class Fold:
             placement, count = over_time(op.result), self.mesh.size(TIME_AXIS)
             space = self.space(mesh)
             return part_ops(operands[0], results[0], placement, count, number, space)
-        touched = any(over_time(v).kind == "split" for v in (*op.operands, *op.results))
-        if not touched or isinstance(op, ReshardOp):
+        if self._is_whole(op) or isinstance(op, ReshardOp):
             return [made_with(op, operands, results)]
         return self._local(op, operands, results, mesh, number)
+
+    def stays(self, op: Operation) -> bool:
+        """Whether an op that is no call stays itself, on folded types."""
+        if isinstance(op, ReshardOp):
+            return over_time(op.source) == over_time(op.result)
+        return self._is_whole(op) or not self.has_local_form(op)
+
+    def has_local_form(self, op: Operation) -> bool:
+        """Whether an op becomes others where its values fall into micro-batches."""
+        return local_form.get(op.name) is not None
+
+    def _is_whole(self, op: Operation) -> bool:
+        """Whether no value of an op falls into micro-batches."""
+        values = (*op.operands, *op.results)
+        return all(over_time(v).kind != "split" for v in values)
 
     def _local(
         self,
@@ -182,7 +198,11 @@ class Fold:
 
     def origin(self, name: str) -> str:
         """The name before folding of a function that was folded."""
-        return self._origin[name]
+        return self._origin[name][0]
+
+    def mesh_of(self, name: str) -> str:
+        """The name of the mesh that a function was folded for."""
+        return self._origin[name][1]
 
     def _moved(self, name: str, source: FuncOp, mesh: str) -> str:
         """A copy of a function that is folded for another mesh: faster than folding."""
@@ -269,7 +289,7 @@ class Fold:
             Region(block),
             StringAttr("private"),
         )
-        self._origin[function.sym_name.data] = name
+        self._origin[function.sym_name.data] = name, mesh
         self.add(function)
         return function
 

@@ -74,7 +74,7 @@ class StageOps:
 @dataclass(frozen=True, eq=False)
 class StageFunction:
     """
-    A function for a group, called by its `symbol`. It takes `inputs`, what it adds to (`added`) and, if it is
+    A function that does what a group of ops does, called by its `symbol`. It takes `inputs`, what it adds to (`added`) and, if it is
     `numbered`, the number of the micro-batch; it returns what the group keeps for each
     micro-batch, then what it accumulates.
     """

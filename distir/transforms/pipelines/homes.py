@@ -35,6 +35,8 @@ def stages_reached(
 
 class Homes:
     """
+    The stages that arguments live on and that ops after the micro-batches run on.
+
     - `arguments`: the stage that each argument lives on: the first that needs it for its
       forward, or else for its backward; what only ops after the micro-batches need lives
       where the first of them runs.

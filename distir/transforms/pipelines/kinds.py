@@ -21,6 +21,8 @@ from distir.transforms.pipelines.over_time import (
 
 class Kind(Enum):
     """
+    How often an op of a program over time runs.
+
     - `EACH`: once for every micro-batch;
     - `BEFORE`: once, on what does not depend on the batch or on whole inputs, for ops of
       kind `EACH`;

@@ -14,32 +14,34 @@ from distir.transforms.pipelines.structure import Structure
 @dataclass(frozen=True)
 class Likeness:
     """
-    What a group of ops does: groups with the same `key` have the same function, but for its
-    mesh. `inputs`: the values that it takes, in the order of its arguments.
+    What a group of ops does: groups have the same function, but for its mesh, if their `ops`
+    are alike, one by one, and are connected in the same way (`wiring`). `inputs`: the values
+    that it takes, in the order of its arguments.
     """
 
-    key: tuple[object, ...]
+    ops: tuple[Operation, ...]
+    wiring: tuple[tuple[int, ...], ...]
     inputs: tuple[SSAValue, ...]
 
 
 class Likenesses:
-    """Those of the groups of a divided program, each found once."""
+    """The likenesses of the groups of a divided program, each worked out once."""
 
     def __init__(self, structure: Structure):
         self._structure = structure
         self._known: dict[StageOps, Likeness] = {}
 
     def of(self, group: StageOps) -> Likeness:
-        """That of a group."""
+        """What a group of ops does, on which inputs."""
         if group not in self._known:
             self._known[group] = self._find(group)
         return self._known[group]
 
     def _find(self, group: StageOps) -> Likeness:
-        own, kind = set(group.ops), self._structure.signature
+        own, found = set(group.ops), list[Operation]()
         numbers: dict[SSAValue, int] = {}
         inputs: list[SSAValue] = []
-        ops: list[tuple[int, ...]] = []
+        wiring: list[tuple[int, ...]] = []
 
         def number(value: SSAValue) -> int:
             if value not in numbers:
@@ -53,17 +55,17 @@ class Likenesses:
                 else:
                     assert isinstance(value, OpResult)
                     owners = (v.owner for v in (value, *value.op.operands))
-                    what = [o for o in owners if isinstance(o, Operation)]
-                    add(value.op, needed, *[kind(o) for o in what])
+                    add(needed, *[o for o in owners if isinstance(o, Operation)])
             return numbers[value]
 
-        def add(op: Operation, needed: Sequence[SSAValue], *what: int) -> None:
-            ops.append((*what, -1, *[number(v) for v in needed]))
-            for result in op.results:
+        def add(needed: Sequence[SSAValue], *what: Operation) -> None:
+            wiring.append((len(what), *[number(v) for v in needed]))
+            found.extend(what)
+            for result in what[0].results:
                 numbers[result] = len(numbers)
 
         for op in group.ops:
-            add(op, op.operands, kind(op))
+            add(op.operands, op)
         outputs = (group.kept, group.accumulated)
-        key = (*ops, *[tuple([numbers[v] for v in values]) for values in outputs])
-        return Likeness(key, tuple(inputs))
+        wiring += [tuple([numbers[v] for v in values]) for values in outputs]
+        return Likeness(tuple(found), tuple(wiring), tuple(inputs))

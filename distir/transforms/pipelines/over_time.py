@@ -10,7 +10,6 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import (
     Layout,
-    LayoutAttr,
     ReshardOp,
     Shard,
     layout_of,
@@ -68,7 +67,7 @@ def micro_batch_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:
         )
     ]
     folded = replace(without_time(layout), mesh=target)
-    return TensorType(type_.element_type, shape, LayoutAttr(folded))
+    return with_layout(TensorType(type_.element_type, shape), folded)
 
 
 def whole_type(type_: Attribute, mesh: Mesh, target: str) -> Attribute:

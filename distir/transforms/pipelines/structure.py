@@ -87,19 +87,20 @@ class Structure:
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
         self._likes: dict[Operation, tuple[int, bool]] = {}
-        self._numbers: dict[SSAValue, int] = {}
+        # By the ids of values of the function, which so stay.
+        self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
         self.shared: dict[int, bool] = {}
         """Whether the micro-batches share a value, as far as that is known, by numbers."""
 
     def signature(self, op: Operation) -> int:
-        """The same number for ops of the program that are alike."""
+        """A number for what an op does: ops of the program that are alike have the same one."""
         return self._like(op)[0]
 
     def like(self, op: Operation) -> tuple[int, int]:
         """
-        The same for ops that become the same for a micro-batch: their signature, and the
-        number of micro-batches if that matters to them.
+        A key that is equal for ops which become the same op for a micro-batch: their
+        signature, and the number of micro-batches if that matters to them.
         """
         signature, depends = self._like(op)
         return signature, self.micro_batches if depends else 0
@@ -114,7 +115,7 @@ class Structure:
 
     def number_of(self, value: SSAValue) -> int:
         """A number by which a value of the program is known: it takes long to hash values."""
-        return self._numbers.setdefault(value, len(self._numbers))
+        return self._numbers.setdefault(id(value), len(self._numbers))
 
     def is_common(self, value: SSAValue) -> bool:
         """Whether a value is there before all micro-batches and the same for them."""
@@ -147,7 +148,7 @@ class Structure:
 def _gathered(
     ops: Iterable[Operation], kinds: Mapping[Operation, Kind]
 ) -> frozenset[SSAValue]:
-    """See `Structure`."""
+    """The values that are made before the micro-batches by gathering parts of parameters."""
     found: set[SSAValue] = set()
     of_inputs: set[SSAValue] = set()
     for op in ops:

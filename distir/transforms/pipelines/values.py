@@ -49,15 +49,18 @@ class MicroBatchValues(Generic[V]):
         self._batch_numbers: dict[tuple[int, str], V] = {}
 
     def here(self, batch: int | None, mesh: str) -> dict[int, V]:
-        """What is on a mesh of a micro-batch, or of all together, by numbers."""
+        """
+        The values on a mesh that belong to a micro-batch (None: to all of them together), by
+        the numbers of what they are in the program before (`Structure.number_of`).
+        """
         return self._here.setdefault((batch, mesh), {})
 
     def settle(self, value: SSAValue, mesh: str) -> None:
-        """Says where a value is first."""
+        """Notes the mesh that a value of the program before is first on."""
         self._homes.setdefault(self.number_of(value), mesh)
 
     def store(self, value: SSAValue, batch: int | None, mesh: str, new: V) -> None:
-        """Remembers what a value is now."""
+        """Notes that `new` is what a value of the program before is now, on a mesh."""
         number = self.number_of(value)
         self.entry.name(new, value.name_hint)
         self.here(batch, mesh)[number] = new

@@ -10,6 +10,7 @@ from support.cost_programs import (
     uneven,
     with_workspace,
 )
+from support.thoroughness import sampled
 from support.training_programs import training_gpt, training_mlp
 
 from distir.dialects.collective import CollectiveOp
@@ -27,7 +28,7 @@ def report_of(text: str, on: ClusterOp | None = None) -> GroupMemory:
     return memory
 
 
-@pytest.mark.parametrize("options", STRATEGIES, ids=str)
+@pytest.mark.parametrize("options", sampled(STRATEGIES, 3), ids=str)
 @pytest.mark.parametrize("flat", [False, True], ids=["short", "flat"])
 def test_kinds_scopes_and_values_add_up_to_the_peak(options, flat):
     result = simulate(distributed(training_gpt(), MACHINES, **options), flat=flat)

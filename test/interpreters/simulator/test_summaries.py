@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cost_programs import MACHINES, STRATEGIES, distributed, uneven
+from support.thoroughness import sampled, tries
 from support.training_programs import training_gpt, training_mlp
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
@@ -39,7 +40,7 @@ def assert_same(module: ModuleOp) -> Simulation:
     return short
 
 
-@pytest.mark.parametrize("options", STRATEGIES, ids=str)
+@pytest.mark.parametrize("options", sampled(STRATEGIES, 3), ids=str)
 def test_a_training_step(options):
     assert_same(distributed(training_gpt(dropout=0.1), MACHINES, **options))
 
@@ -53,7 +54,7 @@ def test_a_training_step(options):
     checkpoint=st.sampled_from(POLICIES),
     blocking=st.booleans(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=tries(15), deadline=None)
 def test_random_strategies(degrees, k, zero, checkpoint, blocking):
     d, t, p = degrees
     if d * k > 8 or p > 2:
@@ -110,7 +111,7 @@ def blocking(strategy: int) -> tuple[ModuleOp, Simulation]:
 
 
 @given(strategy=st.integers(0, len(STRATEGIES) - 1), seed=st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=tries(20), deadline=None)
 def test_random_asynchronous_programs(strategy: int, seed: int):
     module, before = blocking(strategy)
     module = module.clone()

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 from support.cost_programs import MACHINES, STRATEGIES, distributed, simulate_text
+from support.thoroughness import sampled
 from support.training_programs import training_gpt
 
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
@@ -17,7 +18,7 @@ from distir.interpreters.simulator.reports.time_report import (
 )
 
 
-@pytest.mark.parametrize("options", STRATEGIES, ids=str)
+@pytest.mark.parametrize("options", sampled(STRATEGIES, 3), ids=str)
 @pytest.mark.parametrize("flat", [False, True], ids=["short", "flat"])
 def test_causes_add_up_to_the_step(options, flat):
     result = simulate(distributed(training_gpt(), MACHINES, **options), flat=flat)

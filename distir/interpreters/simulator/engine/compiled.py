@@ -86,7 +86,7 @@ class CompiledOp:
     fixed: FixedOperands | None = None
 
     def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
-        """The same with other slots: as `slots` says, and else so much further."""
+        """A copy with other slots: those in `slots` as it says, all others `by` further."""
         found = object.__new__(CompiledOp)
         found.__dict__.update(self.__dict__)
         found.operands = tuple([slots.get(s, s + by) for s in self.operands])
@@ -114,8 +114,8 @@ class FixedOperands:
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A function: its steps, the number of its slots (arguments come first), arguments that
-    nothing uses, and the slots that it returns. `mesh` is the one position that all of it
+    A function: its `arguments`, `steps` and `slots` (their numbers; arguments come first), the
+    slots of arguments that nothing uses, and those that it returns. `mesh` is the one position that all of it
     happens on, one step after the other; None where there are several, or sends.
     """
 
@@ -155,7 +155,7 @@ class CompiledFunctionBuilder:
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """The slots of SSA values."""
+        """The slots of SSA values that have been bound."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
@@ -173,8 +173,10 @@ class CompiledFunctionBuilder:
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        The function that returns these slots. `updated`: per result of the program that
-        replaces an argument of the same type in the next step the slot of that.
+        The function of the steps so far, which returns the slots `results`; works out for
+        each step what dies with it. `updated` is for results of the program that replace an
+        argument of the same type in the next step: the slot of the result to that of the
+        argument.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
@@ -212,7 +214,8 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once.
+    Compiles functions, each once: `functions` are those of the module by name, `device_map` says
+    where values live.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
@@ -226,7 +229,9 @@ class Compiler:
         self._open: list[str] = []
         # By the ids of types, which so stay.
         self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
-        self._known_transfers: dict[object, tuple[Transfer, ...] | None] = {}
+        self._known_transfers: dict[
+            object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
+        ] = {}
         self._computations = Computations(device_map)
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
@@ -249,6 +254,10 @@ class Compiler:
             self._compiled[name] = self._compile(function)
             self._open.pop()
         return self._compiled[name]
+
+    def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
+        """Says what a function is compiled to."""
+        self._compiled[function.sym_name.data] = compiled
 
     @property
     def compiled_functions(self) -> list[CompiledFunction]:
@@ -296,7 +305,10 @@ class Compiler:
         return self.device_map.index[names[0]]
 
     def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
-        """Where a value of a type lives and how much memory it takes."""
+        """
+        Where the value of a type in that slot lives, and the bytes that it takes; `op` is named
+        in errors. Raises DistIRError for a shape that is not known.
+        """
         known = self._places.get(id(type_))
         if known is None:
             device_map, layout = self.device_map, layout_of(type_)
@@ -306,7 +318,10 @@ class Compiler:
         return Allocation(slot, known[1], known[2])
 
     def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
-        """The step for an op on these operands whose first result is this."""
+        """
+        The step for an op: `operands` are the slots of its operands, `first` that of its first
+        result. Raises DistIRError for ops that cannot be simulated.
+        """
         defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
             callee = self.functions.get(op.callee.string_value())
@@ -357,11 +372,12 @@ class Compiler:
             or self.device_map.hardware.has_profiles
         ):
             return transfers_of(op, self.device_map)
-        types = id(op.operands[0].type), id(op.results[0].type)
-        key = (type(op), axes, *types)
+        # By the ids of the types, which so stay.
+        types = op.operands[0].type, op.results[0].type
+        key = (type(op), axes, *map(id, types))
         if key not in self._known_transfers:
-            self._known_transfers[key] = transfers_of(op, self.device_map)
-        return self._known_transfers[key]
+            self._known_transfers[key] = types, transfers_of(op, self.device_map)
+        return self._known_transfers[key][1]
 
     def _compute(
         self,

@@ -45,7 +45,7 @@ class Computation:
 
 class Computations:
     """
-    Those of a program's ops. Without a profile, which looks at what is around an op too,
+    What the ops of a program occupy on the devices of `device_map`. Without a profile, which looks at what is around an op too,
     ops that are alike cost the same and are worked out once.
     """
 
@@ -56,7 +56,10 @@ class Computations:
         self._known: dict[tuple[int, object], Computation] = {}
 
     def of(self, op: Operation, name: str | None) -> Computation:
-        """What an op on that mesh (None: sequential) occupies. Raises DistIRError."""
+        """
+        What an op on the mesh of that name (None: sequential) occupies. Raises DistIRError for
+        values whose shape is not known.
+        """
         hardware, mesh = (
             self.device_map.hardware,
             self.device_map.meshes.get(name or ""),

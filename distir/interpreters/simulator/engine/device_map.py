@@ -31,6 +31,8 @@ Bytes = int | npt.NDArray[np.int64]
 class DeviceMap:
     """
     The devices that a program uses, as positions `0..count-1` in arrays over devices.
+    `meshes` are those of the module by name, `used` the names of those that values live on,
+    `hardware` is the cluster.
 
     A value without a layout belongs to a sequential program and lives on the first
     device, or, beside distributed values, on no device at all (sequences of tensors).
@@ -86,7 +88,7 @@ class DeviceMap:
         return self.bytes_of_type(value.type, op)
 
     def bytes_of_type(self, type_: Attribute, op: Operation) -> int:
-        """The same of a value of this type, that of an operand or result of an op."""
+        """`bytes_of` for a value of this type, an operand or result of `op`."""
         known = self._bytes.get(id(type_))
         if known is None:
             known = self._bytes[id(type_)] = type_, self._bytes_of_type(type_, op)
@@ -134,7 +136,10 @@ class DeviceMap:
         return -(-size // each) * each
 
     def groups(self, mesh: str, axes: tuple[str, ...]) -> Groups:
-        """The groups of devices along mesh axes."""
+        """
+        The groups of devices of a mesh that communicate along these axes: those that differ
+        in their coordinates on these alone.
+        """
         key = (mesh, axes)
         if key not in self._groups:
             self._groups[key] = Groups(
@@ -153,7 +158,11 @@ class DeviceMap:
         return [(s, t) for s, t in pairs if s != t]
 
     def sharing(self, pairs: Sequence[tuple[int, int]], pair: tuple[int, int]) -> int:
-        """How many of these pairs send from the block of one of them over its link."""
+        """
+        How many of `pairs`, which all send at once, share the link of `pair`, one of them:
+        those that leave the same block of devices over the same level of links. 1 where
+        devices of a block do not share bandwidth.
+        """
         hardware = self.hardware
         level = hardware.level_between(*pair)
         if level.block_bandwidth is None:
@@ -253,7 +262,7 @@ class UniformDeviceMap(DeviceMap):
 class Groups:
     """
     Groups of devices that communicate at the same time: `ids` and `positions` have one
-    row per group, `size` is the number of devices in each.
+    row per group, `size` is the number of devices in each. `position` gives that of an id.
     """
 
     def __init__(

@@ -16,7 +16,9 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution, Mach
 
 class Follower:
     """
-    Is told of what happens, in program order, by a machine whose state it may read. For
+    Base of what follows an execution; its methods do nothing, and are overridden by what is
+    of interest. It is told of what happens, in program order, by a machine whose state it may
+    read. For
     each op `ran` comes first, when its devices' clocks and memory are still as before;
     then what it allocates; then `held`, when its results and workspace are there and the
     clocks at its end; then what it releases.
@@ -47,7 +49,11 @@ class Follower:
 
 
 class FollowedMachine(Machine):
-    """A machine that tells its followers of every op and of all memory."""
+    """
+    A machine on so many devices that executes every op of a program, and tells its
+    `followers` of each and of all memory. `entry` is the program's entry function, whose
+    arguments are in memory throughout.
+    """
 
     def __init__(self, devices: int, followers: Sequence[Follower], entry: FuncOp):
         super().__init__(devices, self._ran)

@@ -10,7 +10,7 @@ value where it uses it, which may be in another function than where it was start
 results are allocated before operands are freed; a value is freed after its last use,
 across calls too, the operand of an asynchronous collective when that is done (an all-reduce
 works on a copy). What updates an argument of the program may take over its memory (see
-`Planner`).
+`Compiler`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ Moments = float | npt.NDArray[np.float64]
 
 class Buffer:
     """
-    Memory on some devices, and how many values hold it. `arrival` says when the value is
+    Memory on some devices (`positions`; `size` in bytes on each), and how many values hold
+    it: one, when it is new. `arrival` says when the value is
     there, per device of the program, `departure` since when it (and what is before it on
     the same stream) has been on its way; None once nobody has to wait for it. Until then
     `source`, the memory that it is made from, is held.
@@ -77,7 +78,7 @@ class Machine:
     `transit` is the part of `idle` in which devices wait for a value while it is being sent.
     `streams` are those of asynchronous collectives; `channels` has the clocks of the sends
     beside them, one for each pair of devices, by the pairs that send together. `runs` counts
-    how often each function ran (see `Totals`).
+    how often each function ran (see `Totals`). The `observer` is told of every op.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Machine:
         return max(float(self.clock.max()), free, *sends, 0.0)
 
     def allocate(self, allocation: Allocation) -> Buffer:
-        """New memory for a value."""
+        """New memory for a value, which holds it."""
         _, positions, size = allocation
         known = self._lives.get(id(positions))
         if known is not None:

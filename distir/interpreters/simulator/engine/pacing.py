@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Queue:
-    """What the devices of a mesh are issued in a function."""
+    """
+    What the devices of a mesh are issued in a function: the seconds that issuing it takes,
+    those that they communicate and compute, and the steps that compute.
+    """
 
     issuing: float = 0.0
     communicating: float = 0.0
@@ -30,7 +33,11 @@ class _Queue:
 
 
 def pace(steps: Sequence[CompiledOp]) -> None:
-    """Stretches the computations of a function to the pace of the host."""
+    """
+    Stretches the computations among the steps of one function, in place, so that the ops of
+    a mesh together take no less time than the host takes to issue them (`issue`, in seconds;
+    0 without a profile). What is asynchronous counts for neither side.
+    """
     queues: dict[bytes, _Queue] = {}
     for step in steps:
         if not step.issue or step.is_asynchronous:
@@ -50,6 +57,7 @@ def pace(steps: Sequence[CompiledOp]) -> None:
 
 
 def _devices(step: CompiledOp) -> bytes:
+    """The devices that a step occupies: a key, equal for steps on the same devices."""
     positions = [t.positions for t in step.transfers] or [step.positions]
     first = positions[0]
     if isinstance(first, slice):

@@ -23,14 +23,17 @@ from distir.interpreters.simulator.engine.device_map import DeviceMap
 
 @dataclass(frozen=True)
 class Reserved:
-    """Bytes on each position: of libraries, and of communicators."""
+    """
+    What is in memory throughout, in bytes, one entry per position of the machine: what
+    libraries keep, and what their communicators keep.
+    """
 
     libraries: npt.NDArray[np.int64]
     communicators: npt.NDArray[np.int64]
 
     @property
     def total(self) -> npt.NDArray[np.int64]:
-        """Both."""
+        """The sum of both, on each position."""
         return self.libraries + self.communicators
 
     @staticmethod
@@ -39,7 +42,11 @@ class Reserved:
         used: Sequence[PlacedFunction],
         positions: int,
     ) -> Reserved:
-        """What the devices reserve for a program that is made of these functions."""
+        """
+        What devices keep for a program that is made of the functions `used`, on a machine
+        with so many positions. A group of devices that communicates counts once per device,
+        however many ops it has.
+        """
         libraries = np.zeros(positions, dtype=np.int64)
         each = np.zeros(positions, dtype=np.int64)
         kinds = device_map.hardware.kinds

@@ -50,8 +50,9 @@ def execute(
     device_map: DeviceMap,
 ) -> Machine:
     """
-    Executes an entry function, with what is reserved on the machine already. `functions` are
-    all that the program is made of.
+    Executes an entry function on a machine, and gives this machine, with its clocks and
+    memory as they are in the end. `arguments` are the program's, `functions` all functions
+    that it is made of, for their constants.
     """
     held = [machine.allocate(allocation) for allocation in arguments]
     for buffer in held:
@@ -67,7 +68,11 @@ def execute(
 
 @dataclass
 class Run:
-    """A program compiled for the devices that its values live on."""
+    """
+    A program compiled for the devices that its values live on: the module and its entry
+    function, the devices, the compiler and what it has made of the entry, and the memory of the
+    program's arguments. Each execution gives the machine in its final state.
+    """
 
     module: ModuleOp
     entry: FuncOp
@@ -78,7 +83,10 @@ class Run:
 
     @staticmethod
     def of(module: ModuleOp, entry: FuncOp, device_map: DeviceMap) -> Run:
-        """Compiles a program. Raises DistIRError."""
+        """
+        Compiles the function `entry` of a module and all that it calls. Raises DistIRError for
+        what cannot be simulated, such as an op of another form of program.
+        """
         compiler = Compiler(functions(module), device_map)
         compiled = compiler.compile(entry)
         arguments = [
@@ -126,7 +134,8 @@ class Run:
     def groups(self, rows: Sequence[object]) -> list[DeviceGroup]:
         """
         The devices in groups that do the same: one for each mesh where its devices are
-        alike, otherwise those of the same meshes with the same row of results.
+        alike, otherwise those of the same meshes with equal `rows`. There is a row for each
+        device, in order of their ids: whatever results are to be the same in a group.
         """
         device_map = self.device_map
         at = {device: i for i, device in enumerate(device_map.devices)}

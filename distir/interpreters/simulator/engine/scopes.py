@@ -35,7 +35,7 @@ def _within(outer: str, scope: str) -> str:
 
 
 def pattern(scope: str) -> str:
-    """A scope with `*` for its numbers: one name for all layers."""
+    """A scope with `*` for its numbers (`h.*.mlp` for `h.3.mlp`): one name for all layers."""
     return ".".join("*" if part.isdigit() else part for part in scope.split("."))
 
 

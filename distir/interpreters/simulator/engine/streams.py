@@ -32,8 +32,9 @@ class CommunicationStreams:
 
     def start(self, transfer: Transfer, clock: Array) -> tuple[Array, Array]:
         """
-        An asynchronous collective that the devices have come to at `clock`. Gives, for each
-        group, when it starts and when it is done.
+        Starts an asynchronous collective that each device has come to at its `clock`, in
+        seconds. Gives two arrays with one entry per group of devices: when it starts and when
+        it is done.
         """
         self.in_use = True
         rows = transfer.positions
@@ -48,8 +49,9 @@ class CommunicationStreams:
         self, transfer: Transfer, clock: Array, idle: Array, transit: Array
     ) -> None:
         """
-        The devices wait for their communication streams, before a collective that occupies
-        both.
+        Before a collective that occupies both streams of its devices: they wait until their
+        communication streams are free. Moves their `clock` on, and adds the seconds waited to
+        their entries of `idle`, and those in which something was being sent to `transit`.
         """
         rows = transfer.positions
         waits = np.maximum(self.free[rows] - clock[rows], 0.0)
@@ -58,6 +60,9 @@ class CommunicationStreams:
         clock[rows] += waits
 
     def occupy(self, transfer: Transfer, end: Array) -> None:
-        """A collective that occupies both streams is done, for each group."""
+        """
+        After a collective that occupied both streams: those of communication are free from
+        `end` on, one moment in seconds per group.
+        """
         self.free[transfer.positions] = end[:, None]
         self.since[transfer.positions] = end[:, None]

@@ -47,8 +47,8 @@ class Made:
     source: Held | None = None
 
 
-Held = int | Buffer | Made
-"""Memory: that of an argument (its number), a constant, or made by the call."""
+Held = int | CompiledOp | Made
+"""Memory: that of an argument (its number), of a constant (its op), or made by the call."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class SummarisingMachine(Machine):
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:
         """
-        Does to the clocks of a mesh what a function does. Gives departure and arrival of what
-        it starts.
+        Does to the clocks of a mesh (by its position) what a function does. Gives for each
+        asynchronous collective that it starts when its value departs and when it arrives.
         """
         raise NotImplementedError
 
@@ -102,7 +102,10 @@ class SummarisingMachine(Machine):
 
 
 class Summaries:
-    """The summaries of one program."""
+    """
+    The summaries of the functions of a program, or of several that share functions, by the
+    patterns of their calls; made by executing a function when it is first called so.
+    """
 
     def __init__(self) -> None:
         self._known: dict[object, Summary] = {}
@@ -149,8 +152,8 @@ class Summaries:
                 else:
                     assert fixed is not None
                     buffer = frame[fixed.slots[what - len(buffers)]]
-            elif isinstance(what, Buffer):
-                buffer = what
+            elif isinstance(what, CompiledOp):
+                buffer = machine.constants[what]
             elif what.number in made:
                 buffer = made[what.number]
             else:
@@ -189,7 +192,7 @@ class Summaries:
             buffer.holders += 1
         returned = machine.run(compiled, arguments)
         numbers = {buffer: number for number, buffer in enumerate(buffers)}
-        constants = set(machine.constants.values())
+        constants = {buffer: step for step, buffer in machine.constants.items()}
         made: dict[Buffer, int] = {}
 
         def held(buffer: Buffer) -> Held:
@@ -197,7 +200,7 @@ class Summaries:
                 return numbers[buffer]
             if buffer in constants:
                 buffer.holders -= 1
-                return buffer
+                return constants[buffer]
             number = made.setdefault(buffer, len(made))
             started = None
             if buffer.arrival is not None:

@@ -57,7 +57,12 @@ class Clocks:
 
 
 class Timeline:
-    """The moments of a function, and its duration when nothing is asynchronous."""
+    """
+    What a function does to the clocks of its mesh. The methods `compute` to `append` write
+    it down, in the order of the program; `play` does it. `moments` has all of it, `seconds`
+    is its duration when nothing is asynchronous, `started` the number of asynchronous
+    collectives in it.
+    """
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
@@ -65,29 +70,32 @@ class Timeline:
         self.started = 0
 
     def compute(self, seconds: float) -> None:
-        """Something that occupies the devices alone."""
+        """Adds a computation of so many seconds."""
         self.seconds += seconds
         if self.moments and self.moments[-1].kind == COMPUTE:
             seconds += self.moments.pop().seconds
         self.moments.append(Moment(COMPUTE, 0, seconds))
 
     def collective(self, seconds: float) -> None:
-        """A collective that occupies both streams."""
+        """Adds a collective of so many seconds, which occupies both streams."""
         self.seconds += seconds
         self.moments.append(Moment(COLLECTIVE, 0, seconds))
 
     def start(self, seconds: float) -> int:
-        """An asynchronous collective; gives its number."""
+        """Adds an asynchronous collective of so many seconds; gives its number."""
         self.moments.append(Moment(START, self.started, seconds))
         self.started += 1
         return self.started - 1
 
     def wait(self, value: int) -> None:
-        """Waits for an asynchronous collective."""
+        """Adds a wait for the asynchronous collective of that number."""
         self.moments.append(Moment(WAIT, value, 0.0))
 
     def append(self, other: Timeline) -> int:
-        """What a called function does; gives what to add to its numbers."""
+        """
+        Adds all that a called function does; gives what its collectives' numbers are higher
+        by than in `other`.
+        """
         first = self.started
         if not other.started and all(m.kind == COMPUTE for m in other.moments):
             self.compute(other.seconds)
@@ -98,7 +106,7 @@ class Timeline:
         return first
 
     def play(self, clocks: Clocks) -> None:
-        """Goes through the moments, from how the clocks are."""
+        """Changes the clocks as the function does, from how they are when it is called."""
         if not self.started and clocks.free <= clocks.compute:
             clocks.compute += self.seconds
             return

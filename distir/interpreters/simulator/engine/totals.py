@@ -27,7 +27,11 @@ class Totals:
 
     @staticmethod
     def of(runs: Mapping[CompiledFunction, int], devices: int) -> Totals:
-        """The sum over functions that ran so many times, without those that they call."""
+        """
+        The sums over a run on so many devices (positions of the machine). `runs` says how
+        often each function ran; a function counts for its own ops, not for those of the
+        functions that it calls.
+        """
         total = Totals(devices)
         for compiled, count in runs.items():
             once = Totals(devices)

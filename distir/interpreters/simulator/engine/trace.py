@@ -16,9 +16,13 @@ _MICROSECONDS = 1e6
 
 class TraceWriter:
     """
-    Writes one complete event per op and device: the process is the device, the name is
-    the op and its scope; the thread is 0, 1 for what is on the communication stream, 2 for
-    asynchronous sends. Ops that take no time are left out.
+    Writes a timeline to an open file, in Chrome's trace format. Give `record` every op as it
+    runs, and call `close` in the end. `devices` are the ids of the devices that the machine's
+    positions stand for, `cluster` what their processes are named after.
+
+    There is one complete event per op and device, in microseconds: the process is the
+    device, the name is the op and its scope; the thread is 0, 1 for what is on the
+    communication stream, 2 for asynchronous sends. Ops that take no time are left out.
     """
 
     def __init__(self, file: TextIO, devices: Sequence[int], cluster: str):
@@ -37,7 +41,7 @@ class TraceWriter:
         self._separator = ",\n"
 
     def record(self, execution: Execution) -> None:
-        """One op on some devices."""
+        """Writes an op as it runs, on each of its devices."""
         step, path, positions, start, seconds = execution
         scope = full_scope(step.op, path)
         calls = [s.callee.name for s in path if s.callee is not None]

@@ -45,7 +45,9 @@ class Transfer:
 
 def transfers_of(op: Operation, device_map: DeviceMap) -> tuple[Transfer, ...] | None:
     """
-    The transfers of an op, one after the other; None for ops that do not communicate.
+    The transfers of an op, one after the other; none for a send that stays on its devices,
+    and None for ops that do not communicate. Raises DistIRError for values without a layout
+    and meshes that do not fit each other.
     """
     if isinstance(op, SendOp):
         return _send(op, device_map)
@@ -88,6 +90,7 @@ def _rooted_groups(
 
 
 Seconds = Callable[[float, Topology], float]
+"""The seconds of a collective on so many bytes, among devices that are linked like that."""
 
 BUCKET = 25e6
 """Bytes of gradients that are reduced at once, in PyTorch's DistributedDataParallel."""
@@ -100,7 +103,11 @@ def _transfer(
     size: float,
     sent: npt.NDArray[np.float64] | float,
 ) -> Transfer:
-    """`seconds` takes `size` bytes and a topology."""
+    """
+    The transfer of an op among groups of devices: `seconds` gives its time from `size`, in
+    bytes, and a topology, to which a profile adds what launching takes; `sent` are the bytes that
+    each device sends, or one number for all.
+    """
     profile = next((s[-1].level.profile for s in groups.distinct() if s), None)
     issue = 0.0
     if profile is not None:

@@ -6,15 +6,21 @@ from collections.abc import Sequence
 
 from distir.interpreters.simulator.engine.compiled import CompiledOp
 from distir.interpreters.simulator.engine.machine import Buffer, Moments
-from distir.interpreters.simulator.engine.summaries import SummarisingMachine
+from distir.interpreters.simulator.engine.summaries import (
+    Summaries,
+    SummarisingMachine,
+)
 from distir.interpreters.simulator.engine.timeline import Clocks, Timeline
 
 
 class UniformMachine(SummarisingMachine):
-    """A machine on so many meshes, all of whose devices do the same (`UniformDeviceMap`)."""
+    """
+    A machine with one position for each mesh, where all devices of a mesh do the same
+    (`UniformDeviceMap`); `meshes` is their number. Faster than `Machine`, with the same result.
+    """
 
-    def __init__(self, meshes: int):
-        super().__init__(meshes)
+    def __init__(self, meshes: int, summaries: Summaries | None = None):
+        super().__init__(meshes, summaries)
         # Until when asynchronous sends between two meshes go on.
         self._free: dict[tuple[int, ...], float] = {}
 

@@ -24,8 +24,7 @@ def convolution_gradient(call: Call) -> str:
     assert isinstance(call.op, ConvGradOp)
     arguments = [*call.operands(), repr(call.result_shape()), *_windows(call)]
     arguments.append(repr(call.op.groups))
-    function = call.op.name.removeprefix("train.")
-    return f"{call.helper('convolution_gradients')}.{function}({', '.join(arguments)})"
+    return call.like_op("convolution_gradients", arguments)
 
 
 @torch_emitter("train.max_pool_grad", "train.average_pool_grad")
@@ -36,5 +35,4 @@ def pool_gradient(call: Call) -> str:
     if isinstance(op, AveragePoolGradOp):
         arguments += [repr(call.result_shape()), repr(op.counts())]
     arguments += [repr(op.kernel), *_windows(call)]
-    function = op.name.removeprefix("train.")
-    return f"{call.helper('convolution_gradients')}.{function}({', '.join(arguments)})"
+    return call.like_op("convolution_gradients", arguments)

@@ -18,15 +18,15 @@ def dropout(call: Call) -> str:
         f"scale={op.scale!r}",
     ]
     if op.parts:
-        splits = [(s.dim, s.parts, s.run) for s in op.parts]
+        splits = [tuple(split) for split in op.parts]
         arguments += [f"shape={op.whole_shape!r}", f"splits={splits!r}"]
     function = "dropout" if op.mask is None else "dropout_and_mask"
-    return f"{call.helper('dropout')}.{function}({', '.join(arguments)})"
+    given = ", ".join(arguments)
+    return call.write(f"{function}({{given}})", "dropout", given=given)
 
 
 @torch_emitter("train.dropout_grad")
 def dropout_gradient(call: Call) -> str:
-    op = call.op
-    assert isinstance(op, DropoutGradOp)
-    dy, mask = call.operands()
-    return f"torch.where({mask}, {dy} * {op.scale!r}, 0)"
+    assert isinstance(call.op, DropoutGradOp)
+    scale = repr(call.op.scale)
+    return call.write("torch.where({1}, {0} * {scale}, 0)", scale=scale)

@@ -9,7 +9,5 @@ from distir.lowering.emitter import Call, torch_emitter
 @torch_emitter("train.gather_grad")
 def gather_gradient(call: Call) -> str:
     assert isinstance(call.op, GatherGradOp)
-    dy, indices = call.operands()[:2]
-    helper = call.helper("indexing")
-    shape = call.result_shape()
-    return f"{helper}.gather_grad({dy}, {indices}, {shape!r}, {call.op.dimension})"
+    arguments = [*call.operands()[:2], repr(call.result_shape())]
+    return call.like_op("indexing", [*arguments, repr(call.op.dimension)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
 from distir.dialects.train_ops.losses import CrossEntropyOp, LabelLossOp
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 @torch_emitter(
@@ -22,19 +22,15 @@ def loss_of_labels(call: Call) -> str:
     arguments += [repr(op.factor), repr(op.ignored)]
     if isinstance(op, CrossEntropyOp):
         arguments.append(call.result_dtype())
-    return _call(call, arguments)
+    return call.like_op("losses", arguments)
 
 
-@torch_emitter("train.logit_maximum", "train.label_logit")
-def per_label(call: Call) -> str:
-    return _call(call, [*call.operands(), call.result_dtype()])
-
-
-@torch_emitter("train.exponential_sum")
-def exponential_sum(call: Call) -> str:
-    return _call(call, call.operands())
-
-
-def _call(call: Call, arguments: list[str]) -> str:
-    name = call.op.name.removeprefix("train.")
-    return f"{call.helper('losses')}.{name}({', '.join(arguments)})"
+torch_templates(
+    {
+        "logit_maximum": "logit_maximum({0}, {result:dtype})",
+        "label_logit": "label_logit({0}, {1}, {result:dtype})",
+        "exponential_sum": "exponential_sum({0}, {1})",
+    },
+    "train",
+    module="losses",
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.train_ops.optimizers import SgdOp, UpdateOp
-from distir.lowering.emitter import Call, torch_emitter
+from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 
 @torch_emitter("train.sgd", "train.adam", "train.adamw")
@@ -18,9 +18,9 @@ def update(call: Call) -> str:
         function = "sgd" if op.buffer is None else "sgd_momentum"
     else:
         function = op.name.removeprefix("train.")
-    return f"{call.helper('optimizers')}.{function}({', '.join(arguments)})"
+    return call.write(
+        f"{function}({{given}})", "optimizers", given=", ".join(arguments)
+    )
 
 
-@torch_emitter("train.square_sum")
-def square_sum(call: Call) -> str:
-    return f"{call.operand(0)}.to({call.result_dtype()}).square().sum()"
+torch_templates({"square_sum": "{0}.to({result:dtype}).square().sum()"}, "train")

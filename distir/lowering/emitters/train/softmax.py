@@ -10,8 +10,7 @@ from distir.lowering.emitter import Call, torch_emitter
 def softmax_gradient(call: Call) -> str:
     assert isinstance(call.op, SoftmaxFamilyGradOp)
     log = "_log" if call.op.name == "train.log_softmax_grad" else ""
-    dy, y = call.operands()
-    return (
-        f"torch.ops.aten.{log}_softmax_backward_data({dy}, {y}, {call.op.dimension}, "
-        f"{y}.dtype)"
+    template = (
+        f"torch.ops.aten.{log}_softmax_backward_data({{*}}, {{axis}}, {{1}}.dtype)"
     )
+    return call.write(template, axis=repr(call.op.dimension))

@@ -52,16 +52,13 @@ def dropout_of_part(context: LocalContext) -> Sequence[Operation]:
         return [context.same_op()]
     x, counter = context.operands[:2]
     local = DropoutOp(
-        x,
-        counter,
-        coordinates,
-        ratio=op.ratio.value.data,
-        seed=op.seed.value.data,
-        stream=op.stream.value.data,
+        *(x, counter, coordinates),
+        ratio=op.ratio,
+        seed=op.seed,
+        stream=op.stream,
         global_shape=op.whole_shape,
         splits=splits,
-        result_type=context.result_types[0],
-        mask_type=None if op.mask is None else context.result_types[1],
+        mask=None if op.mask is None else context.result_types[1],
     )
     local.attributes.update(op.attributes)
     return [*builder.ops, local]

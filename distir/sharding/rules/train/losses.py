@@ -12,11 +12,7 @@ from distir.dialects.train_ops.loss_steps import (
     LabelLogitOp,
     LogitMaximumOp,
 )
-from distir.dialects.train_ops.losses import (
-    CrossEntropyGradOp,
-    CrossEntropyOp,
-    LabelLossOp,
-)
+from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
 from distir.sharding.decompose import decomposition
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
@@ -47,10 +43,6 @@ def cross_entropy_gradient(op: CrossEntropyGradOp) -> Rule:
     )
 
 
-def _divisor(op: LabelLossOp) -> int | None:
-    return None if op.divisor is None else op.divisor.value.data
-
-
 def _scoped(op: Operation, parts: list[Operation]) -> list[Operation]:
     scope = op.attributes.get(SCOPE)
     if scope is not None:
@@ -68,9 +60,8 @@ def loss_in_steps(op: Operation) -> list[Operation]:
     chosen = LabelLogitOp(op.logits, op.labels)
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, op.labels),
-        shape(op.logits)[-1],
-        _divisor(op),
-        op.ignored,
+        classes=shape(op.logits)[-1],
+        **op.properties,
     )
     return _scoped(op, [maximum, total, chosen, loss])
 
@@ -83,7 +74,6 @@ def gradient_in_steps(op: Operation) -> list[Operation]:
     total = ExponentialSumOp(op.logits, maximum.maximum)
     gradient = CrossEntropyPartGradOp(
         *(op.dloss, op.logits, op.labels, maximum.maximum, total.total),
-        _divisor(op),
-        op.ignored,
+        **op.properties,
     )
     return _scoped(op, [maximum, total, gradient])

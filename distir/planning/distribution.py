@@ -1,0 +1,136 @@
+"""From a sequential program to one that is distributed as a user asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import MeshOp
+from distir.errors import DistIRError
+from distir.pipelining import PipelineOptions
+from distir.planning.axes.sharding_plan import propagate_sharding
+from distir.planning.axes.tensor_parallel import split_parameters
+from distir.planning.batches import split_batch
+from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
+from distir.planning.overlap import overlap_communication
+from distir.planning.requests import request_shards
+from distir.planning.stages import make_pipeline_as_asked
+from distir.planning.zero import store_split
+from distir.program import entry_function, updated_arguments
+from distir.sharding.mesh import TIME_AXIS, only_mesh
+from distir.sharding.verification import verify_distribution
+from distir.transforms.checkpointing import checkpoint
+from distir.transforms.partitioning import partition
+from distir.transforms.resharding import lower_reshards
+from distir.transforms.sequence_parallel import split_sequences
+
+_NAME = "distribute"
+
+
+@dataclass(frozen=True)
+class DistributionOptions(PipelineOptions):
+    """
+    How to distribute a program over `d` x `t` x `p` devices of a cluster: data parallelism over
+    axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks that work on `k`
+    micro-batches (DistIR's D/T/P transform).
+
+    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
+      only one, or none.
+    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`.
+    - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
+    - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
+    - `sequence_parallel`: split sequences over axis "t" between the blocks.
+    - `overlap`: run communication beside computation, as far as it pays on the cluster;
+      see `overlap-communication`.
+    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
+      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
+    """
+
+    d: int = 1
+    t: int = 1
+    cluster: str = ""
+    shard: tuple[str, ...] = ()
+    zero: int = 0
+    checkpoint: str = "none"
+    sequence_parallel: bool = False
+    overlap: bool = False
+
+    def check(self, module: ModuleOp) -> None:
+        """Refuses options that do not go together, or not with a program. Raises DistIRError."""
+        if self.sequence_parallel and self.t == 1:
+            raise DistIRError(
+                "distribute: sequence parallelism splits sequences over the "
+                "tensor-parallel devices, but t is 1; choose a larger -t"
+            )
+        self.check_pipeline(_NAME)
+        if self.overlap and self.blocking_sends:
+            raise DistIRError(
+                "distribute: sends that block cannot overlap with computation; leave out "
+                "either overlap or blocking_sends"
+            )
+        if self.zero and self.d == 1:
+            raise DistIRError(
+                f"distribute: ZeRO stage {self.zero} splits what a training step keeps "
+                f"over the data-parallel devices, but d is 1; choose a larger -d"
+            )
+        asked = [f"ZeRO stage {self.zero}"] if self.zero else []
+        if self.checkpoint != "none":
+            asked.append(f"{self.checkpoint} activation checkpointing")
+        if asked and not updated_arguments(entry_function(module)):
+            raise DistIRError(
+                f"distribute: {' and '.join(asked)} needs a training step, but the "
+                f"program updates no argument (dist.updates); build or import it with "
+                f"--training, or run `differentiate` first"
+            )
+
+
+def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
+    """
+    Chooses the layouts of a sequential program on a mesh that it adds, and leaves them as
+    annotations: the first part of `distribute`. Raises DistIRError.
+    """
+    check_sequential(module, _NAME)
+    options.check(module)
+    _add_mesh(module, options)
+    mesh = only_mesh(module)
+    checkpoint(module, options.checkpoint)
+    if options.is_pipelined:
+        split_batch(module, TIME_AXIS)
+    if options.d > 1:
+        split_batch(module, "d")
+    if options.zero:
+        store_split(module, options.zero, "d")
+    if options.shard:
+        request_shards(module, mesh, options.shard)
+    if options.sequence_parallel:
+        split_sequences(module, mesh, "t", "parts")
+    if options.t > 1:
+        split_parameters(module, "t")
+    propagate_sharding(module, mesh)
+
+
+def distribute(module: ModuleOp, options: DistributionOptions) -> None:
+    """Distributes a sequential program, and verifies what comes of it. Raises DistIRError."""
+    choose_layouts(module, options)
+    partition(module)
+    if options.is_pipelined:
+        make_pipeline_as_asked(module, options, options.stages)
+    lower_reshards(module)
+    verify_distribution(module)
+    if options.overlap:
+        overlap_communication(module)
+        verify_distribution(module)
+
+
+def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
+    if any(isinstance(op, MeshOp) for op in module.body.block.ops):
+        raise DistIRError(
+            "distribute makes its own mesh; remove the device.mesh of the module"
+        )
+    cluster = cluster_in(module, options.cluster, _NAME)
+    devices = [("d", options.d), ("t", options.t)]
+    if options.is_pipelined:
+        check_size([*devices, ("p", options.p)], cluster, _NAME)
+        devices = [(TIME_AXIS, options.k), *devices]
+    add_mesh(module, devices, cluster, _NAME)

@@ -1,0 +1,187 @@
+"""The layouts of the plans of a grid, chosen once for all that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import AxesAttr, MeshOp
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.device_map import NotUniform
+from distir.pipelining import ScheduleOptions
+from distir.planning.distribution import DistributionOptions, choose_layouts
+from distir.planning.grid.between import Between, Sizes
+from distir.planning.grid.compiled_body import SharedStages
+from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
+from distir.planning.meshes import MESH, cluster_in
+from distir.planning.plan import GridPlan
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.verification import DistributionVerifier
+from distir.transforms.partitioning import partition
+from distir.transforms.pipelines.division import DividedProgram
+from distir.transforms.pipelines.pipeline import divided
+
+SharedByMeshes = dict[tuple[object, ...], SharedStages]
+"""By the text of the cluster, and the meshes of the stages."""
+
+
+class LayoutChooser:
+    """
+    Chooses the layouts of one plan after another, of programs that `program` gives for a size
+    of the batch.
+
+    They are chosen once for plans that differ in nothing but the schedule and the number of
+    micro-batches. They are the same for all numbers that are multiples of the first: what a
+    layout costs does not depend on them (`distir.sharding.prices`), and what the first one's
+    divisions do not allow theirs do not either. Conversely `verify-distribution` says whether
+    theirs allow what was chosen; if not, the plan's are chosen on their own. Of plans that
+    differ in their batch too, some lie between others (`Between`).
+    """
+
+    def __init__(self, program: Callable[[int], ModuleOp]):
+        self._program = program
+        self._chosen: ChosenProgram | None = None
+        """What layouts were chosen for last."""
+        self._stages: SharedByMeshes = {}
+        self._kin: tuple[object, ...] = ()
+        self._distributed: dict[int, ModuleOp] = {}
+        """By the batch, programs whose layouts were chosen, for plans that differ in it alone."""
+        self._sizes: dict[int, Sizes] = {}
+        self._betweens: dict[tuple[int, ...], Between] = {}
+
+    def prepare(self, batches: Sequence[int]) -> None:
+        """Finds out how the programs for sizes of the batch, in ascending order, differ."""
+        for batch in batches[1:-1]:
+            self._known_between(batches[0], batch, batches[-1])
+
+    def choose(self, plan: GridPlan, options: DistributionOptions) -> ChosenProgram:
+        """The program in the layouts for a plan with these options. Raises DistIRError."""
+        chosen = self._chosen
+        if chosen is None or not chosen.is_for(plan) or not chosen.allows(plan.k):
+            module = self._partitioned(plan, options)
+            chosen = self._chosen = ChosenProgram(plan, module, self._stages)
+        return chosen
+
+    def _partitioned(self, plan: GridPlan, options: DistributionOptions) -> ModuleOp:
+        key = (*plan.shared[1:], plan.k)
+        if self._kin != key:
+            self._kin, self._distributed = key, {}
+        found = self._between(plan)
+        if found is None:
+            found = self._program(plan.batch).clone()
+            choose_layouts(found, options)
+            partition(found)
+            self._distributed[plan.batch] = found
+        return found
+
+    def _between(self, plan: GridPlan) -> ModuleOp | None:
+        """The program between those of a smaller and of a larger batch, if it is."""
+        lower = [b for b in self._distributed if b < plan.batch]
+        upper = [b for b in self._distributed if b > plan.batch]
+        if not lower or not upper or max(lower) % (plan.d * plan.t * plan.k):
+            return None
+        batches = max(lower), plan.batch, min(upper)
+        between = self._known_between(*batches)
+        if not between.holds:
+            return None
+        return between.program(
+            self._distributed[batches[0]], self._distributed[batches[2]]
+        )
+
+    def _known_between(self, *batches: int) -> Between:
+        """How a program lies between two others; batches are in ascending order."""
+        if batches not in self._betweens:
+            for batch in batches:
+                if batch not in self._sizes:
+                    self._sizes[batch] = Sizes(self._program(batch), batch)
+            self._betweens[batches] = Between(*[self._sizes[b] for b in batches])
+        return self._betweens[batches]
+
+
+class ChosenProgram:
+    """
+    A program in the layouts that were chosen for a plan. `stages`: what its
+    pipelines share with those of other programs.
+    """
+
+    def __init__(self, plan: GridPlan, module: ModuleOp, stages: SharedByMeshes):
+        self._plan = plan
+        self._module = module
+        self._verifier: DistributionVerifier | None = None
+        self._divisions: dict[str, DividedProgram] = {}
+        self._simulators: dict[str, PipelineSimulator] = {}
+        self._stages = stages
+        self._cluster = cluster_in(module, "", "search")
+        self._is_uniform = self._cluster is not None
+
+    def is_for(self, plan: GridPlan) -> bool:
+        """Whether a plan is to have these layouts, if it allows them."""
+        first = self._plan
+        if first.shared != plan.shared:
+            return False
+        # With one micro-batch the axis over time splits nothing.
+        return first.k == plan.k or (first.k > 1 and plan.k % first.k == 0)
+
+    def allows(self, micro_batches: int) -> bool:
+        """
+        Whether the program may have that many. Raises DistIRError for one that has layouts
+        which are wrong anyway.
+        """
+        if self._verifier is None:
+            self._verifier = DistributionVerifier(self._module)
+            self._verifier.verify()
+        mesh = self._verifier.meshes[MESH]
+        if TIME_AXIS in mesh.sizes:
+            mesh = mesh.with_size(TIME_AXIS, micro_batches)
+        return self._verifier.is_right_on({MESH: mesh})
+
+    def copy(self, micro_batches: int) -> ModuleOp:
+        """The program with that many micro-batches."""
+        module = self._module.clone()
+        for op in module.body.block.ops:
+            if isinstance(op, MeshOp):
+                axes = [
+                    (a, micro_batches if a == TIME_AXIS else n) for a, n in op.axes.data
+                ]
+                op.properties["axes"] = AxesAttr(tuple(axes))
+        return module
+
+    def division(self, pipeline: ScheduleOptions, micro_batches: int) -> DividedProgram:
+        """Its division for a pipeline with that many micro-batches."""
+        known = self._divisions.get(pipeline.schedule)
+        if known is not None:
+            return known.with_micro_batches(micro_batches)
+        division = divided(self.copy(micro_batches), pipeline, ())
+        if not division.structure.is_for_one_count:
+            self._divisions[pipeline.schedule] = division
+        return division
+
+    def step(self, pipeline: ScheduleOptions, micro_batches: int) -> Step | None:
+        """
+        What a step takes in such a pipeline; None if devices of a mesh differ, so that its
+        program is needed to find out. Raises DistIRError.
+        """
+        if not self._is_uniform:
+            return None
+        division = self.division(pipeline, micro_batches)
+        try:
+            known = self._simulators.get(pipeline.schedule)
+            if known is None or known.division.homes is not division.homes:
+                shared = self._shared_stages(division, pipeline.p)
+                known = PipelineSimulator(division, shared)
+                self._simulators[pipeline.schedule] = known
+            return known.step(division, pipeline)
+        except NotUniform:
+            self._is_uniform = False
+            return None
+
+    def _shared_stages(self, division: DividedProgram, ranks: int) -> SharedStages:
+        """What pipelines on the meshes of such a division share. Raises NotUniform."""
+        assert self._cluster is not None
+        meshes = [Mesh.of(op) for op in division.meshes(ranks)]
+        key = str(self._cluster), *meshes
+        if key not in self._stages:
+            hardware = Hardware.of(self._cluster)
+            self._stages[key] = SharedStages(meshes, hardware)
+        return self._stages[key]

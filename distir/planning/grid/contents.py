@@ -1,0 +1,159 @@
+"""
+What ops and functions are for one micro-batch, as numbers: equal ones do the same, in
+whichever program, so that what was compiled for one program serves others.
+
+A model with twice the batch and twice as many micro-batches has the same stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import count
+
+from xdsl.dialects.func import CallOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+
+from distir.dialects.constants import keeps_value
+from distir.dialects.dist import SCOPE
+from distir.transforms.pipelines.fold import Fold, number_type
+from distir.transforms.pipelines.structure import Structure
+
+
+class Numbers:
+    """Gives equal keys the same number, whenever they come."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, *key: Hashable) -> int:
+        """The number of a key."""
+        return self._known.setdefault(key, len(self._known))
+
+
+class Contents:
+    """
+    Those of the program of a `structure` on the mesh of its first stage, for the number of
+    micro-batches of `fold`; `before` are those for another number of them.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        fold: Fold,
+        numbers: Numbers,
+        before: Contents | None = None,
+    ):
+        self._structure = structure
+        self._fold = fold
+        self._numbers = numbers
+        self._mesh = fold.stages[0].name
+        self._known: dict[int, int] = {}
+        self._functions: dict[str, int] = {}
+        # By the ids of attributes, which so stay.
+        self._attributes: dict[int, tuple[Attribute, int]] = {}
+        self._plain: dict[int, tuple[int, ...]] = {}
+        if before is not None:
+            self._attributes, self._plain = before._attributes, before._plain
+
+    def of(self, op: Operation) -> int:
+        """The number of an op of the program, with the constants that it is given."""
+        signature = self._structure.signature(op)
+        found = self._known.get(signature)
+        if found is None:
+            found = self._known[signature] = self._numbers.of(*self._key(op, signature))
+        return found
+
+    def function(self, name: str) -> int:
+        """The number of a function of the program, another one for each of them."""
+        if name not in self._functions:
+            content = self._content(name)
+            known = self._functions.values()
+            place = 0
+            while (found := self._numbers.of("function", place, *content)) in known:
+                place += 1
+            self._functions[name] = found
+        return self._functions[name]
+
+    def _content(self, name: str) -> tuple[Hashable, ...]:
+        block = self._fold.functions[name].body.block
+        slots: dict[SSAValue, int] = {v: i for i, v in enumerate(block.args)}
+        content: list[Hashable] = [self._type(arg) for arg in block.args]
+        for op in block.ops:
+            if not isinstance(op, ReturnOp):
+                content.append(self.of(op))
+            content.append(tuple([slots[v] for v in op.operands]))
+            slots.update(zip(op.results, count(len(slots))))
+        return tuple(content)
+
+    def _key(self, op: Operation, signature: int) -> tuple[Hashable, ...]:
+        plain = self._plain.get(signature)
+        if plain is None:
+            plain = self._plain[signature] = self._of_attributes(op)
+        if isinstance(op, CallOp):
+            callee = self.function(op.callee.string_value())
+            return "call", callee, plain, *self._types(op)
+        constants = [self._constant(v) for v in op.operands]
+        if self._fold.stays(op):
+            return "op", plain, *self._types(op), *constants
+        owners = [v.owner for v in op.operands if isinstance(v.owner, Operation)]
+        if not self._fold.has_local_form(op) or any(map(keeps_value, owners)):
+            # What it becomes may depend on all of the batch.
+            values = (*op.operands, *op.results)
+            types = [self._attribute(v.type) for v in values]
+            parts = self._structure.micro_batches
+            return "split", parts, plain, *types, *self._types(op), *constants
+        return "local form", *self._local_form(op)
+
+    def _local_form(self, op: Operation) -> list[Hashable]:
+        """What is made of an op that speaks of global sizes or positions."""
+        mesh, slots = self._mesh, dict[SSAValue, int]()
+        given: list[SSAValue] = []
+        content: list[Hashable] = [len(op.operands)]
+        for value in op.operands:
+            constant, owner = self._constant(value), value.owner
+            content.append((self._type(value), constant))
+            if constant is None or not isinstance(owner, Operation):
+                type_ = self._fold.type(value.type, mesh)
+                (new,) = Block(arg_types=[type_]).args
+            else:
+                (new,) = self._fold.op(owner, [], mesh, None)[-1].results
+            slots[new] = len(slots)
+            given.append(new)
+        (number,) = Block(arg_types=[number_type(mesh)]).args
+        slots[number] = -1
+        for made in self._fold.op(op, given, mesh, number):
+            content.append(self._of_attributes(made))
+            content.append(tuple([slots[v] for v in made.operands]))
+            content += [self._attribute(r.type) for r in made.results]
+            slots.update(zip(made.results, count(len(slots))))
+        return content
+
+    def _types(self, op: Operation) -> list[int]:
+        return [len(op.operands), *map(self._type, (*op.operands, *op.results))]
+
+    def _type(self, value: SSAValue) -> int:
+        """The number of a value's type for one micro-batch."""
+        return self._attribute(self._fold.type(value.type, self._mesh))
+
+    def _constant(self, value: SSAValue) -> int | None:
+        """The number of an op behind which a rule may look for a constant."""
+        if not isinstance(value, OpResult):
+            return None
+        is_seen = value.op.name == "onnx.Constant" or keeps_value(value.op)
+        return self.of(value.op) if is_seen else None
+
+    def _of_attributes(self, op: Operation) -> tuple[int, ...]:
+        """What an op is, but for types; of a call not which function it calls."""
+        items: Sequence[tuple[str, Attribute]] = (
+            *(() if isinstance(op, CallOp) else op.properties.items()),
+            *((n, a) for n, a in op.attributes.items() if n != SCOPE),
+        )
+        of = self._numbers.of
+        return of(type(op)), *[of(name, self._attribute(a)) for name, a in items]
+
+    def _attribute(self, attribute: Attribute) -> int:
+        found = self._attributes.get(id(attribute))
+        if found is None:
+            number = self._numbers.of("attribute", attribute)
+            found = self._attributes[id(attribute)] = (attribute, number)
+        return found[1]

@@ -1,0 +1,113 @@
+"""Optimizer states, gradients and parameters that are stored split over the data axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.ir import Operation
+
+from distir.dialects.dist import LAYOUT, RESHARD_EARLY, Layout, LayoutAttr, Shard
+from distir.errors import DistIRError
+from distir.planning.annotations import (
+    add_notes,
+    axis_mesh,
+    request_split,
+    requested_layout,
+)
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    parameters_of_states,
+    return_op,
+    set_argument_attributes,
+    updated_arguments,
+)
+from distir.sharding.layout import fits
+from distir.sharding.mesh import Mesh
+from distir.sharding.rule import shape_of
+
+
+def _storage(shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str) -> Layout:
+    """The layout with the first dimension split that the axis divides evenly."""
+    for dim in range(len(shape)):
+        split = request_split(layout, dim, Shard(axis), len(shape))
+        if fits(shape, split, mesh):
+            return split
+    return layout
+
+
+def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
+    for pattern in only:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise DistIRError(
+                f"zero: no parameter that is updated is called {pattern!r}; the "
+                f"program has {', '.join(known)}"
+            )
+
+
+def store_split(
+    module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
+) -> None:
+    """
+    Annotates what a training step keeps to be stored split over a mesh axis, as `zero` says.
+    Raises DistIRError.
+    """
+    if stage not in (1, 2, 3):
+        raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
+    mesh = axis_mesh(module, axis)
+    function = entry_function(module)
+    updates = updated_arguments(function)
+    roles, names = argument_roles(function), argument_names(function)
+    types = function.function_type.inputs.data
+    stored = ("parameter", "state") if stage == 3 else ("state",)
+    if not any(roles[i] in stored and shape_of(types[i]) for i in updates.values()):
+        raise DistIRError(
+            f"zero: the program updates no {' or '.join(stored)}, which is what stage "
+            f"{stage} splits; differentiate it with an optimizer that has it first"
+        )
+    attributes = argument_attributes(function)
+    known = [names[i] for i in updates.values() if roles[i] == "parameter"]
+    _check_only(known, only)
+    parameter = parameters_of_states(function)
+    chosen = [
+        i
+        for i in updates.values()
+        if any(fnmatchcase(names[parameter.get(i, i)], p) for p in only)
+    ]
+    whole: list[str] = []
+    split = 0
+    for i in chosen:
+        shape = shape_of(types[i])
+        if roles[i] not in stored or not shape:
+            continue
+        before = requested_layout(attributes[i]) or Layout(mesh.name)
+        layout = _storage(shape, before, mesh, axis)
+        if layout == before:
+            whole.append(names[i])
+            continue
+        attributes[i][LAYOUT] = LayoutAttr(layout)
+        split += 1
+    if not split:
+        raise DistIRError(
+            f"zero: axis {axis!r} of size {mesh.size(axis)} divides no "
+            f"dimension of {', '.join(whole)}; choose "
+            f"another degree of data parallelism"
+        )
+    set_argument_attributes(function, attributes)
+    add_notes(
+        module,
+        [
+            f"zero: {name} stays whole: axis {axis!r} of size "
+            f"{mesh.size(axis)} divides none of its dimensions"
+            for name in whole
+        ],
+    )
+    if stage >= 2:
+        for result, argument in updates.items():
+            owner = return_op(function).operands[result].owner
+            if argument in chosen and isinstance(owner, Operation):
+                owner.attributes[RESHARD_EARLY] = UnitAttr()
