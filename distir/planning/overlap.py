@@ -13,22 +13,27 @@ from distir.transforms.overlap.place import place_functions
 from distir.transforms.overlap.sink import sink_reductions
 
 
-def overlap_communication(module: ModuleOp, ahead: int = 1) -> None:
+def overlap_communication(
+    module: ModuleOp, ahead: int = 1, before: Simulation | None = None
+) -> Simulation:
     """
     Lets collectives and sends of a distributed program run while devices compute, where
-    that is faster and fits into memory, and notes what was gained. Parameters are gathered
-    `ahead` uses early. Raises DistIRError.
+    that is faster and fits into memory, and notes what was gained; gives the simulation of
+    what it becomes. Parameters are gathered `ahead` uses early; `before` is the simulation
+    of the program as it is, if that is known. Raises DistIRError.
     """
     if ahead < 1:
         raise DistIRError(
             f"overlap-communication: parameters cannot be gathered ahead={ahead} "
             f"uses early; choose 1 or more"
         )
-    before = simulate(module)
+    before = before or simulate(module)
     limit = max(before.peak_memory_bytes)
     best, chosen, after = _rank(before, limit), None, before
     for gathers, hoist in ((True, True), (True, False), (False, False)):
         copy = _overlapped(module, ahead, gathers=gathers, hoist=hoist)
+        if copy is None:
+            continue
         result = simulate(copy)
         if (rank := _rank(result, limit))[:2] < best[:2] or (
             chosen is not None and rank < best
@@ -36,7 +41,7 @@ def overlap_communication(module: ModuleOp, ahead: int = 1) -> None:
             best, chosen, after = rank, copy, result
     if chosen is None:
         add_notes(module, ["overlap-communication: nothing gained; left as it is"])
-        return
+        return before
     replace_program(module, chosen)
     add_notes(
         module,
@@ -46,16 +51,20 @@ def overlap_communication(module: ModuleOp, ahead: int = 1) -> None:
             f"{max(after.peak_memory_bytes)} B instead of {limit} B"
         ],
     )
+    return after
 
 
 def _overlapped(
     module: ModuleOp, ahead: int, *, gathers: bool, hoist: bool
-) -> ModuleOp:
-    """A copy of a program in which communication overlaps computation."""
+) -> ModuleOp | None:
+    """
+    A copy of a program in which communication overlaps computation; None if gatherings are
+    to be hoisted, and there are none.
+    """
     copy = module.clone()
     sink_reductions(copy)
-    if hoist:
-        hoist_gathers(copy)
+    if hoist and not hoist_gathers(copy):
+        return None
     place_functions(reachable_functions(copy), ahead, gathers=gathers)
     return copy
 

@@ -40,7 +40,7 @@ from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.plan import SearchOptions
 from distir.planning.requests import Requests
-from distir.planning.result import simulated
+from distir.planning.result import Impossible, Result, simulated
 from distir.program import argument_names, entry_function
 
 
@@ -111,7 +111,7 @@ def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
     # The bounds hold for all that was judged, as `fits` and pruning rely on them.
     bounds = found.bounds[batch]
     for outcome in simulated((*found.results.values(), *outcomes)):
-        assert outcome.step_time_s >= bounds.seconds
+        assert outcome.step_time_s >= bounds.seconds_of(outcome.plan) >= bounds.seconds
         assert outcome.peak_memory_bytes >= bounds.least_bytes(outcome.plan)
 
 
@@ -141,6 +141,32 @@ def test_searched_layouts_win_where_the_grid_has_none() -> None:
     assert bounded
     assert all(o.step_time_s >= o.bound_s * (1 - 1e-9) for o in bounded)
     assert any(plan.overlap for plan in found.results)
+
+
+def test_layouts_that_are_not_worth_it_are_not_searched_to_the_end() -> None:
+    """A plan that no layouts make fast enough says so; one that is, is found as ever."""
+    programs = Programs.of([training_mlp(16)], machine(4))
+
+    def evaluated(plan: LayoutPlan, least: float) -> Result:
+        evaluator = Evaluator(programs)
+        evaluator.least = least
+        return evaluator.evaluate(plan)
+
+    for plan in (
+        LayoutPlan(16, axes=(("d", 4),)),
+        LayoutPlan(16, p=2, k=2, axes=(("d", 2),)),
+    ):
+        found = evaluated(plan, 0.0)
+        assert isinstance(found, Simulated)
+        assert evaluated(plan, 0.999 * found.throughput_samples_per_s) == found
+        slow = evaluated(plan, 1e12)
+        assert isinstance(slow, Impossible) and "would be too long" in slow.error
+
+
+def test_recomputing_is_work_that_bounds_count() -> None:
+    found = search(training_mlp(16), machine(4))
+    bounds = found.bounds[16]
+    assert bounds.seconds_at_peak["full"] > bounds.seconds_at_peak["none"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects import collective
-from distir.frontends.builders import build_gpt, build_mlp
+from distir.frontends.builders import build_gpt, build_mlp, build_moe
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
@@ -80,3 +80,14 @@ def test_experts_exchange_parts() -> None:
     assert any(isinstance(op, collective.AllToAllOp) for op in moved)
     within_experts = (4, 8, 32, 4 * 128)
     assert within_experts not in [shape_of(op.results[0].type) for op in moved]
+
+
+def test_experts_split_like_their_parameters() -> None:
+    """
+    Dispatching to experts is work on activations alone: it is not worth an exchange of what
+    the experts' hidden layers hold.
+    """
+    module = build_moe(2, 256, 4, 8, 512, 32, 64, ffn=1024)
+    DifferentiatePass().apply(Context(), module)
+    DistributePass(t=2).apply(Context(), module)
+    assert not any(isinstance(op, collective.AllToAllOp) for op in module.walk())

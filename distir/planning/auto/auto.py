@@ -20,6 +20,12 @@ from distir.planning.requests import Requests
 from distir.planning.result import Impossible, Result, Simulated, simulated
 from distir.solver.clock import SEARCHING, Clock
 
+_WORTH = 1.1
+"""
+Searched layouts that take that much longer than the best plan without overlap are not among
+the best, whatever their neighbours: they are not searched to the end.
+"""
+
 _WIDTH = 2
 """Plans whose neighbours are judged at a time, of each kind."""
 
@@ -88,7 +94,10 @@ def auto_search(
         overlap=overlaps(options.overlap) or (False, True),
     )
     bounds = {
-        batch: Bounds.of(programs(batch), cluster, devices) for batch in space.batches
+        batch: Bounds.of(
+            programs(batch), cluster, devices, space.checkpoint if space.trains else ()
+        )
+        for batch in space.batches
     }
     return AutoSearch(programs, space, bounds, options.jobs, clock, heard)
 
@@ -195,7 +204,13 @@ class AutoSearch:
             if result.has_layouts_of(plan)
         }
         judged = run(
-            self.programs, new, self.jobs, longest=4, known=known, clock=self._clock
+            self.programs,
+            new,
+            self.jobs,
+            longest=4,
+            known=known,
+            clock=self._clock,
+            least=self._least,
         )
         for results in judged:
             for result in results:
@@ -216,7 +231,7 @@ class AutoSearch:
         for plan in self._smaller():
             if plan not in self.results:
                 found[plan] = None
-        return sorted(self._promising(list(found)))
+        return sorted(self._promising(list(found)), key=_quick_first)
 
     def _smaller(self) -> list[LayoutPlan]:
         """What meshes on which no layouts were found may do with less memory."""
@@ -232,9 +247,9 @@ class AutoSearch:
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
         """
         Whether a neighbour may be possible and better. A schedule that was possible for none
-        of the plans with as many ranks needs more layers than there are. Where memory did
-        not decide on searched layouts, what only saves memory is slower: recomputing, and
-        accumulating over micro-batches without a pipeline.
+        of the plans with as many ranks needs more layers than there are. Where memory does
+        not bind, what only saves memory is slower: recomputing, and accumulating over
+        micro-batches without a pipeline.
         """
         alike = [
             isinstance(other, Simulated)
@@ -243,7 +258,8 @@ class AutoSearch:
         ]
         if plan.schedule and alike and not any(alike):
             return False
-        if result.layouts is None or result.layouts.limited or not result.fits:
+        limited = result.layouts is not None and result.layouts.limited
+        if limited or not result.fits:
             return True
         c, policies = result.plan, self.space.checkpoint
         recomputes = c.checkpoint != plan.checkpoint and policies.index(
@@ -293,12 +309,18 @@ class AutoSearch:
         self._skipped.update(set(plans) - set(kept))
         return kept
 
+    def _least(self) -> float:
+        """Plans with a lower throughput are of no interest."""
+        known = ranked(self.results.values())
+        alike = [r.throughput_samples_per_s for r in known if not r.plan.overlap]
+        return max(alike, default=0.0) / _WORTH
+
     def _may_fit(self, plan: Plan) -> bool:
         return self.bounds[plan.batch].may_fit(plan)
 
     def _beats(self, plan: Plan, best: Simulated) -> bool:
         """Whether it might have a higher throughput."""
-        seconds = self.bounds[plan.batch].seconds
+        seconds = self.bounds[plan.batch].seconds_of(plan)
         return seconds * best.throughput_samples_per_s < plan.batch
 
     @property
@@ -311,3 +333,8 @@ class AutoSearch:
         if best is None or not self.bounds[best.plan.batch].seconds:
             return None
         return best.step_time_s / self.bounds[best.plan.batch].seconds - 1
+
+
+def _quick_first(plan: Plan) -> tuple[bool, Plan]:
+    """The order in which plans are judged: searches need to know what is worth it."""
+    return isinstance(plan, LayoutPlan), plan

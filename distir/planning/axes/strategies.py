@@ -21,6 +21,14 @@ from distir.planning.axes.policy import AxisPolicy
 from distir.planning.strategies import NOTHING, Option
 from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
 
+WITHOUT_PARAMETERS = 1 / 32
+"""
+What work on activations alone counts on an axis that splits parameters. That what meets
+parameters is split is what such an axis is asked for, and worth its communication; other
+work is split where that pays on devices, which compute some 128 floating-point operations
+while they send a byte.
+"""
+
 Split = tuple[int, int | None]
 """A factor of an op's rule, and the run length in which it is split."""
 
@@ -60,6 +68,10 @@ class OpStrategies:
             if not self._is_foreign(operands, split[0]):
                 self._add(found, *split, takes)
         found |= dict.fromkeys(self._linear(operands))
+        if self.policy.split_parameters and all(
+            f.source == "activation" for f in operands
+        ):
+            return [s._replace(work=s.work * WITHOUT_PARAMETERS) for s in found]
         return list(found)
 
     def _add(

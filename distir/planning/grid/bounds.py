@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -9,10 +10,12 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.device import ClusterOp
 from distir.dialects.onnx_values import bytes_per_element
+from distir.gradients.call_pairs import call_pairs
 from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.planning.plan import GridPlan, Plan
-from distir.program import argument_roles, entry_function
+from distir.program import argument_roles, entry_function, functions
+from distir.transforms.checkpointing import checkpoint
 
 
 @dataclass(frozen=True)
@@ -21,23 +24,40 @@ class Bounds:
     Bounds of every plan for one program on so many devices of a cluster.
 
     - `seconds_at_peak`: what the contractions of the sequential program take at the peak of
-      one device; 0 if devices differ, for then the sequential program does not say;
+      one device, for each policy of `activation-checkpoint`, as recomputing is work too; 0
+      if devices differ, for then the sequential program does not say;
     - `parameters`, `states`: bytes that the program keeps from step to step;
     - `memory`: bytes of the largest device.
     """
 
-    seconds_at_peak: float
+    seconds_at_peak: Mapping[str, float]
     devices: int
     parameters: int
     states: int
     memory: int
 
     @staticmethod
-    def of(module: ModuleOp, cluster: ClusterOp, devices: int) -> Bounds:
-        """Those of a sequential program, which is simulated. Raises DistIRError."""
+    def of(
+        module: ModuleOp,
+        cluster: ClusterOp,
+        devices: int,
+        policies: Sequence[str] = ("none",),
+    ) -> Bounds:
+        """
+        Those of a sequential program, which is simulated as it is and with each of these
+        policies of `activation-checkpoint`. Raises DistIRError.
+        """
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
-        work = sum(simulate(module).seconds_at_peak) if len(kinds) == 1 else 0.0
         function = entry_function(module)
+        work = dict.fromkeys(("none", *policies), 0.0)
+        if len(kinds) == 1:
+            work = dict.fromkeys(work, sum(simulate(module).seconds_at_peak))
+            # Without differentiated functions there is nothing that could be recomputed.
+            layers = call_pairs(function, functions(module))
+            for policy in {*policies} - {"none"} if layers else ():
+                again = module.clone()
+                checkpoint(again, policy)
+                work[policy] = sum(simulate(again).seconds_at_peak)
         kept = {"parameter": 0, "state": 0}
         for argument, role in zip(
             function.body.block.args, argument_roles(function), strict=True
@@ -60,7 +80,11 @@ class Bounds:
     @property
     def seconds(self) -> float:
         """No plan takes less: all devices compute all the time, at their peak."""
-        return self.seconds_at_peak / self.devices
+        return min(self.seconds_at_peak.values()) / self.devices
+
+    def seconds_of(self, plan: Plan) -> float:
+        """This plan does not take less: it may recompute."""
+        return self.seconds_at_peak[plan.checkpoint] / self.devices
 
     def least_bytes(self, plan: Plan) -> float:
         """A plan needs at least that much on one of its devices."""

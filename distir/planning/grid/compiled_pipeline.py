@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from xdsl.dialects.builtin import SymbolRefAttr, UnitAttr
 from xdsl.dialects.func import CallOp
@@ -45,6 +44,7 @@ from distir.planning.grid.compiled_body import (
     SharedFunction,
     SharedStages,
 )
+from distir.planning.layouts.fitted import Step
 from distir.program import updated_arguments
 from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.division import DividedProgram
@@ -244,18 +244,6 @@ class CompiledEntry(CompiledBody):
             for number, inner in called:
                 placed.setdefault((number, mesh), PlacedFunction(inner, mesh))
         return [PlacedFunction(compiled), *placed.values()]
-
-
-class Step(NamedTuple):
-    """
-    A step of a program: its seconds, the samples of the batch in a second, and the most bytes
-    on the device that has the least left of its `memory_bytes`.
-    """
-
-    seconds: float
-    samples_per_s: float
-    peak_bytes: int
-    memory_bytes: int
 
 
 class PipelineSimulator:

@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.pipelining import ScheduleOptions
+from distir.interpreters.simulator.costs.hardware import Hardware
+from distir.interpreters.simulator.engine.device_map import NotUniform
+from distir.pipelining import PipelineOptions, ScheduleOptions
 from distir.planning.distribution import distribute
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
-from distir.planning.grid.compiled_pipeline import Step, planned
+from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
+from distir.planning.layouts.fitted import Step
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.layouts.searched import SearchedLayouts, SearchedPlan
+from distir.planning.meshes import cluster_in
 from distir.planning.overlap import overlap_communication
 from distir.planning.plan import GridPlan, LayoutPlan, Plan
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests, check_whole
 from distir.planning.result import Impossible, Result, Simulated
 from distir.planning.stages import make_pipeline_as_asked
+from distir.sharding.mesh import Mesh
 from distir.sharding.verification import verify_distribution
-from distir.transforms.pipelines.pipeline import pipeline_ops
+from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
 
 
@@ -57,6 +63,9 @@ class Evaluator:
     What is simulated is what `distribute` makes, but not verified once more: that is for
     the program that is chosen in the end. Plans share layouts (`LayoutChooser`), how the
     program is divided into stages (`DividedProgram`), and these (`SharedStages`).
+
+    `least`: a plan with a lower throughput (samples/s) is of no interest, so that layouts
+    for it are not searched to the end.
     """
 
     def __init__(self, source: Callable[[int], ModuleOp]):
@@ -64,6 +73,7 @@ class Evaluator:
         known = isinstance(source, Programs)
         self._profiles = source.profiles if known else ()
         self._requests = source.requests if known else Requests()
+        self.least = 0.0
         self._programs: dict[int, ModuleOp] = {}
         self._chooser = LayoutChooser(self._program)
         self._searched = SearchedLayouts(self._requests)
@@ -78,22 +88,15 @@ class Evaluator:
             if step is not None:
                 return Simulated(plan, *step)
             found = self._distributed(plan, known)
-            simulation = found.simulation
-            if simulation is None:
-                simulation = simulate(found.module, profiles=self._profiles)
+            step = found.step
+            if step is None:
+                step = Step.of(simulate(found.module, profiles=self._profiles))
         except (DistIRError, VerifyException) as error:
             return Impossible(plan, " ".join(str(error).split()))
         bound = known.bound_s if known else found.bound
-        peak, memory = min(
-            zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
-            key=lambda device: device[1] - device[0],
-        )
         return Simulated(
             plan,
-            simulation.step_time_s,
-            simulation.throughput_samples_per_s,
-            peak,
-            memory,
+            *step,
             bound_s=0.0 if plan.overlap else bound,
             layouts=found.layouts,
         )
@@ -106,8 +109,11 @@ class Evaluator:
 
     def _is_simulated_at_once(self, plan: GridPlan) -> bool:
         """Whether a plan is a pipeline whose program nobody needs."""
+        return plan.is_pipelined and self._needs_no_program(plan)
+
+    def _needs_no_program(self, plan: Plan) -> bool:
         others = plan.stages or plan.overlap or self._profiles
-        return plan.is_pipelined and not others and not self._requests.whole
+        return not others and not self._requests.whole
 
     def prepare(self, plans: Sequence[Plan]) -> None:
         """
@@ -139,13 +145,19 @@ class Evaluator:
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts if known else None
-            found = self._searched.search(module, plan, self._profiles, layouts)
+            worth = plan.batch / self.least if self.least else inf
+            at_once = _pipeline_step if self._needs_no_program(plan) else None
+            found = self._searched.search(
+                module, plan, self._profiles, layouts, worth, at_once
+            )
         else:
             assert isinstance(plan, GridPlan)
             found = SearchedPlan(self._from_grid(plan))
         if plan.overlap:
-            overlap_communication(found.module)
-            found = replace(found, simulation=None)
+            # It decides without profiles.
+            before = None if self._profiles else found.simulation
+            after = overlap_communication(found.module, before=before)
+            found = replace(found, step=None if self._profiles else Step.of(after))
         check_whole(found.module, self._requests.whole)
         return found
 
@@ -174,3 +186,17 @@ class Evaluator:
         if batch not in self._programs:
             self._programs[batch] = self.source(batch)
         return self._programs[batch]
+
+
+def _pipeline_step(module: ModuleOp, pipeline: PipelineOptions) -> Step | None:
+    """See `PipelineStep`. Raises DistIRError."""
+    cluster = cluster_in(module, "", "search")
+    assert cluster is not None
+    options = ScheduleOptions(p=pipeline.p, schedule=pipeline.schedule)
+    division = divided(module, options, ())
+    meshes = [Mesh.of(op) for op in division.meshes(options.p)]
+    try:
+        shared = SharedStages(meshes, Hardware.of(cluster))
+        return PipelineSimulator(division, shared).step(division, options)
+    except NotUniform:
+        return None

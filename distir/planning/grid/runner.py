@@ -41,6 +41,7 @@ def run(
     longest: int | None = None,
     known: Mapping[Plan, Simulated] | None = None,
     clock: Clock | None = None,
+    least: Callable[[], float] = float,
 ) -> Generator[list[Result]]:
     """
     Evaluates plans in `jobs` processes at a time (0: one for each core) and gives
@@ -48,7 +49,8 @@ def run(
     clock stops, no results are given once, so that the iterator can be closed then.
     Plans that share work are evaluated together, at most `longest` of them in one process
     (where processes cannot be forked, `source` is pickled); `known` are results
-    before whose layouts some of them can use (`Evaluator`). Closing the iterator, or
+    before whose layouts some of them can use, and `least` says, whenever it is asked, below
+    which throughput plans are of no interest (`Evaluator`). Closing the iterator, or
     an interrupt, ends the processes. Raises DistIRError if a process dies.
     """
     jobs = jobs or available_cores()
@@ -61,6 +63,7 @@ def run(
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
         evaluator = Evaluator(source)
         for plan in (plan for group in groups for plan in group):
+            evaluator.least = least()
             yield [evaluator.evaluate(plan, known.get(plan))]
         return
     # Only a forked process has the modules and programs of this one at once.
@@ -72,6 +75,7 @@ def run(
         for group in groups:
             while len(running) == jobs:
                 yield _next_results(running, clock)
+            evaluator.least = least()
             if forks:
                 evaluator.prepare(group)
             receiver, sender = context.Pipe(duplex=False)

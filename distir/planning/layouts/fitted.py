@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -15,7 +16,12 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
-from distir.planning.layouts.search import LayoutResult, Limits, search_layouts
+from distir.planning.layouts.search import (
+    LayoutResult,
+    Limits,
+    NoLayouts,
+    search_layouts,
+)
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.programs import trains
 from distir.planning.stages import make_pipeline_as_asked
@@ -40,13 +46,43 @@ _MARGIN = 0.99
 """Of a limit, so that what is predicted a little too low fits nevertheless."""
 
 
+class Step(NamedTuple):
+    """
+    A step of a program: its seconds, the samples of the batch in a second, and the most bytes
+    on the device that has the least left of its `memory_bytes`.
+    """
+
+    seconds: float
+    samples_per_s: float
+    peak_bytes: int
+    memory_bytes: int
+
+    @staticmethod
+    def of(simulation: Simulation) -> Step:
+        """The step that was simulated."""
+        peak, memory = min(
+            zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True),
+            key=lambda device: device[1] - device[0],
+        )
+        seconds = simulation.step_time_s
+        return Step(seconds, simulation.throughput_samples_per_s, peak, memory)
+
+
+PipelineStep = Callable[[ModuleOp, PipelineOptions], Step | None]
+"""
+What a step of the pipeline takes that would be made of a partitioned program, which it may
+take apart; None if that pipeline has to be there to find out.
+"""
+
+
 @dataclass(frozen=True)
 class FittedPlan:
     """
     A distributed program, simulated.
 
     - `annotated`: the program with the layouts, before `partition`;
-    - `module`: the program distributed; `simulation`: of it;
+    - `module`: the program distributed; `simulation`: of it, if that was made;
+    - `step`: what it takes;
     - `occupied`: what part of a device's memory is used, where that is the most;
       `needed`: those bytes;
     - `layouts`: which they are; `found`: what the search of them found, if they are new.
@@ -54,7 +90,8 @@ class FittedPlan:
 
     annotated: ModuleOp
     module: ModuleOp
-    simulation: Simulation
+    simulation: Simulation | None
+    step: Step
     occupied: float
     needed: int
     layouts: ChosenLayouts
@@ -85,7 +122,9 @@ class FittedSearch:
     - `limits`: memory is what may be used on each device, by default all of it;
     - `clock`: when it stops, the best plan so far is the answer. There always is one: if
       nothing was solved, arguments are split as was asked for, and nothing else is. But an
-      interruption before there is anything ends the program.
+      interruption before there is anything ends the program;
+    - `pipeline_step`: judges pipelines where nobody needs their programs, `module` is then
+      what would become one.
     """
 
     def __init__(
@@ -96,8 +135,10 @@ class FittedSearch:
         limits: Limits,
         profiles: Sequence[Profile] = (),
         clock: Clock | None = None,
+        pipeline_step: PipelineStep | None = None,
     ):
         self.clock = clock
+        self.pipeline_step = pipeline_step
         self.mesh = mesh
         self.cluster = cluster
         self.finish = finish
@@ -118,6 +159,8 @@ class FittedSearch:
                 )
         used = mesh.devices if finish is None else range(devices)
         kinds = Hardware.of(cluster).distinct_kinds(used)
+        if len(kinds) > 1:
+            self.pipeline_step = None  # it knows one device's memory
         least = float(min(kind.memory for kind in kinds))
         self.memory = least if limits.memory is None else limits.memory
 
@@ -160,9 +203,9 @@ class FittedSearch:
                         raise KeyboardInterrupt from None
                     plans.append(self._unsearched(module))
                 break
-            if isinstance(found, str):
-                failure = failure or found
-                if attempt or finish is None or self._is_late:
+            if isinstance(found, NoLayouts):
+                failure = failure or found.reason
+                if attempt or finish is None or found.slow or self._is_late:
                     break
                 limit *= _DOUBT
                 continue
@@ -181,7 +224,7 @@ class FittedSearch:
             raise DistIRError(failure)
         return min(
             plans,
-            key=lambda p: (0, p.simulation.step_time_s) if p.fits else (1, p.occupied),
+            key=lambda p: (0, p.step.seconds) if p.fits else (1, p.occupied),
         )
 
     @property
@@ -199,6 +242,14 @@ class FittedSearch:
         module = annotated.clone()
         partition(module, lower=self.finish is None)
         if self.finish is not None:
+            if self.pipeline_step is not None:
+                step = self.pipeline_step(module.clone(), self.finish)
+                if step is not None:
+                    peak = step.peak_bytes
+                    occupied = peak / min(self.memory, step.memory_bytes)
+                    return FittedPlan(
+                        annotated, module, None, step, occupied, peak, layouts
+                    )
             make_pipeline_as_asked(module, self.finish, self.finish.stages)
             lower_reshards(module)
         simulation = simulate(module, profiles=self.profiles)
@@ -206,7 +257,10 @@ class FittedSearch:
         occupied, needed = max(
             (peak / min(self.memory, memory), peak) for peak, memory in peaks
         )
-        return FittedPlan(annotated, module, simulation, occupied, needed, layouts)
+        step = Step.of(simulation)
+        return FittedPlan(
+            annotated, module, simulation, step, occupied, needed, layouts
+        )
 
     def check(self, plan: FittedPlan) -> None:
         """Raises DistIRError for a plan that does not fit."""

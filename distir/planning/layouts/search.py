@@ -67,7 +67,8 @@ class Limits:
     - `release`: whether the gap is meant for all plans: then, where repeated calls share their
       choices, the program is solved for once more without that, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
-      nodes after the other (`distir.solver.segments`).
+      nodes after the other (`distir.solver.segments`);
+    - `worth`: layouts whose work and communication take longer (seconds) are of no interest.
 
     Raises DistIRError for numbers below 0.
     """
@@ -79,6 +80,7 @@ class Limits:
     level: Level = "O3"
     together: int = 12_000
     release: bool = False
+    worth: float = inf
 
     def __post_init__(self) -> None:
         for what, value in (
@@ -90,6 +92,14 @@ class Limits:
                 raise DistIRError(
                     f"search-sharding: {what} is {value:g}; give a number from 0 on"
                 )
+
+
+@dataclass(frozen=True)
+class NoLayouts:
+    """Why a search found nothing; `slow`: what fits into memory takes too long (`worth`)."""
+
+    reason: str
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,8 +172,8 @@ def search_sharding(
 ) -> LayoutResult:
     """As `search_layouts`. Raises DistIRError also when no layouts fit."""
     found = search_layouts(module, mesh, cluster, limits, **options)
-    if isinstance(found, str):
-        raise DistIRError(found)
+    if isinstance(found, NoLayouts):
+        raise DistIRError(found.reason)
     return found
 
 
@@ -178,7 +188,7 @@ def search_layouts(
     shares: Shares | None = None,
     profiles: Sequence[Profile] = (),
     clock: Clock | None = None,
-) -> LayoutResult | str:
+) -> LayoutResult | NoLayouts:
     """
     Annotates a sequential program with the layouts that take the least time on a mesh of a
     cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
@@ -218,7 +228,7 @@ def search_layouts(
         search, failure = _better(search, quick), None
     if builder.share and limits.release and search.may_release(perf_counter() - start):
         released = _released(search, stages, failure)
-        if isinstance(released, str):
+        if isinstance(released, NoLayouts):
             return released
         search = released
     elif failure is not None:
@@ -249,8 +259,8 @@ def _better(search: _AxisGroups, quick: _AxisGroups) -> _AxisGroups:
 
 
 def _released(
-    shared: _AxisGroups, stages: Sequence[int], failure: str | None
-) -> _AxisGroups | str:
+    shared: _AxisGroups, stages: Sequence[int], failure: NoLayouts | None
+) -> _AxisGroups | NoLayouts:
     """
     The search without sharing, or the one with it if that found something better; if
     neither found anything (`failure` says why the one with it did not), why.
@@ -308,7 +318,7 @@ class _AxisGroups:
         times = sum(node.count for node in nodes) / max(len(nodes), 1)
         return times * seconds <= left
 
-    def run_stages(self, stages: Sequence[int]) -> str | None:
+    def run_stages(self, stages: Sequence[int]) -> NoLayouts | None:
         """
         Chooses for so many of the first axes at a time. Memory that does not fit may still be
         split by the axes to come: at first they are expected to split all of it; while the last
@@ -334,16 +344,18 @@ class _AxisGroups:
             # What the last axes could not do says more than what the first cannot.
             is_last = axes == len(sizes)
             failure = problem if is_last or failure is None else failure
-            if not is_last or share * rest[0] <= 1:
+            if problem.slow or not is_last or share * rest[0] <= 1:
                 break
             if self.clock is not None and self.clock.stopped:
                 break
         return failure
 
-    def run(self, axes: int, splits: float, clock: Clock | None = None) -> str | None:
+    def run(
+        self, axes: int, splits: float, clock: Clock | None = None
+    ) -> NoLayouts | None:
         """
         Chooses for the first `axes` axes, as if there were `splits` times as much memory.
-        If no layouts fit into that, why.
+        If no layouts fit into that, or none that are worth it, why.
         """
         builder = self.builder
         body = builder.build(axes, self.before)
@@ -354,6 +366,8 @@ class _AxisGroups:
         solution = self._solve(problem, clock)
         if isinstance(solution, InfeasibleError):
             raise solution
+        if (slow := self._too_slow(solution, axes)) is not None:
+            return slow
         choice, chosen = self._chosen(solution)
         peak = peak_of(builder, body, chosen)
         limit = inf if self.limits.memory is None else splits * self.limits.memory
@@ -366,6 +380,8 @@ class _AxisGroups:
             solution = self._solve(problem, clock)
             if isinstance(solution, InfeasibleError):
                 return _too_small(solution, limited, limit, splits, peak)
+            if (slow := self._too_slow(solution, axes)) is not None:
+                return slow
             choice, chosen = self._chosen(solution)
             peak = peak_of(builder, body, chosen)
         # All at once, for when the time is over.
@@ -374,6 +390,21 @@ class _AxisGroups:
         self.before = Before(body, chosen, axes)
         self.steps.append((axes, choice))
         return None
+
+    def _too_slow(self, solution: Solution, axes: int) -> NoLayouts | None:
+        """
+        Whether a solution for the first `axes` axes leads to none that is worth it: what the
+        others can do at best is to divide everything.
+        """
+        others = prod(size for _, size in self.builder.mesh.axes[axes:])
+        least = solution.bound / _NANO / others
+        if least <= self.limits.worth:
+            return None
+        return NoLayouts(
+            f"search-sharding: work and communication take {least:.4g} s or more with any "
+            f"layouts that were weighed, and {self.limits.worth:.4g} s would be too long",
+            slow=True,
+        )
 
     def _solve(
         self, problem: Problem, clock: Clock | None
@@ -441,7 +472,7 @@ def _too_small(
     limit: float,
     splits: float,
     fastest: Peak,
-) -> str:
+) -> NoLayouts:
     """
     Names what takes the most memory, and how much would do. The limit is `splits` times
     that of a device.
@@ -465,7 +496,7 @@ def _too_small(
             text += f", and less than {least:.6g} cannot"
     if largest:
         text += f". Most is taken by {', '.join(largest)}"
-    return (
+    return NoLayouts(
         f"{text}. Use more devices, a smaller batch, or `activation-checkpoint` before the "
         f"search"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -11,7 +12,7 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.planning.layouts.fitted import FittedSearch
+from distir.planning.layouts.fitted import FittedSearch, PipelineStep, Step
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import Limits
 from distir.planning.meshes import add_mesh, cluster_in
@@ -38,7 +39,7 @@ _WHAT = "auto-parallel"
 class SearchedPlan:
     """
     A program that is distributed, by which layouts if they were searched, and its
-    simulation if there was one.
+    simulation, or what it takes, if that is known.
     `bound`: no other layouts on that mesh take less, in seconds; 0 where that is unknown.
     """
 
@@ -46,6 +47,7 @@ class SearchedPlan:
     layouts: ChosenLayouts | None = None
     bound: float = 0.0
     simulation: Simulation | None = None
+    step: Step | None = None
 
 
 class SearchedLayouts:
@@ -69,11 +71,16 @@ class SearchedLayouts:
         configuration: LayoutPlan,
         profiles: Sequence[Profile] = (),
         known: ChosenLayouts | None = None,
+        worth: float = inf,
+        pipeline_step: PipelineStep | None = None,
     ) -> SearchedPlan:
         """
-        Changes the module, or leaves it for another one. `known` are the layouts for this
+        Changes the module, or leaves it for another one; with a `pipeline_step` (see
+        `FittedSearch`) a pipeline need not be made. `known` are the layouts for this
         configuration if they were found before, or for a pipeline the fastest without a
-        limit to memory. Raises DistIRError.
+        limit to memory. Layouts with which a step takes longer than `worth` (seconds),
+        even if nothing waits for anything else, are not searched for to the end. Raises
+        DistIRError.
         """
         c = configuration
         limit = self.requests.limit
@@ -85,6 +92,7 @@ class SearchedLayouts:
             gap=_GAP,
             seconds=self.requests.seconds,
             together=_TOGETHER,
+            worth=worth * c.p,
         )
         if not c.is_pipelined:
             if known is not None:
@@ -97,8 +105,12 @@ class SearchedLayouts:
             bound = 0.0
             if found and found.stages == 1 and not found.shared and not found.left:
                 bound = found.bound
-            return SearchedPlan(plan.module, plan.layouts, bound, plan.simulation)
-        search = FittedSearch(mesh, cluster, c.pipeline, limits, profiles, clock)
+            return SearchedPlan(
+                plan.module, plan.layouts, bound, plan.simulation, plan.step
+            )
+        search = FittedSearch(
+            mesh, cluster, c.pipeline, limits, profiles, clock, pipeline_step
+        )
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:
@@ -108,7 +120,7 @@ class SearchedLayouts:
         plan = search.run(module, before)
         if not plan.layouts.limited:
             self._known = (same, (plan.annotated, plan.layouts))
-        return SearchedPlan(plan.module, plan.layouts, simulation=plan.simulation)
+        return SearchedPlan(plan.module, plan.layouts, 0.0, plan.simulation, plan.step)
 
     def replay(
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts

@@ -19,8 +19,12 @@ from distir.program import made_with, reachable_functions, scope_of
 from distir.transforms.repeats.naming import specialise
 
 
-def hoist_gathers(module: ModuleOp) -> None:
-    """Moves gatherings of arguments from functions without calls to their callers."""
+def hoist_gathers(module: ModuleOp) -> bool:
+    """
+    Moves gatherings of arguments from functions without calls to their callers; whether
+    there were any.
+    """
+    found = False
     *called, _ = reachable_functions(module)
     calls: dict[str, list[CallOp]] = {}
     for op in module.walk():
@@ -30,6 +34,8 @@ def hoist_gathers(module: ModuleOp) -> None:
         if not any(isinstance(op, CallOp) for op in function.body.block.ops):
             for gather in _gathered_arguments(function):
                 _hoist(function, gather, calls.get(function.sym_name.data, []))
+                found = True
+    return found
 
 
 def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
