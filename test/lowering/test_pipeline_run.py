@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.models import imported, model
-from support.thoroughness import IS_THOROUGH, sampled
+from support.thoroughness import sampled
 from support.torch_training import Arrays, assert_equals_pytorch, batch, training_step
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -23,7 +23,7 @@ from distir.passes.distribute import DistributePass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.weights import save_weights
 
-STEPS = 3 if IS_THOROUGH else 2
+STEPS = 3
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "k4": {"k": 4},

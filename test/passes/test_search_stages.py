@@ -22,6 +22,7 @@ from distir.passes.distribute import DistributePass
 from distir.passes.partition import PartitionPass
 from distir.passes.search_stages import SearchStagesPass
 from distir.planning.annotations import read_notes
+from distir.planning.distribution import DistributionOptions, choose_layouts
 from distir.program import entry_function, functions
 from distir.transforms.pipelines.stages import mark
 
@@ -206,8 +207,7 @@ def test_a_time_limit_is_one_for_simulations_too() -> None:
         first = module.body.block.first_op
         assert first is not None
         module.body.block.insert_op_before(load_cluster("cpu", 16), first)
-        search = DistributePass(p=3, k=2)
-        search.annotate(Context(), module)
+        choose_layouts(module, DistributionOptions(p=3, k=2))
         PartitionPass(lower=False).apply(Context(), module)
         SearchStagesPass(p=3, time_limit=limit).apply(Context(), module)
         notes.append(read_notes(module)[-1])
