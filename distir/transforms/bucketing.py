@@ -134,7 +134,8 @@ class _Places:
     def _is_used(self, op: Operation, place: int) -> bool:
         """Whether something uses a result of an op before a place, or at it."""
         users = [use.operation for result in op.results for use in result.uses]
-        return any(self.of[user] <= place for user in users)
+        # Ops that passes took out of the function are not there any more.
+        return any(user in self.of and self.of[user] <= place for user in users)
 
 
 def bucket_collectives(module: ModuleOp, limit: Limit = no_limit) -> None:

@@ -40,7 +40,7 @@ MUTANTS = 8
 STRATEGIES: list[dict[str, Any]] = [
     {"d": 2, "t": 2},
     {"d": 2, "zero": 3, "checkpoint": "full"},
-    {"d": 2, "zero": 2},
+    {"d": 2, "zero": 2, "buckets": True},
     {"d": 2, "t": 2, "zero": 1, "sequence_parallel": True},
     {"p": 2, "k": 2},
     {"p": 2, "k": 2, "t": 2, "overlap": True},

@@ -40,6 +40,7 @@ def strategy(draw: Draw, module: ModuleOp) -> dict[str, Any]:
         "d": draw(st.sampled_from([1, 2, 2, 4])),
         "t": draw(st.sampled_from([1, 2, 2])),
         "overlap": draw(st.integers(0, 3)) == 0,
+        "buckets": draw(st.booleans()),
     }
     updates = bool(updated_arguments(entry_function(module)))
     if updates and len(functions(module)) > 1:
