@@ -254,7 +254,8 @@ class CollectiveOp(IRDLOperation):
                 f"with the same axes, mesh, reduction and element type, asynchronous or "
                 f"not as this one is; move it there or remove {JOINED}"
             )
-        if any(value.owner in bucket_of(before) for value in self.operands):
+        source = self.source.owner
+        if isinstance(source, CollectiveOp) and source in bucket_of(before):
             raise VerifyException(
                 f"{self.name} has {JOINED}, but its operand comes out of the same message; "
                 f"remove {JOINED}"

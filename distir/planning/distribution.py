@@ -32,21 +32,8 @@ _NAME = "distribute"
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `t` x `p` devices of a cluster: data parallelism over
-    axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks that work on `k`
-    micro-batches (DistIR's D/T/P transform).
-
-    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
-      only one, or none.
-    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`.
-    - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
-    - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
-    - `sequence_parallel`: split sequences over axis "t" between the blocks.
-    - `overlap`: run communication beside computation, as far as it pays on the cluster;
-      see `overlap-communication`.
-    - `buckets`: let tensors travel in one message; see `bucket-collectives`.
-    - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
-      see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
+    How to distribute a program over `d` x `t` x `p` devices of a cluster: the options of the
+    pass `distribute`, whose documentation says what each of them asks for.
     """
 
     d: int = 1

@@ -5,6 +5,8 @@ What is given and returned are lists. With `in_place` the new parameters and sta
 given ones, overwritten; else they are new.
 """
 
+from functools import partial
+
 import torch
 
 
@@ -52,12 +54,21 @@ def sgd(
 
 
 def _adam(
-    kernel, parameters, gradients, exp_avgs, exp_avg_sqs, step, in_place, settings
+    kernel,
+    parameters,
+    gradients,
+    exp_avgs,
+    exp_avg_sqs,
+    step,
+    *,
+    learning_rate,
+    epsilon,
+    in_place=False,
+    **settings,
 ):
-    gradients, *lists = _prepared(
+    gradients, parameters, exp_avgs, exp_avg_sqs = _prepared(
         gradients, parameters, exp_avgs, exp_avg_sqs, in_place=in_place
     )
-    parameters, exp_avgs, exp_avg_sqs = lists
     done = (step + 1).to(torch.float32)
     kernel(
         parameters,
@@ -66,42 +77,14 @@ def _adam(
         exp_avg_sqs,
         [],
         [done] * len(parameters),
-        lr=settings["learning_rate"],
-        beta1=settings["beta1"],
-        beta2=settings["beta2"],
-        weight_decay=settings["weight_decay"],
-        eps=settings["epsilon"],
+        lr=learning_rate,
+        eps=epsilon,
         amsgrad=False,
         maximize=False,
+        **settings,
     )
     return parameters + exp_avgs + exp_avg_sqs
 
 
-def adam(
-    parameters, gradients, exp_avgs, exp_avg_sqs, step, *, in_place=False, **settings
-):
-    return _adam(
-        torch._fused_adam_,
-        parameters,
-        gradients,
-        exp_avgs,
-        exp_avg_sqs,
-        step,
-        in_place,
-        settings,
-    )
-
-
-def adamw(
-    parameters, gradients, exp_avgs, exp_avg_sqs, step, *, in_place=False, **settings
-):
-    return _adam(
-        torch._fused_adamw_,
-        parameters,
-        gradients,
-        exp_avgs,
-        exp_avg_sqs,
-        step,
-        in_place,
-        settings,
-    )
+adam = partial(_adam, torch._fused_adam_)
+adamw = partial(_adam, torch._fused_adamw_)

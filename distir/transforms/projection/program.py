@@ -178,8 +178,9 @@ class FunctionProjection:
         if isinstance(op, ReturnOp):
             self._wait(self._awaited_at_end(op))
         elif isinstance(op, collective.CollectiveOp):
-            # Nothing comes between those that travel in one message.
-            self._wait(v for o in collective.bucket_of(op) for v in o.operands)
+            # Nothing comes between those that travel in one message: the first one waits.
+            bucket = [] if op.is_joined else collective.bucket_of(op)
+            self._wait(v for o in bucket for v in o.operands)
         else:
             self._wait(op.operands)
         match op:

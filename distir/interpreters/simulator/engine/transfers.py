@@ -70,8 +70,10 @@ def _message_bytes(
 ) -> int:
     """
     The bytes of the operands (side 0) or results (side 1) of all collectives that travel
-    in one message with this one.
+    in one message with this one; those of one that joins another alone, which takes no time.
     """
+    if op.is_joined:
+        return _local_bytes(op, device_map)[side]
     return sum(_local_bytes(o, device_map)[side] for o in collective.bucket_of(op))
 
 
