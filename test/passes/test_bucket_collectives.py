@@ -7,10 +7,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.cost_programs import MACHINES, STRATEGIES, distributed
+from support.cost_programs import MACHINES, STRATEGIES, distributed, verified
 from support.pipelines import arguments_of, assert_equal_results
 from support.training_programs import training_gpt
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
@@ -19,7 +18,6 @@ from distir.errors import DistIRError
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.bucket_collectives import BucketCollectivesPass
-from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.program import entry_function, functions
 from distir.transforms.projection import devices_of, project
 
@@ -36,11 +34,7 @@ CHECKED = range(len(STRATEGIES), len(STEPS))
 
 def bucketed(module: ModuleOp, **options: Any) -> ModuleOp:
     """A verified copy after the pass."""
-    copy = module.clone()
-    BucketCollectivesPass(**options).apply(Context(), copy)
-    copy.verify()
-    VerifyDistributionPass().apply(Context(), copy)
-    return copy
+    return verified(module, BucketCollectivesPass(**options))
 
 
 @functools.cache

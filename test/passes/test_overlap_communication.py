@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import pytest
-from support.cost_programs import MACHINES, STRATEGIES, distributed
+from support.cost_programs import MACHINES, STRATEGIES, distributed, verified
 from support.pipelines import arguments_of, assert_equal_results
 from support.thoroughness import sampled
 from support.torch_training import training_step
@@ -22,7 +22,6 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
-from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
 from distir.planning.programs import replace_cluster
 from distir.program import entry_function, functions
@@ -38,11 +37,7 @@ MORE = [
 
 def overlapped(module: ModuleOp, **options: Any) -> ModuleOp:
     """A verified copy after the pass."""
-    copy = module.clone()
-    OverlapCommunicationPass(**options).apply(Context(), copy)
-    copy.verify()
-    VerifyDistributionPass().apply(Context(), copy)
-    return copy
+    return verified(module, OverlapCommunicationPass(**options))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func
 from xdsl.dialects.test import Test
 from xdsl.parser import Parser
+from xdsl.passes import ModulePass
 
 from distir.dialects import get_all_dialects
 from distir.dialects.device import ClusterOp, KindOp, LinkOp
@@ -20,6 +21,7 @@ from distir.interpreters.simulator import (
 )
 from distir.interpreters.simulator.costs import op_costs
 from distir.passes.distribute import DistributePass
+from distir.passes.verify_distribution import VerifyDistributionPass
 
 
 def parse(text: str) -> ModuleOp:
@@ -89,6 +91,15 @@ def distributed(module: ModuleOp, on: ClusterOp, **options: object) -> ModuleOp:
     module.body.block.insert_op_before(on.clone(), first)
     DistributePass(**options).apply(Context(), module)  # type: ignore[arg-type]
     return module
+
+
+def verified(module: ModuleOp, each: ModulePass) -> ModuleOp:
+    """A copy of a distributed program after a pass, which keeps it right."""
+    copy = module.clone()
+    each.apply(Context(), copy)
+    copy.verify()
+    VerifyDistributionPass().apply(Context(), copy)
+    return copy
 
 
 STRATEGIES = [
