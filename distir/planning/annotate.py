@@ -21,7 +21,7 @@ from distir.dialects.dist import (
 )
 from distir.errors import DistIRError
 from distir.planning.function_plan import FunctionPlan, with_callees
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import LayoutStrategy
 from distir.program import (
     argument_attributes,
     describe,
@@ -32,7 +32,7 @@ from distir.program import (
 from distir.sharding.decompose import decompose, equal_before
 
 
-def annotate(module: ModuleOp, plan: FunctionPlan) -> None:
+def annotate(module: ModuleOp, plan: FunctionPlan[Layout]) -> None:
     """
     Gives every op and argument that the entry reaches the layouts of its plan. Functions
     whose calls differ in them are cloned; ops whose decomposition was chosen are
@@ -44,7 +44,7 @@ def annotate(module: ModuleOp, plan: FunctionPlan) -> None:
         writer.write(decomposed(own))
 
 
-def separated(module: ModuleOp, plan: FunctionPlan) -> FunctionPlan:
+def separated(module: ModuleOp, plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
     The same plan, where each function has one: those that are planned in several ways are
     cloned, and calls go to the clones.
@@ -52,7 +52,7 @@ def separated(module: ModuleOp, plan: FunctionPlan) -> FunctionPlan:
     return _Copies(module).of(plan, is_entry=True)
 
 
-def decomposed(plan: FunctionPlan) -> FunctionPlan:
+def decomposed(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
     """
     The same plan of one function, after its ops whose strategies have parts were replaced
     by these. What another op computes already in the same layouts is not computed again.
@@ -60,7 +60,7 @@ def decomposed(plan: FunctionPlan) -> FunctionPlan:
     """
     if not any(strategy.parts for strategy in plan.ops.values()):
         return plan
-    ops: dict[Operation, Strategy] = {}
+    ops: dict[Operation, LayoutStrategy] = {}
     values: dict[SSAValue, OpResult] = {}
     for op, strategy in plan.ops.items():
         if not strategy.parts:
@@ -95,11 +95,13 @@ class _Copies:
 
     def __init__(self, module: ModuleOp):
         self.module = module
-        self._copies: dict[Hashable, FunctionPlan] = {}
-        self._of_plan: dict[FunctionPlan, FunctionPlan] = {}
+        self._copies: dict[Hashable, FunctionPlan[Layout]] = {}
+        self._of_plan: dict[FunctionPlan[Layout], FunctionPlan[Layout]] = {}
         self._used: set[FuncOp] = set()
 
-    def of(self, plan: FunctionPlan, *, is_entry: bool = False) -> FunctionPlan:
+    def of(
+        self, plan: FunctionPlan[Layout], *, is_entry: bool = False
+    ) -> FunctionPlan[Layout]:
         """The plan on a function of its own, one for all plans that do the same."""
         if plan not in self._of_plan:
             calls = {call: self.of(callee) for call, callee in plan.calls.items()}
@@ -112,8 +114,8 @@ class _Copies:
         return self._of_plan[plan]
 
     def _copy(
-        self, plan: FunctionPlan, calls: Mapping[CallOp, FunctionPlan]
-    ) -> FunctionPlan:
+        self, plan: FunctionPlan[Layout], calls: Mapping[CallOp, FunctionPlan[Layout]]
+    ) -> FunctionPlan[Layout]:
         function = self._function(plan.function)
         if function is plan.function:
             copy = replace(plan, calls=calls)
@@ -149,7 +151,7 @@ def _call(op: Operation) -> CallOp:
     return op
 
 
-def _content(plan: FunctionPlan) -> Iterator[Hashable]:
+def _content(plan: FunctionPlan[Layout]) -> Iterator[Hashable]:
     """All that makes plans of one function differ, but for what it calls."""
     yield tuple(plan.arguments)
     yield tuple(plan.results)
@@ -163,7 +165,7 @@ class _Writer:
     def __init__(self) -> None:
         self._attributes: dict[tuple[Layout, ...], ArrayAttr[LayoutAttr]] = {}
 
-    def write(self, plan: FunctionPlan) -> None:
+    def write(self, plan: FunctionPlan[Layout]) -> None:
         """Onto the ops and arguments of the plan's function."""
         attributes = argument_attributes(plan.function)
         for entry, layout in zip(attributes, plan.arguments, strict=True):

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, OpResult
 
-from distir.dialects.dist import Layout
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import Place, Strategy
+from distir.sharding.placement import Placement
 
 
 @dataclass(eq=False)
-class FunctionPlan:
+class FunctionPlan(Generic[Place]):
     """
-    The layouts in a function, for all calls of it that are treated alike.
+    The places of values in a function, for all calls of it that are treated alike: their
+    layouts, or what one mesh axis does to them.
 
     - `arguments`, `results`: how they come and leave;
     - `ops`: of each op but calls and the return;
     - `calls`: what is decided for the functions that it calls;
-    - `kept`: values that are brought to another layout for all that use them.
+    - `kept`: values that are brought to another place for all that use them.
     """
 
     function: FuncOp
-    arguments: Sequence[Layout]
-    results: Sequence[Layout]
-    ops: Mapping[Operation, Strategy]
-    calls: Mapping[CallOp, FunctionPlan]
-    kept: Mapping[OpResult, Layout] = field(default_factory=dict[OpResult, Layout])
+    arguments: Sequence[Place]
+    results: Sequence[Place]
+    ops: Mapping[Operation, Strategy[Place]]
+    calls: Mapping[CallOp, FunctionPlan[Place]]
+    kept: Mapping[OpResult, Place] = field(default_factory=dict[OpResult, Place])
 
 
 class Caller(Protocol):
@@ -38,6 +39,9 @@ class Caller(Protocol):
     @property
     def calls(self) -> Mapping[CallOp, Any]: ...
 
+
+AxisPlan: TypeAlias = FunctionPlan[Placement]
+"""What one mesh axis does to a function, for the calls of it that are treated alike."""
 
 _Caller = TypeVar("_Caller", bound=Caller)
 

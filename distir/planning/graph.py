@@ -3,7 +3,7 @@ The graph of strategies of a program, as a problem for `distir.solver`.
 
 One node per op, per argument, and per value that several uses share; one edge per value that
 goes from where it is made to where it is used. Graphs differ in what a strategy says: what one
-mesh axis does (`AxisStrategy`), or the layouts on all of them (`Strategy`).
+mesh axis does to an op and in which ways values are there, or the layouts on all axes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ from distir.solver import Problem
 
 Floats = npt.NDArray[np.float64]
 
-S = TypeVar("S")
-"""A strategy."""
+S = TypeVar("S", covariant=True)
+"""An alternative of a node."""
+
+W = TypeVar("W")
+V = TypeVar("V")
+"""Alternatives of the nodes of ops, and of those of values."""
+
+N = TypeVar("N", bound="Node[Any]")
 
 
 @dataclass(eq=False)
@@ -66,7 +72,7 @@ class Edge(NamedTuple, Generic[S, U]):
 
 
 @dataclass(eq=False)
-class Body(Generic[S]):
+class Body(Generic[W, V]):
     """
     The choices in a function, for the calls of it that share them.
 
@@ -79,13 +85,15 @@ class Body(Generic[S]):
 
     function: FuncOp
     count: int
-    ops: dict[Operation, Node[S]] = field(default_factory=dict[Operation, Node[S]])
-    calls: dict[CallOp, Body[S]] = field(default_factory=dict[CallOp, "Body[S]"])
-    arguments: list[Node[S]] = field(default_factory=list[Node[S]])
-    ports: dict[SSAValue, Port[S]] = field(default_factory=dict[SSAValue, Port[S]])
-    kept: dict[SSAValue, Node[S]] = field(default_factory=dict[SSAValue, Node[S]])
-    results: list[Port[S]] = field(default_factory=list[Port[S]])
-    sinks: dict[int, Node[S]] = field(default_factory=dict[int, Node[S]])
+    ops: dict[Operation, Node[W]] = field(default_factory=dict[Operation, Node[W]])
+    calls: dict[CallOp, Body[W, V]] = field(default_factory=dict[CallOp, "Body[W, V]"])
+    arguments: list[Node[V]] = field(default_factory=list[Node[V]])
+    ports: dict[SSAValue, Port[W | V]] = field(
+        default_factory=dict[SSAValue, Port[W | V]]
+    )
+    kept: dict[SSAValue, Node[V]] = field(default_factory=dict[SSAValue, Node[V]])
+    results: list[Port[W | V]] = field(default_factory=list[Port[W | V]])
+    sinks: dict[int, Node[V]] = field(default_factory=dict[int, Node[V]])
     """Of results of the entry that update nothing, by index."""
 
 
@@ -103,7 +111,7 @@ class StrategyGraph(Generic[S, U]):
         self.nodes: dict[Node[S], int] = {}
         self.edges: dict[Edge[S, U], int] = {}
 
-    def add(self, node: Node[S], count: int) -> Node[S]:
+    def add(self, node: N, count: int) -> N:
         """Adds a node, or further uses of it."""
         self.nodes.setdefault(node, len(self.nodes))
         node.count += count

@@ -11,10 +11,9 @@ addition of a bias; the steps of a cross-entropy.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from xdsl.ir import Operation
 
@@ -22,6 +21,7 @@ from distir.dialects.dist import Layout, Shard
 from distir.sharding.decompose import PartLayouts, decompose, layouts_of_parts
 from distir.sharding.layout import canonical, layout_problem
 from distir.sharding.mesh import Mesh
+from distir.sharding.placement import Placement
 from distir.sharding.rule import (
     Rule,
     dim_shards,
@@ -50,21 +50,24 @@ class Option(NamedTuple):
 NOTHING = Option()
 
 
-@dataclass(frozen=True)
-class Strategy:
+Place = TypeVar("Place", Layout, Placement)
+"""Where a value is: on all axes of a mesh, or on one of them."""
+
+
+class Strategy(NamedTuple, Generic[Place]):
     """
-    The layouts in which an op takes its operands and gives its results; `options` says
+    The places in which an op takes its operands and gives its results; `options` says
     what each axis does, in the mesh's order, `parts` what the ops of its decomposition do
     (none: the op stays itself).
     """
 
     options: tuple[Option, ...]
-    operands: tuple[Layout, ...]
-    results: tuple[Layout, ...]
-    parts: tuple[Strategy, ...] = ()
+    operands: tuple[Place, ...]
+    results: tuple[Place, ...]
+    parts: tuple[Strategy[Place], ...] = ()
 
     @staticmethod
-    def whole(op: Operation, mesh: Mesh) -> Strategy:
+    def whole(op: Operation, mesh: Mesh) -> LayoutStrategy:
         """Nothing is split."""
         layout = Layout(mesh.name)
         return Strategy((), (layout,) * len(op.operands), (layout,) * len(op.results))
@@ -72,7 +75,7 @@ class Strategy:
     @staticmethod
     def of_parts(
         layouts: Iterable[PartLayouts], axes: Sequence[str]
-    ) -> tuple[Strategy, ...]:
+    ) -> tuple[LayoutStrategy, ...]:
         """
         The strategies of the ops of a decomposition that work in these layouts; `axes` are
         those of which their options speak.
@@ -90,6 +93,13 @@ class Strategy:
                 before = found.get(option.factor, ())
                 found[option.factor] = (*before, Shard(axis, option.run))
         return found
+
+
+LayoutStrategy: TypeAlias = Strategy[Layout]
+"""What an op does on all axes of a mesh."""
+
+AxisStrategy: TypeAlias = Strategy[Placement]
+"""What one axis does to an op."""
 
 
 def _options(
@@ -125,13 +135,13 @@ def options(
 
 def strategies(
     op: Operation, rule: Rule, mesh: Mesh, per_axis: Sequence[Sequence[Option]]
-) -> list[Strategy]:
+) -> list[LayoutStrategy]:
     """
     The legal combinations of one option for each of the mesh's first axes (each with other
     layouts), the one that splits nothing first.
     """
     axes = [axis for axis, _ in mesh.axes]
-    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Strategy] = {}
+    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], LayoutStrategy] = {}
     for combination in product(*per_axis):
         chosen = dict(zip(axes, combination, strict=False))
         for strategy in _combined(op, rule, mesh, chosen):
@@ -141,7 +151,7 @@ def strategies(
 
 def _combined(
     op: Operation, rule: Rule, mesh: Mesh, chosen: Mapping[str, Option]
-) -> Iterator[Strategy]:
+) -> Iterator[LayoutStrategy]:
     assignment: dict[int, tuple[Shard, ...]] = {}
     partial: list[list[tuple[str, str]]] = [[] for _ in rule.operands]
     for axis, option in chosen.items():
@@ -197,7 +207,7 @@ def _layouts(
 
 def _decomposed(
     op: Operation, mesh: Mesh, given: tuple[Option, ...], operands: tuple[Layout, ...]
-) -> Iterator[Strategy]:
+) -> Iterator[LayoutStrategy]:
     """
     The parts, with what they leave partial brought together before it is used. Where the
     last one adds something to what the first one leaves partial, that may also be reduced

@@ -1,62 +1,128 @@
 """
-What ops and changes of layout cost.
+What ops and changes of layout cost where no cluster is known.
 
-`UnitCosts` knows no cluster: it counts floating-point operations on one device, and bytes
-at a low price. Whoever asks for a 4-way split wants the work split 4 ways where that is
-possible, and then as little communication as possible.
+Floating-point operations on one device count, and bytes at a low price. Whoever asks for a
+4-way split wants the work split 4 ways where that is possible, and then as little
+communication as possible.
 """
 
 from __future__ import annotations
 
-from distir.planning.axes.axis_op import AxisOp, AxisStrategy
+from collections.abc import Sequence
+from math import inf, prod
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import Attribute, Operation
+
+from distir.dialects.dist import Layout
+from distir.planning.costs import CostModel
 from distir.sharding.placement import Placement
-from distir.sharding.prices import gather_price, move_price, reduce_price
+from distir.sharding.prices import PRICE_PER_BYTE_SENT, PRICE_PER_BYTE_TOUCHED
+from distir.sharding.reshard import ReshardStep, StepKind, bytes_moved
+from distir.sharding.rule import Rule
 
 PREFERENCE = 1e-6
 """By what fraction of itself a cost is changed so that of equal plans one is meant."""
 
+GATHER_PENALTY = 1.25
+"""How much dearer than its bytes it is to gather: among equals, values stay whole."""
 
-class UnitCosts:
+_STEPS: dict[tuple[str, str], StepKind] = {
+    ("whole", "split"): "slice",
+    ("partial", "split"): "reduce_scatter",
+    ("partial", "whole"): "all_reduce",
+    ("split", "whole"): "all_gather",
+    ("split", "split"): "all_to_all",
+}
+"""The collective that brings a value from one kind of placement to another."""
+
+
+class UnitCosts(CostModel):
     """
-    Floating-point operations per device, plus a low price per byte sent, plus a much lower
-    one per byte touched. `parts` is the size of the mesh axis. Taking a part of what is
-    whole costs nothing. Unlike a `CostModel`, it speaks of one axis alone.
+    `CostModel` of a mesh without a cluster: floating-point operations per device, plus a low
+    price per byte sent, plus a much lower one per byte touched. Taking a part of what is
+    whole costs next to nothing.
+
+    Where one mesh axis is planned after the other, `work`, `preferred` and `move` are asked
+    for what an axis does to an op and to a value.
     """
 
-    def __init__(self, parts: int):
-        self.parts = parts
+    unit = "operations"
+    finest = 1.0
 
-    def op(self, strategy: AxisStrategy) -> float:
-        """An op's work on one device, and what the parts of its decomposition send."""
-        if strategy.option.linear is not None:
-            # Sums are reduced late.
-            return strategy.work * (1 - PREFERENCE)
-        # Contiguous splits are simpler than others.
-        return strategy.work * (1 if strategy.option.run is None else 1 + PREFERENCE)
+    def op(
+        self,
+        op: Operation,
+        rule: Rule,
+        operands: Sequence[Layout],
+        results: Sequence[Layout],
+    ) -> float:
+        """Operations of an op on each device, and its price per byte touched."""
+        touched = sum(
+            self.bytes(value.type, layout)
+            for values, layouts in ((op.operands, operands), (op.results, results))
+            for value, layout in zip(values, layouts, strict=True)
+        )
+        flops = 0.0
+        if rule.flops:
+            flops = rule.flops / prod(self._parts(rule, operands).values())
+        shards = (s for x in (*operands, *results) for dim in x.dims for s in dim)
+        return self.preferred(
+            self.work(flops, touched),
+            late=any(x.partial for x in operands),
+            runs=any(s.run is not None for s in shards),
+        )
 
-    def move(self, have: Placement, want: Placement, size: float) -> float:
+    def step(
+        self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
+    ) -> float:
+        """The price of the bytes that a collective sends."""
+        sizes = self.bytes(type_, before), self.bytes(type_, step.layout)
+        parts = prod(self.mesh.size(axis) for axis in step.axes)
+        return self._sent(step.kind, *sizes, parts)
+
+    def work(self, flops: float, touched: float) -> float:
+        """Of so many operations and bytes read and written on one device."""
+        return flops + PRICE_PER_BYTE_TOUCHED * touched
+
+    def preferred(self, work: float, *, late: bool, runs: bool) -> float:
         """
-        Of bringing a value of `size` bytes (on one device, whole on this axis) from one
-        placement to another; infinite where no communication does that.
+        That work, a little less where an op lets partial values pass (sums are reduced
+        late), a little more where it works on runs (contiguous splits are simpler).
+        """
+        if late:
+            return work * (1 - PREFERENCE)
+        return work * (1 + PREFERENCE if runs else 1)
+
+    def move(self, have: Placement, want: Placement, size: float, parts: int) -> float:
+        """
+        Of bringing a value of `size` bytes (on one device, whole on this axis of `parts`
+        devices) from one placement to another; infinite where no communication does that.
         """
         if have == want:
             return 0.0
-        match have.kind, want.kind:
-            case "whole", "split":
+        kind = _STEPS.get((have.kind, want.kind))
+        if kind is None:
+            return inf
+        part = size / parts
+        before, after = (part if p.kind == "split" else size for p in (have, want))
+        return self._sent(kind, before, after, parts)
+
+    def gradient(self, flops: float, parts: int) -> float:
+        """
+        Of a contraction of so many operations with a parameter that every device keeps whole
+        and cuts its part out of: in the backward each computes the gradient of the whole.
+        """
+        return flops * (1 - 1 / parts)
+
+    def _sent(self, kind: StepKind, before: float, after: float, parts: int) -> float:
+        """The price of a collective among `parts` devices; sizes as of `bytes_moved`."""
+        match kind:
+            case "slice":
                 # What is split from the start takes less memory.
-                return PREFERENCE * gather_price(size, self.parts)
-            case "partial", "split":
-                return reduce_price(size, self.parts) / 2
+                return PREFERENCE * self._sent("all_gather", after, before, parts)
+            case "all_gather" | "all_to_all":
+                penalty = GATHER_PENALTY
             case _:
-                return move_price(have.kind, want.kind, size, self.parts)
-
-    def result(self, have: Placement, size: float) -> float:
-        """Of handing a result of the program of `size` bytes whole to whoever gets it."""
-        return gather_price(size, self.parts) if have.kind == "split" else 0.0
-
-    def gradient(self, info: AxisOp) -> float:
-        """
-        Of a contraction with a parameter that every device keeps whole and cuts its part out
-        of: in the backward each computes the gradient of the whole.
-        """
-        return info.flops * (1 - 1 / self.parts)
+                penalty = 1.0
+        return PRICE_PER_BYTE_SENT * penalty * bytes_moved(kind, before, after, parts)

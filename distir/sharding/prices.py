@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, prod
+from math import prod
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import SSAValue
@@ -14,7 +14,6 @@ from distir.sharding.rule import shape_of
 
 PRICE_PER_BYTE_SENT = 4.0
 PRICE_PER_BYTE_TOUCHED = 0.05
-GATHER_PENALTY = 1.25
 
 
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
@@ -28,29 +27,3 @@ def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     elements = prod(shape_of(type_)) if all(n >= 0 for n in shape_of(type_)) else 0
     parts = prod(mesh.size(axis) for axis in layout.split_axes if axis != TIME_AXIS)
     return elements * bytes_per_element(type_.element_type) / parts
-
-
-def reduce_price(size: float, parts: int) -> float:
-    """Of an all-reduce of that many bytes per device."""
-    return PRICE_PER_BYTE_SENT * 2 * (parts - 1) / parts * size
-
-
-def move_price(source: str, target: str, size: float, parts: int) -> float:
-    """
-    Of bringing a value of that many bytes from one kind of placement to another; inf for
-    what no communication does.
-    """
-    match source, target:
-        case "split", "whole":
-            return gather_price(size, parts)
-        case "split", "split":
-            return gather_price(size, parts) / parts
-        case "partial", "whole":
-            return reduce_price(size, parts)
-        case _:
-            return inf
-
-
-def gather_price(size: float, parts: int) -> float:
-    """Of an all-gather that makes that many bytes per device."""
-    return PRICE_PER_BYTE_SENT * GATHER_PENALTY * (parts - 1) / parts * size

@@ -39,7 +39,7 @@ class ReshardStep:
     """The monoid of an all-reduce or reduce-scatter."""
 
 
-def bytes_moved(kind: StepKind, before: int, after: int, parts: int) -> float:
+def bytes_moved(kind: StepKind, before: float, after: float, parts: int) -> float:
     """
     Bytes that each device sends in a collective among `parts` devices, with the local
     sizes in bytes before and after it (bandwidth-optimal algorithms).
@@ -55,7 +55,7 @@ def bytes_moved(kind: StepKind, before: int, after: int, parts: int) -> float:
         case "slice":
             return 0.0
         case "send":
-            return float(before)
+            return before
 
 
 def plan_reshard(

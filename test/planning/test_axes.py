@@ -15,7 +15,7 @@ from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.axis_plan import ArgumentKey
+from distir.planning.axes.reached import ArgumentKey
 from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.meshes import add_mesh
 from distir.planning.programs import replace_cluster

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from xdsl.ir import SSAValue
 
-from distir.planning.axes.axis_op import AxisStrategy, Ways
-from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan
+from distir.planning.axes.axis_op import Alternative, Ways
 from distir.planning.axes.builder import (
     AxisBody,
     AxisGraphBuilder,
-    AxisNode,
     AxisPort,
 )
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reach import Reach
-from distir.planning.unit_costs import UnitCosts
+from distir.planning.axes.reached import ArgumentKey
+from distir.planning.function_plan import AxisPlan
+from distir.planning.graph import Node
 from distir.program import return_op
 from distir.sharding.placement import WHOLE, Placement
 from distir.solver import solve
+
+A = TypeVar("A", bound=Alternative)
+"""An alternative."""
 
 
 class AxisPlanner:
@@ -39,12 +43,10 @@ class AxisPlanner:
     def solve(self, arguments: Sequence[ArgumentKey]) -> AxisPlan:
         """The cheapest plan for the entry function, whose arguments come like that."""
         reached = Reach(self.policy).entry(arguments)
-        costs = UnitCosts(self.program.mesh.size(self.program.axis))
-        builder = AxisGraphBuilder(self.policy, costs)
+        builder = AxisGraphBuilder(self.policy)
         body, graph = builder.build(reached), builder.graph
         self.nodes = len(graph.nodes)
-        chosen = graph.chosen(solve(graph.problem()).choice)
-        return _Choices(builder, body, chosen).of(body)
+        return _Choices(builder, body, solve(graph.problem()).choice).of(body)
 
 
 class _Choices:
@@ -54,30 +56,34 @@ class _Choices:
         self,
         builder: AxisGraphBuilder,
         entry: AxisBody,
-        chosen: Mapping[AxisNode, AxisStrategy],
+        choice: Sequence[int],
     ):
         self.builder = builder
         self.entry = entry
-        self.chosen = chosen
+        self.choice = choice
         self._of_body: dict[AxisBody, AxisPlan] = {}
+
+    def _chosen(self, node: Node[A]) -> A:
+        """What was chosen for a node."""
+        return node.strategies[self.choice[self.builder.graph.nodes[node]]]
 
     def of(self, body: AxisBody) -> AxisPlan:
         """The plan for a body."""
         if body not in self._of_body:
-            arguments = tuple(self.chosen[n].results[0] for n in body.arguments)
+            arguments = tuple(self._chosen(n).placement for n in body.arguments)
             self._of_body[body] = AxisPlan(
                 body.function,
                 arguments,
                 self._results(body, arguments)
                 if body is self.entry
                 else tuple(self._ways(port)[0] for port in body.results),
-                {op: self.chosen[node] for op, node in body.ops.items()},
+                {op: self._chosen(node).strategy for op, node in body.ops.items()},
                 {call: self.of(callee) for call, callee in body.calls.items()},
             )
         return self._of_body[body]
 
     def _ways(self, port: AxisPort) -> Ways:
-        return self.chosen[port.node].ways(port.result)
+        return self._chosen(port.node).ways(port.result)
 
     def _results(
         self, entry: AxisBody, arguments: Sequence[Placement]
@@ -101,4 +107,4 @@ class _Choices:
         for use in value.uses:
             node = entry.ops.get(use.operation)
             if node is not None:
-                yield self.chosen[node].operands[use.index]
+                yield self._chosen(node).strategy.operands[use.index]

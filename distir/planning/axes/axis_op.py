@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from math import inf, prod
-from typing import NamedTuple
+from math import prod
+from typing import Literal, NamedTuple
 
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 
-from distir.dialects.dist import Shard
-from distir.planning.strategies import NOTHING, Option, Strategy
+from distir.dialects.dist import Layout, Shard
+from distir.planning.strategies import AxisStrategy, LayoutStrategy, Option, Strategy
+from distir.planning.unit_costs import UnitCosts
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.mesh import TIME_AXIS
 from distir.sharding.placement import (
     WHOLE,
     Placement,
     add_placement,
     placement_in,
 )
-from distir.sharding.prices import (
-    PRICE_PER_BYTE_TOUCHED,
-    local_bytes,
-    reduce_price,
+from distir.sharding.prices import local_bytes
+from distir.sharding.rule import (
+    Dim,
+    Rule,
+    dim_shards,
+    factor_shards,
+    layout_for,
+    rank_of,
+    shape_of,
 )
-from distir.sharding.rule import Rule, dim_shards, factor_shards, rank_of, shape_of
+
+Source = Literal["activation", "constant", "parameter"]
+"""
+What a value is computed from: inputs among other things, constants only, or parameters
+and constants only. Every device can compute the latter two for itself.
+"""
 
 
 class Take(Enum):
@@ -52,49 +63,74 @@ Ways = tuple[Placement, ...]
 """The placements in which a value is there; the first is the one it is made in."""
 
 
-class AxisStrategy(NamedTuple):
+class OpAlternative(NamedTuple):
     """
-    What an axis does to one op, or in which ways a value is there for those that use it.
-
-    - `option`: what is split of its rule, or which partial values pass, if anything;
-    - `operands`, `results`: the placements in which it takes and gives values;
-    - `work`: of the op on one device, in floating-point operations;
-    - `decompose`: whether only the op's decomposition can do that;
-    - `takes`: per operand, how it may come to be placed so;
-    - `also`: of a value, in which other placements it is there too; `cut`: that one of its
-      uses cuts a part out of it, or reduces and scatters it, and those behind have that
-      part too.
+    What an axis may do to an op: a strategy, and per operand, how it may come to be placed
+    so; `cost` is the op's.
     """
 
-    option: Option
-    operands: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    work: float = 0.0
-    decompose: bool = False
-    takes: tuple[Take, ...] = ()
-    also: Ways = ()
-    cut: Cut | None = None
-
-    @staticmethod
-    def of_value(ways: Ways, cut: Cut | None = None) -> AxisStrategy:
-        """A value is there in these ways."""
-        return AxisStrategy(NOTHING, (), ways[:1], also=ways[1:], cut=cut)
+    strategy: AxisStrategy
+    takes: tuple[Take, ...]
+    cost: float
 
     def ways(self, result: int) -> Ways:
         """In which a result is there."""
-        return (self.results[result], *self.also)
+        return self.strategy.results[result : result + 1]
+
+
+class ValueAlternative(NamedTuple):
+    """
+    In which ways a value may be there for those that use it; `cut`: one of its uses cuts a
+    part out of it, or reduces and scatters it, and those behind have that part too.
+    """
+
+    there: Ways
+    cut: Cut | None = None
+
+    def ways(self, result: int) -> Ways:
+        """In which the value is there."""
+        return self.there
+
+    @property
+    def placement(self) -> Placement:
+        """The one in which it is made."""
+        return self.there[0]
+
+
+Alternative = OpAlternative | ValueAlternative
+
+
+class Decomposition(NamedTuple):
+    """
+    The ops of an op's decomposition: the `parts` that they play on all axes so far, the
+    `price` of bringing together what they leave partial on this axis, and whether that is
+    the op's own result.
+    """
+
+    parts: tuple[LayoutStrategy, ...]
+    price: float
+    is_of_result: bool
 
 
 class AxisOp:
-    """What one mesh axis can do to an op and all that are like it."""
+    """
+    What one mesh axis can do to an op, and all that are like it, after the axes before
+    (`base`).
+    """
 
     def __init__(
-        self, op: Operation, rule: Rule, base: Strategy, mesh: Mesh, axis: str
+        self,
+        op: Operation,
+        rule: Rule,
+        base: LayoutStrategy,
+        costs: UnitCosts,
+        axis: str,
     ):
         self.op = op
         self.operand_types = [value.type for value in op.operands]
         self.rule = rule
-        self.mesh = mesh
+        self.costs = costs
+        self.mesh = mesh = costs.mesh
         self.axis = axis
         self.parts = mesh.size(axis)
         self.base = base
@@ -115,6 +151,9 @@ class AxisOp:
         )
         self.flops = rule.flops / split
         self._strategies: dict[tuple[int | None, int | None], AxisStrategy | None] = {}
+        self._costs: dict[AxisStrategy, float] = {}
+        self._decompositions: dict[Option, Decomposition] = {}
+        self._joined: dict[AxisStrategy, LayoutStrategy] = {}
         self._fitting: dict[tuple[int, Placement], Placement | None] = {}
         self._factors: dict[
             tuple[bool, int, Placement], tuple[int, int | None] | None
@@ -135,7 +174,7 @@ class AxisOp:
         return self._strategies[key]
 
     def _strategy(self, factor: int | None, run: int | None) -> AxisStrategy | None:
-        rule, decomposed = self.rule, factor in self.rule.decomposed
+        rule, parts = self.rule, ()
         if factor is None:
             operands = (WHOLE,) * len(self.operand_bytes)
             results = (WHOLE,) * len(self.result_bytes)
@@ -158,49 +197,120 @@ class AxisOp:
                 for i, p in enumerate(results)
             )
             if kind == "reduction":
-                # After decomposition the reduced value is whole: what comes behind the
-                # reduction needs it so.
-                after = WHOLE if decomposed else Placement("partial", monoid=monoid)
-                results = tuple(after for _ in results)
-        work = self.flops / (1 if factor is None else self.parts)
-        touched = sum(
-            size / (self.parts if p.kind == "split" else 1)
-            for size, p in zip(
-                (*self.operand_bytes, *self.result_bytes),
-                (*operands, *results),
-                strict=True,
-            )
-        )
-        work += PRICE_PER_BYTE_TOUCHED * touched
-        if decomposed:
-            work += self._price_of_parts(operands)
-        return AxisStrategy(Option(factor, run), operands, results, work, decomposed)
+                results = (Placement("partial", monoid=monoid),) * len(results)
+            if factor in rule.decomposed:
+                found = self._decompose(operands)
+                if found is None:
+                    return None
+                self._decompositions[Option(factor, run)] = found
+                parts = tuple(self._on_axis(part) for part in found.parts)
+                if kind == "reduction":
+                    # After decomposition the reduced value is whole: what comes behind the
+                    # reduction needs it so.
+                    results = (WHOLE,) * len(results)
+        return Strategy((Option(factor, run),), operands, results, parts)
 
-    def _price_of_parts(self, placements: Sequence[Placement]) -> float:
-        """Of bringing together what the ops of the decomposition leave partial."""
-        layouts = [
-            add_placement(layout, self.axis, placement, rank_of(type_))
-            for layout, placement, type_ in zip(
-                self.base.operands, placements, self.operand_types, strict=True
-            )
-        ]
+    def _on_axis(self, strategy: LayoutStrategy) -> AxisStrategy:
+        """What the axis does in a strategy on all axes so far."""
+        operands, results = (
+            tuple(placement_in(layout, self.axis) for layout in layouts)
+            for layouts in (strategy.operands, strategy.results)
+        )
+        return Strategy(strategy.options[-1:], operands, results)
+
+    def _decompose(self, placements: Sequence[Placement]) -> Decomposition | None:
+        """The op's decomposition on operands like that; None where there is none."""
         parts = decompose(self.op)
         if parts is None:
-            return inf
+            return None
         try:
-            found = layouts_of_parts(self.op, parts, layouts, self.mesh)
-            return (
-                inf
-                if found is None
-                else sum(
-                    reduce_price(local_bytes(value, layout, self.mesh), self.parts)
-                    for part, own in zip(parts, found, strict=True)
-                    for value, layout in zip(part.results, own.results, strict=True)
-                    if self.axis in layout.partial_axes
-                )
+            operands = placed(
+                self.axis, self.base.operands, placements, self.operand_types
+            )
+            found = layouts_of_parts(self.op, parts, operands, self.mesh)
+            if found is None:
+                return None
+            partial = [
+                (value.type, local_bytes(value, layout, self.mesh))
+                for part, own in zip(parts, found, strict=True)
+                for value, layout in zip(part.results, own.results, strict=True)
+                if self.axis in layout.partial_axes
+            ]
+            axes = [axis for axis, _ in self.mesh.axes[: len(self.base.options) + 1]]
+            sums = Placement("partial")
+            return Decomposition(
+                Strategy.of_parts(found, axes),
+                sum(self.costs.move(sums, WHOLE, n, self.parts) for _, n in partial),
+                any(type_ == self.op.results[0].type for type_, _ in partial),
             )
         finally:
             discard(parts)
+
+    def parts_before(self) -> tuple[LayoutStrategy, ...]:
+        """What the axes before do to the ops of the op's decomposition."""
+        found = self._decompose((WHOLE,) * len(self.operand_types))
+        assert found is not None  # else no axis decomposes it
+        return tuple(part._replace(options=part.options[:-1]) for part in found.parts)
+
+    def leaves_result_partial(self, strategy: AxisStrategy) -> bool:
+        """Whether the ops of a decomposition leave the op's own result partial."""
+        found = self._decompositions.get(strategy.options[0])
+        return found is not None and found.is_of_result
+
+    def cost(self, strategy: AxisStrategy) -> float:
+        """Of the op on one device, and what the parts of its decomposition send."""
+        known = self._costs.get(strategy)
+        if known is None:
+            (option,) = strategy.options
+            places = (*strategy.operands, *strategy.results)
+            touched = sum(
+                size / (self.parts if p.kind == "split" else 1)
+                for size, p in zip(
+                    (*self.operand_bytes, *self.result_bytes), places, strict=True
+                )
+            )
+            split = 1 if option.factor is None else self.parts
+            work = self.costs.work(self.flops / split, touched)
+            if strategy.parts:
+                work += self._decompositions[option].price
+            is_late, has_runs = option.linear is not None, option.run is not None
+            known = self.costs.preferred(work, late=is_late, runs=has_runs)
+            self._costs[strategy] = known
+        return known
+
+    def joined(self, strategy: AxisStrategy) -> LayoutStrategy:
+        """What all axes before do to the op, and this one."""
+        if strategy not in self._joined:
+            self._joined[strategy] = self._join(strategy)
+        return self._joined[strategy]
+
+    def _join(self, own: AxisStrategy) -> LayoutStrategy:
+        base, rule = self.base, self.rule
+        (option,) = own.options
+        result_types = [value.type for value in self.op.results]
+        found = Strategy(
+            (*base.options, option),
+            placed(self.axis, base.operands, own.operands, self.operand_types),
+            placed(self.axis, base.results, own.results, result_types),
+        )
+        if own.parts:
+            return found._replace(parts=self._decompositions[option].parts)
+        if option.factor is None:
+            return found
+        assignment = found.assignment(self.mesh)
+
+        def layouts(
+            values: Sequence[Sequence[Dim]], old: Sequence[Layout]
+        ) -> tuple[Layout, ...]:
+            return tuple(
+                layout_for(dims, rule, assignment, self.mesh, layout.partial)
+                for dims, layout in zip(values, old, strict=True)
+            )
+
+        return found._replace(
+            operands=layouts(rule.operands, found.operands),
+            results=layouts(rule.results, found.results),
+        )
 
     def _placements(
         self,
@@ -256,3 +366,16 @@ class AxisOp:
                 found = placement_in(own, self.axis)
             self._fitting[key] = found
         return self._fitting[key]
+
+
+def placed(
+    axis: str,
+    layouts: Sequence[Layout],
+    placements: Sequence[Placement],
+    types: Iterable[Attribute],
+) -> tuple[Layout, ...]:
+    """The layouts of values of these types, with what one more axis does to them."""
+    return tuple(
+        add_placement(layout, axis, placement, rank_of(type_))
+        for layout, placement, type_ in zip(layouts, placements, types, strict=True)
+    )

@@ -10,12 +10,20 @@ import numpy as np
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.planning.axes.axis_op import AxisStrategy, Cut, Take, Ways
+from distir.planning.axes.axis_op import (
+    Alternative,
+    Cut,
+    OpAlternative,
+    Take,
+    ValueAlternative,
+    Ways,
+)
 from distir.planning.axes.moves import (
     Kept,
     Leaving,
     Move,
     Moves,
+    Passed,
     Replaced,
     Returned,
     Taken,
@@ -25,44 +33,56 @@ from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
 from distir.planning.graph import Body, Floats, Node, Port, StrategyGraph
 from distir.planning.likeness import op_kinds
-from distir.planning.unit_costs import PREFERENCE, UnitCosts
+from distir.planning.unit_costs import PREFERENCE
 from distir.program import return_op
 from distir.sharding.placement import FREE, WHOLE, Placement
 
-AxisNode = Node[AxisStrategy]
-AxisPort = Port[AxisStrategy]
-AxisBody = Body[AxisStrategy]
+ValueNode = Node[ValueAlternative]
+AxisPort = Port[Alternative]
+AxisBody = Body[OpAlternative, ValueAlternative]
 
 
-class OperandUse(NamedTuple):
-    """
-    A use of a value: by an op, as that one of its operands. The node is the op's, or that
-    of the argument of the function that the op calls.
-    """
+class OpUse(NamedTuple):
+    """A use of a value by an op, as that one of its operands."""
 
     op: Operation
-    node: AxisNode
+    node: Node[OpAlternative]
     operand: int
-    is_call: bool
+
+    def wanted(self) -> list[Placement]:
+        """The placement in which each alternative takes the value."""
+        return [s.strategy.operands[self.operand] for s in self.node.strategies]
+
+
+class CallUse(NamedTuple):
+    """A use of a value by a call; the node is that of the callee's argument."""
+
+    op: Operation
+    node: ValueNode
+    operand: int
+
+    def wanted(self) -> list[Placement]:
+        """The placement in which each alternative takes the value."""
+        return [s.placement for s in self.node.strategies]
+
+
+OperandUse = OpUse | CallUse
 
 
 class AxisGraphBuilder:
     """
-    Builds the graph of a program whose ops have their strategies (`Reach`).
-
-    - `policy`: what the axis is asked for; `costs`: what strategies and changes of layout
-      cost.
+    Builds the graph of a program whose ops have their strategies (`Reach`);
+    `policy` is what the axis is asked for.
     """
 
-    def __init__(self, policy: AxisPolicy, costs: UnitCosts):
+    def __init__(self, policy: AxisPolicy):
         self.policy = policy
-        self.costs = costs
         self.program = policy.program
-        self.moves = Moves(policy, costs)
-        self.graph: StrategyGraph[AxisStrategy, Move] = StrategyGraph(self.moves.cost)
-        self._op_costs: dict[Alternatives, Floats] = {}
-        self._shared: dict[Hashable, AxisNode] = {}
-        self._held: dict[Hashable, AxisNode | None] = {}
+        self.moves = Moves(policy)
+        self.graph: StrategyGraph[Alternative, Move] = StrategyGraph(self.moves.cost)
+        self._op_costs: dict[Alternatives[OpAlternative], Floats] = {}
+        self._shared: dict[Hashable, ValueNode] = {}
+        self._held: dict[Hashable, ValueNode | None] = {}
 
     def build(self, entry: Reached) -> AxisBody:
         """The choices of the entry, and in it those of all calls."""
@@ -72,7 +92,7 @@ class AxisGraphBuilder:
 
     def _body(self, reached: Reached, count: int, place: int) -> AxisBody:
         """`place` is that among the kinds of calls of a function, in program order."""
-        body = Body[AxisStrategy](reached.function, count)
+        body = AxisBody(reached.function, count)
         callees: dict[Reached, AxisBody] = {}
         for i, (callee, calls) in enumerate(Counter(reached.calls.values()).items()):
             callees[callee] = self._body(callee, count * calls, i)
@@ -82,7 +102,7 @@ class AxisGraphBuilder:
             reached.calls,
             lambda op: (self.program.info(op), reached.strategies[op]),
         )
-        nodes: dict[Hashable, AxisNode] = {}
+        nodes: dict[Hashable, Node[OpAlternative]] = {}
         for op, strategies in reached.strategies.items():
             if kinds[op] not in nodes:
                 nodes[kinds[op]] = self._op(op, strategies, place)
@@ -99,9 +119,11 @@ class AxisGraphBuilder:
         body.results += [results[i] for i in sorted(results)]
         return body
 
-    def _op(self, op: Operation, strategies: Alternatives, place: int) -> AxisNode:
+    def _op(
+        self, op: Operation, strategies: Alternatives[OpAlternative], place: int
+    ) -> Node[OpAlternative]:
         if strategies not in self._op_costs:
-            costs = np.array([self.costs.op(s) for s in strategies])
+            costs = np.array([s.cost for s in strategies])
             self._op_costs[strategies] = costs
         # Of equal plans the one is meant that splits earlier.
         costs = self._op_costs[strategies] * (1 + PREFERENCE / (1 + place))
@@ -109,30 +131,29 @@ class AxisGraphBuilder:
 
     def _argument(
         self, arg: SSAValue, facts: ArgumentFacts, uses: Sequence[OperandUse]
-    ) -> AxisNode:
+    ) -> ValueNode:
         """One node for arguments that come alike and go to the same uses."""
         possible = dict(facts.possible)
         if FREE in possible:
             del possible[FREE]
             for use in uses:
-                wanted = (
-                    s.results[0] if use.is_call else s.operands[use.operand]
-                    for s in use.node.strategies
-                )
-                possible |= {p: None for p in wanted if p.kind != "partial"}
+                possible |= {p: None for p in use.wanted() if p.kind != "partial"}
             possible[WHOLE] = None
         ordered = tuple(sorted(possible, key=lambda p: p != WHOLE))
         key: Hashable = ordered  # where nothing is to be chosen
         if len(ordered) > 1 and arg.first_use is not None:
             key = ordered, facts.source, tuple(use[1:] for use in uses) or facts
         if key not in self._shared:
-            strategies = Alternatives(AxisStrategy.of_value((p,)) for p in ordered)
+            strategies = Alternatives(ValueAlternative((p,)) for p in ordered)
             self._shared[key] = self._value("argument", strategies)
         return self._shared[key]
 
     def _value(
-        self, what: str, strategies: Alternatives, costs: Sequence[float] = ()
-    ) -> AxisNode:
+        self,
+        what: str,
+        strategies: Alternatives[ValueAlternative],
+        costs: Sequence[float] = (),
+    ) -> ValueNode:
         return Node(what, strategies, np.array(costs or [0.0] * len(strategies)))
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
@@ -179,20 +200,17 @@ class AxisGraphBuilder:
                 self.graph.connect(port, Kept(self.graph.add(node, count)), count)
                 port = Port(node, 0)
         body.ports[value] = port
-        has_cuts = any(s.cut for s in port.node.strategies)
+        has_cuts = _has_cuts(port)
         is_free = FREE in reached.possible[value]
         for place, use in enumerate(uses):
-            taken = Taken(
-                use.node,
-                self.program.info(use.op),
-                use.operand,
-                use.is_call,
-                place if has_cuts else -1,
-                late,
-                source,
-                is_free and use.op is uses[0].op,
-            )
-            self.graph.connect(port, taken, count)
+            info, at = self.program.info(use.op), place if has_cuts else -1
+            is_first = is_free and use.op is uses[0].op
+            if isinstance(use, CallUse):
+                move: Move = Passed(use.node, info, use.operand, at, is_first)
+            else:
+                how = info, use.operand, at, is_first, late, source
+                move = Taken(use.node, *how)
+            self.graph.connect(port, move, count)
         for i in returns if body.function is not self.program.entry else ():
             results[i] = self._return(body, port, i, len(uses))
 
@@ -203,7 +221,7 @@ class AxisGraphBuilder:
         wanted: Sequence[Placement],
         cuts: Sequence[Cut],
         late: bool,
-    ) -> AxisNode | None:
+    ) -> ValueNode | None:
         """
         In which ways a value may be there for all that use it; None if only in that in
         which it is made.
@@ -212,11 +230,11 @@ class AxisGraphBuilder:
         for (have,) in dict.fromkeys(ways_of(port)):
             found: dict[Ways, float] = {(have,): 0.0}
             if have != WHOLE and not (late and have.kind == "partial"):
-                found[have, WHOLE] = self.costs.move(have, WHOLE, size)
+                found[have, WHOLE] = self.moves.move(have, WHOLE, size)
             if have.kind == "split":
                 for q in wanted:
                     if q != have:
-                        found[have, q] = self.costs.move(have, q, size)
+                        found[have, q] = self.moves.move(have, q, size)
             for way, cost in found.items():
                 ways[way, None] = cost
                 if have.kind != "split" or WHOLE in way:
@@ -225,21 +243,19 @@ class AxisGraphBuilder:
                             ways[way, cut] = cost
         if all(w == (WHOLE,) and cut is None for w, cut in ways):
             return None
-        strategies = Alternatives(AxisStrategy.of_value(*way) for way in ways)
+        strategies = Alternatives(ValueAlternative(*way) for way in ways)
         return self._value("value", strategies, list(ways.values()))
 
     def _cuts(self, uses: Sequence[OperandUse]) -> list[Cut]:
         """The parts that a use may make of a value which help those behind it."""
         found: list[Cut] = []
         for place, use in enumerate(uses):
-            behind = {
-                s.operands[u.operand]
-                for u in uses[place + 1 :]
-                if not u.is_call
-                for s in u.node.strategies
-            }
-            for s in use.node.strategies if not use.is_call else ():
-                p = s.operands[use.operand]
+            if isinstance(use, CallUse):
+                continue
+            others = (u for u in uses[place + 1 :] if isinstance(u, OpUse))
+            behind = {p for other in others for p in other.wanted()}
+            for s in use.node.strategies:
+                p = s.strategy.operands[use.operand]
                 cut = Cut(p, place)
                 if (
                     s.takes[use.operand] is Take.CUT
@@ -260,15 +276,12 @@ class AxisGraphBuilder:
         found: dict[Placement, None] = {}
         behind: set[Placement] = set()
         for use in reversed(uses):
-            if use.is_call:
-                behind |= {s.results[0] for s in use.node.strategies}
-                continue
-            for s in use.node.strategies:
-                p = s.operands[use.operand]
+            for s in use.node.strategies if isinstance(use, OpUse) else ():
+                p = s.strategy.operands[use.operand]
                 moves = s.takes[use.operand] in (Take.MOVED, Take.CUT)
                 if p.kind == "split" and moves and (returned or p in behind):
                     found[p] = None
-            behind |= {s.operands[use.operand] for s in use.node.strategies}
+            behind.update(use.wanted())
         return list(found)
 
     def _return(
@@ -276,15 +289,14 @@ class AxisGraphBuilder:
     ) -> AxisPort:
         """How a value leaves its function, after so many uses."""
         info = self.program.info(return_op(body.function))
-        returned = Returned(port.node, info, index, uses)
-        rows = self.moves.returned(port, returned)
+        rows = self.moves.returned(port, info, index, uses)
         same = rows == [{p: 0.0} for (p, *_) in ways_of(port)]
-        if same and not any(s.cut for s in port.node.strategies):
+        if same and not _has_cuts(port):
             return port
         ways = dict.fromkeys((p,) for row in rows for p in row)
-        node = self._value("result", Alternatives(map(AxisStrategy.of_value, ways)))
+        node = self._value("result", Alternatives(map(ValueAlternative, ways)))
         self.graph.add(node, body.count)
-        self.graph.connect(port, returned._replace(node=node), body.count)
+        self.graph.connect(port, Returned(node, info, index, uses), body.count)
         return Port(node, 0)
 
     def _leave(self, body: AxisBody) -> None:
@@ -298,9 +310,14 @@ class AxisGraphBuilder:
                 self.graph.connect(port, Replaced(target, info, i), 1)
             else:
                 sink = self._value(
-                    "a result", Alternatives([AxisStrategy.of_value((WHOLE,))])
+                    "a result", Alternatives([ValueAlternative((WHOLE,))])
                 )
                 self.graph.connect(port, Leaving(self.graph.add(sink, 1), info, i), 1)
+
+
+def _has_cuts(port: AxisPort) -> bool:
+    """Whether a use may cut a part out of a value for those behind it."""
+    return any(isinstance(s, ValueAlternative) and s.cut for s in port.node.strategies)
 
 
 def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
@@ -314,9 +331,9 @@ def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
         node = body.ops.get(op)
         for i, value in enumerate(op.operands):
             if callee is not None:
-                use = OperandUse(op, callee.arguments[i], i, True)
+                use = CallUse(op, callee.arguments[i], i)
             elif node is not None:
-                use = OperandUse(op, node, i, False)
+                use = OpUse(op, node, i)
             else:
                 break
             found.setdefault(value, []).append(use)

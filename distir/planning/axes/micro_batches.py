@@ -9,10 +9,9 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.axis_op import AxisStrategy
-from distir.planning.axes.axis_plan import AxisPlan
 from distir.planning.axes.program import AxisProgram
-from distir.planning.strategies import NOTHING, Option
+from distir.planning.function_plan import AxisPlan
+from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
 from distir.sharding.placement import WHOLE, Placement
 
 
@@ -86,7 +85,7 @@ class MicroBatchPlanner:
 
     def _op(self, op: Operation, have: list[Placement]) -> AxisStrategy:
         if isinstance(op, ConstrainOp) and not op.fixes(self.program.axis):
-            return AxisStrategy(NOTHING, (have[0],), (have[0],))
+            return Strategy((NOTHING,), (have[0],), (have[0],))
         found = self._partial(op, have) or self._split(op, have)
         found = found or self.program.info(op).strategy(None, None)
         assert found is not None
@@ -116,7 +115,7 @@ class MicroBatchPlanner:
             if linear.operands == over and monoid in linear.monoids:
                 partial = Placement("partial", monoid=monoid)
                 option = Option(linear=number, monoid=monoid)
-                return AxisStrategy(option, tuple(have), (partial,) * len(op.results))
+                return Strategy((option,), tuple(have), (partial,) * len(op.results))
         return None
 
     def _split(self, op: Operation, have: Sequence[Placement]) -> AxisStrategy | None:
@@ -126,7 +125,7 @@ class MicroBatchPlanner:
         for i in split:
             key = info.factor_of(False, i, have[i])
             strategy = None if key is None else info.strategy(*key)
-            if strategy is None or strategy.decompose:
+            if strategy is None or strategy.parts:
                 continue
             if all(strategy.operands[j] == have[j] for j in split):
                 return strategy

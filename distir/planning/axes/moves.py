@@ -9,45 +9,64 @@ from typing import NamedTuple
 import numpy as np
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.axis_op import AxisOp, AxisStrategy, Take, Ways
-from distir.planning.axes.axis_plan import Source
+from distir.planning.axes.axis_op import (
+    Alternative,
+    AxisOp,
+    OpAlternative,
+    Source,
+    Take,
+    ValueAlternative,
+    Ways,
+)
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.graph import Edge, Floats, Node, Port
-from distir.planning.unit_costs import PREFERENCE, UnitCosts
+from distir.planning.unit_costs import PREFERENCE
 from distir.sharding.placement import WHOLE, Placement
 
 
 class Taken(NamedTuple):
     """
-    An op takes a value, or a call passes it on.
+    An op takes a value.
 
-    - `node`: of the op, or of the argument of the function that is called; `info`: what the
-      axis can do to the op or call; `operand`: which one of its operands it is;
+    - `node`: of the op; `info`: what the axis can do to it; `operand`: which one of its
+      operands it is;
     - `place`: among all uses of a value whose uses make parts of it, else -1;
-    - `late`: whether the value's sums are reduced later; `source`: what it is computed from;
-    - `is_first`: whether it is a parameter that nothing has used before.
+    - `is_first`: whether it is a parameter that nothing has used before;
+    - `late`: whether the value's sums are reduced later; `source`: what it is computed from.
     """
 
-    node: Node[AxisStrategy]
+    node: Node[OpAlternative]
     info: AxisOp
     operand: int
-    is_call: bool
     place: int
+    is_first: bool
     late: bool
     source: Source
+
+
+class Passed(NamedTuple):
+    """
+    A call passes a value on, to an argument of the function that is called, whose node it
+    is; the rest as in `Taken`.
+    """
+
+    node: Node[ValueAlternative]
+    info: AxisOp
+    operand: int
+    place: int
     is_first: bool
 
 
 class Kept(NamedTuple):
     """A value is held in ways of which the first one is that in which it is made."""
 
-    node: Node[AxisStrategy]
+    node: Node[ValueAlternative]
 
 
 class Returned(NamedTuple):
     """A value leaves its function, after so many uses in it."""
 
-    node: Node[AxisStrategy]
+    node: Node[ValueAlternative]
     info: AxisOp
     result: int
     uses: int
@@ -56,7 +75,7 @@ class Returned(NamedTuple):
 class Replaced(NamedTuple):
     """A result of the program replaces an argument in the next step."""
 
-    node: Node[AxisStrategy]
+    node: Node[ValueAlternative]
     info: AxisOp
     result: int
 
@@ -64,15 +83,15 @@ class Replaced(NamedTuple):
 class Leaving(NamedTuple):
     """A result of the program goes to whoever runs it."""
 
-    node: Node[AxisStrategy]
+    node: Node[ValueAlternative]
     info: AxisOp
     result: int
 
 
-Move = Taken | Kept | Returned | Replaced | Leaving
+Move = Taken | Passed | Kept | Returned | Replaced | Leaving
 
 
-def ways_of(port: Port[AxisStrategy]) -> list[Ways]:
+def ways_of(port: Port[Alternative]) -> list[Ways]:
     """In which ways a value is there under each alternative."""
     return [s.ways(port.result) for s in port.node.strategies]
 
@@ -83,12 +102,13 @@ class Moves:
     one column for each alternative of the node that uses it.
     """
 
-    def __init__(self, policy: AxisPolicy, costs: UnitCosts):
+    def __init__(self, policy: AxisPolicy):
         self.policy = policy
-        self.costs = costs
+        self.costs = policy.program.costs
+        self.parts = policy.program.mesh.size(policy.program.axis)
         self._matrices: dict[Hashable, Floats | None] = {}
 
-    def cost(self, edge: Edge[AxisStrategy, Move]) -> Floats | None:
+    def cost(self, edge: Edge[Alternative, Move]) -> Floats | None:
         """Of an edge; None if it costs nothing ever."""
         port, use = edge
         key = (
@@ -103,27 +123,27 @@ class Moves:
             self._matrices[key] = matrix if matrix.any() else None
         return self._matrices[key]
 
-    def _cost(self, port: Port[AxisStrategy], use: Move) -> Floats:
+    def _cost(self, port: Port[Alternative], use: Move) -> Floats:
         match use:
             case Taken():
-                return (
-                    self._passed(port, use) if use.is_call else self._taken(port, use)
-                )
+                return self._taken(port, use)
+            case Passed():
+                return self._passed(port, use)
             case Kept(node):
                 rows = [
-                    [0.0 if s.results[0] == have else inf for s in node.strategies]
+                    [0.0 if s.placement == have else inf for s in node.strategies]
                     for (have, *_) in ways_of(port)
                 ]
-            case Returned(node):
+            case Returned(node, info, result, uses):
                 rows = [
-                    [row.get(s.results[0], inf) for s in node.strategies]
-                    for row in self.returned(port, use)
+                    [row.get(s.placement, inf) for s in node.strategies]
+                    for row in self.returned(port, info, result, uses)
                 ]
             case Replaced(node, info, index):
                 size = info.operand_bytes[index]
                 rows = [
                     [
-                        self.take(w, s.results[0], Take.CUT, size, False, "activation")
+                        self.take(w, s.placement, Take.CUT, size, False, "activation")
                         for s in node.strategies
                     ]
                     for w in ways_of(port)
@@ -132,8 +152,12 @@ class Moves:
                 rows = [[self._left(info, index, w)] for w in ways_of(port)]
         return np.array(rows)
 
+    def move(self, have: Placement, want: Placement, size: float) -> float:
+        """Of bringing a value of `size` bytes (whole on the axis) to another placement."""
+        return self.costs.move(have, want, size, self.parts)
+
     def there(
-        self, port: Port[AxisStrategy], place: int
+        self, port: Port[Alternative], place: int
     ) -> list[tuple[Ways, Placement | None]]:
         """
         How a value is there for its use at that place, under each alternative, and what part
@@ -141,7 +165,8 @@ class Moves:
         """
         found: list[tuple[Ways, Placement | None]] = []
         for s in port.node.strategies:
-            way, cut = s.ways(port.result), s.cut
+            way = s.ways(port.result)
+            cut = s.cut if isinstance(s, ValueAlternative) else None
             if cut is None or place < cut.use:
                 found.append((way, None))
             elif place == cut.use:
@@ -151,27 +176,27 @@ class Moves:
         return found
 
     def returned(
-        self, port: Port[AxisStrategy], use: Returned
+        self, port: Port[Alternative], info: AxisOp, result: int, uses: int
     ) -> list[dict[Placement, float]]:
-        """How a value may leave its function under each alternative, and what that costs."""
-        there = self.there(port, use.uses)
-        return [self.leaving(use.info, use.result, way) for way, _ in there]
+        """
+        How a value may leave its function under each alternative, after so many uses in it,
+        and what that costs.
+        """
+        return [self.leaving(info, result, way) for way, _ in self.there(port, uses)]
 
-    def _taken(self, port: Port[AxisStrategy], use: Taken) -> Floats:
+    def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """What it costs that a value comes to an op in the placement that it wants."""
         index, strategies = use.operand, use.node.strategies
         size = use.info.operand_bytes[use.operand]
         gradient = 0.0
         if self.policy.is_forward and use.source == "parameter":
-            gradient = self.costs.gradient(use.info)
+            gradient = self.costs.gradient(use.info.flops, self.parts)
         columns: dict[tuple[Placement, Take, bool], int] = {}
-        where = [
-            columns.setdefault(
-                (s.operands[index], s.takes[index], s.option.factor is not None),
-                len(columns),
-            )
-            for s in strategies
-        ]
+        where: list[int] = []
+        for own, takes, _ in strategies:
+            splits = own.options[0].factor is not None
+            column = own.operands[index], takes[index], splits
+            where.append(columns.setdefault(column, len(columns)))
         rows: dict[tuple[Ways, Placement | None], int] = {}
         from_ = [rows.setdefault(w, len(rows)) for w in self.there(port, use.place)]
         small = np.zeros((len(rows), len(columns)))
@@ -192,10 +217,10 @@ class Moves:
             small *= 1 - PREFERENCE
         return small[np.ix_(from_, where)]
 
-    def _passed(self, port: Port[AxisStrategy], use: Taken) -> Floats:
+    def _passed(self, port: Port[Alternative], use: Passed) -> Floats:
         """How a value comes to a function: as it is, but never partial."""
         size = use.info.operand_bytes[use.operand]
-        wanted = [s.results[0] for s in use.node.strategies]
+        wanted = [s.placement for s in use.node.strategies]
         rows: list[list[float]] = []
         for w, part in self.there(port, use.place):
             assert part is None
@@ -208,14 +233,14 @@ class Moves:
                 if p.kind == "whole":
                     prices[WHOLE] = 0.0
                 elif p.kind == "partial":
-                    price = self.costs.move(p, WHOLE, size)
+                    price = self.move(p, WHOLE, size)
                     prices[WHOLE] = min(prices.get(WHOLE, inf), price)
                 else:
                     fitting = use.info.fitting(use.operand, p)
                     if fitting is not None:
                         prices[fitting] = 0.0
             if not prices:
-                prices[WHOLE] = min(self.costs.move(p, WHOLE, size) for p in w)
+                prices[WHOLE] = min(self.move(p, WHOLE, size) for p in w)
             rows.append([prices.get(q, inf) for q in wanted])
         return np.array(rows)
 
@@ -243,7 +268,7 @@ class Moves:
                 continue
             if p.kind == "partial" and want.kind == "split" and take is Take.MOVED:
                 continue
-            best = min(best, self.costs.move(p, want, size))
+            best = min(best, self.move(p, want, size))
         return best
 
     def leaving(
@@ -263,16 +288,16 @@ class Moves:
             found = dict.fromkeys(partial, 0.0)
         if not found:
             size = info.operand_bytes[index]
-            found[WHOLE] = min(self.costs.move(p, WHOLE, size) for p in ways)
+            found[WHOLE] = min(self.move(p, WHOLE, size) for p in ways)
         return found
 
     def _left(self, info: AxisOp, index: int, ways: Ways) -> float:
         """What it costs to hand out a result of the program that is there like that."""
         size, best = info.operand_bytes[index], inf
         for p, price in self.leaving(info, index, ways).items():
-            if p.kind == "partial":
-                price = self.costs.move(p, WHOLE, size)
-            elif p.kind == "split" and self.policy.split_parameters:
-                price = self.costs.result(p, size)
+            if p.kind == "partial" or (
+                p.kind == "split" and self.policy.split_parameters
+            ):
+                price = self.move(p, WHOLE, size)
             best = min(best, price)
         return best

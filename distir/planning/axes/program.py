@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from distir.planning.axes.axis_op import AxisOp
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import LayoutStrategy
+from distir.planning.unit_costs import UnitCosts
 from distir.program import entry_function, functions, updated_arguments
 from distir.sharding.mesh import Mesh
 from distir.sharding.signatures import Signatures
@@ -21,7 +22,8 @@ class AxisProgram:
 
     - `strategies`: what the axes before it do to each op, also to calls and returns;
     - `signatures`: says which ops are alike;
-    - `functions`: those of the program by name; `entry`: which one is entered.
+    - `functions`: those of the program by name; `entry`: which one is entered;
+    - `costs`: what strategies and changes of layout cost.
     """
 
     def __init__(
@@ -29,17 +31,18 @@ class AxisProgram:
         module: ModuleOp,
         mesh: Mesh,
         axis: str,
-        strategies: Mapping[Operation, Strategy],
+        strategies: Mapping[Operation, LayoutStrategy],
         signatures: Signatures,
     ):
         self.mesh = mesh
+        self.costs = UnitCosts(mesh)
         self.axis = axis
         self.strategies = strategies
         self.functions = functions(module)
         self.entry = entry_function(module)
         self._signatures = signatures
         self._infos: dict[Operation, AxisOp] = {}
-        self._known: dict[tuple[int, Strategy], AxisOp] = {}
+        self._known: dict[tuple[int, LayoutStrategy], AxisOp] = {}
 
     @cached_property
     def updates(self) -> Mapping[int, int]:
@@ -58,7 +61,7 @@ class AxisProgram:
             found = self._known.get(signature)
             if found is None:
                 rule = self._signatures.rule(op)
-                found = AxisOp(op, rule, before, self.mesh, self.axis)
+                found = AxisOp(op, rule, before, self.costs, self.axis)
                 self._known[signature] = found
             self._infos[op] = found
         return found

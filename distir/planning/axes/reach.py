@@ -8,10 +8,14 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.axis_op import Take, Ways
-from distir.planning.axes.axis_plan import ArgumentKey, Source
+from distir.planning.axes.axis_op import OpAlternative, Source, Take, Ways
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
+from distir.planning.axes.reached import (
+    Alternatives,
+    ArgumentFacts,
+    ArgumentKey,
+    Reached,
+)
 from distir.planning.axes.strategies import OperandFacts, OpStrategies
 from distir.planning.likeness import call_kinds
 from distir.program import return_op
@@ -34,7 +38,7 @@ class Reach:
         self.policy = policy
         self.program = policy.program
         self.ends = ENDS if policy.program.updates else 1
-        self._known: dict[Hashable, Alternatives] = {}
+        self._known: dict[Hashable, Alternatives[OpAlternative]] = {}
 
     def entry(self, arguments: Sequence[ArgumentKey]) -> Reached:
         """The entry, with the strategies of every op in it and what it calls."""
@@ -71,7 +75,7 @@ class Reach:
                 reached.strategies[op] = strategies
                 for i, result in enumerate(op.results):
                     reached.possible[result] = tuple(
-                        dict.fromkeys(s.results[i] for s in strategies)
+                        dict.fromkeys(s.strategy.results[i] for s in strategies)
                     )
                 self._derive(reached, op)
                 self._spread(reached, op)
@@ -87,12 +91,12 @@ class Reach:
                 continue
             splits = any(p.kind == "split" for p in have)
             more = {
-                s.operands[i]: None
-                for s in strategies
-                if s.operands[i].kind != "partial"
-                if s.takes[i] is Take.CUT
-                or (splits and s.takes[i] is Take.MOVED)
-                or s.operands[i] == WHOLE
+                p: None
+                for p, take in (
+                    (s.strategy.operands[i], s.takes[i]) for s in strategies
+                )
+                if p.kind != "partial"
+                if take is Take.CUT or (splits and take is Take.MOVED) or p == WHOLE
             }
             if not more.keys() <= set(have):
                 reached.possible[value] = tuple({**dict.fromkeys(have), **more})
@@ -166,7 +170,9 @@ class Reach:
             value in reached.requested,
         )
 
-    def _strategies(self, reached: Reached, op: Operation) -> Alternatives:
+    def _strategies(
+        self, reached: Reached, op: Operation
+    ) -> Alternatives[OpAlternative]:
         info, policy = self.program.info(op), self.policy
         name = reached.function.sym_name.data
         facts = tuple(

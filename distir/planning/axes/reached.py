@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.planning.axes.axis_op import AxisStrategy, Ways
-from distir.planning.axes.axis_plan import Source
+from distir.planning.axes.axis_op import Alternative, OpAlternative, Source, Ways
 from distir.sharding.placement import Placement
 
+ArgumentKey = tuple[Placement, Source]
+"""What an argument comes as, and what it is computed from."""
 
-class Alternatives(tuple[AxisStrategy, ...]):
+A = TypeVar("A", bound=Alternative, covariant=True)
+
+
+class Alternatives(tuple[A, ...]):
     """
-    The strategies of ops that are alike: one object for all of them, known by its identity,
+    The alternatives of ops that are alike: one object for all of them, known by its identity,
     as it takes long to hash.
     """
 
@@ -61,8 +66,8 @@ class Reached:
     sources: dict[SSAValue, Source] = field(default_factory=dict[SSAValue, Source])
     requested: set[SSAValue] = field(default_factory=set[SSAValue])
     calls: dict[CallOp, Reached] = field(default_factory=dict[CallOp, "Reached"])
-    strategies: dict[Operation, Alternatives] = field(
-        default_factory=dict[Operation, Alternatives]
+    strategies: dict[Operation, Alternatives[OpAlternative]] = field(
+        default_factory=dict[Operation, Alternatives[OpAlternative]]
     )
     seen: set[tuple[Ways, ...]] = field(default_factory=set[tuple[Ways, ...]])
     """The ways in which the operands of calls were found to come so far."""

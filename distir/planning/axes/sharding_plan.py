@@ -8,24 +8,24 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.errors import DistIRError
-from distir.planning.annotate import annotate, decomposed, parts_of, separated
+from distir.planning.annotate import annotate, decomposed, separated
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.axis_op import AxisStrategy
-from distir.planning.axes.axis_plan import ArgumentKey, AxisPlan, Source
+from distir.planning.axes.axis_op import Source, placed
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.program import AxisProgram
-from distir.planning.function_plan import FunctionPlan, with_callees
-from distir.planning.strategies import Strategy
+from distir.planning.axes.reached import ArgumentKey
+from distir.planning.function_plan import AxisPlan, FunctionPlan, with_callees
+from distir.planning.strategies import LayoutStrategy, Strategy
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -35,17 +35,14 @@ from distir.program import (
     reachable_functions,
     return_op,
 )
-from distir.sharding.decompose import discard, layouts_of_parts
 from distir.sharding.layout import check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     FREE,
     WHOLE,
-    Placement,
-    add_placement,
     placement_in,
 )
-from distir.sharding.rule import Dim, layout_for, rank_of, shape_of
+from distir.sharding.rule import shape_of
 from distir.sharding.signatures import Signatures
 
 SOURCES: Mapping[str, Source] = {
@@ -97,9 +94,9 @@ class ShardingPlan:
             )
         check_layout(shape, layout, self.mesh, what)
 
-    def _whole(self) -> FunctionPlan:
+    def _whole(self) -> FunctionPlan[Layout]:
         """Nothing is split."""
-        plans: dict[str, FunctionPlan] = {}
+        plans: dict[str, FunctionPlan[Layout]] = {}
         layout = Layout(self.mesh.name)
         for function in reachable_functions(self.module):
             plan = FunctionPlan(
@@ -125,9 +122,9 @@ class ShardingPlan:
         strategies = self._strategies()
         return AxisProgram(self.module, self.mesh, axis, strategies, self.signatures)
 
-    def _strategies(self) -> dict[Operation, Strategy]:
+    def _strategies(self) -> dict[Operation, LayoutStrategy]:
         """What the axes so far do to each op, also to calls and returns."""
-        found: dict[Operation, Strategy] = {}
+        found: dict[Operation, LayoutStrategy] = {}
         for plan in with_callees(self.plan):
             found.update(plan.ops)
             for call, callee in plan.calls.items():
@@ -138,13 +135,13 @@ class ShardingPlan:
 
     def solve(
         self, axis: str, *, free_parameters: bool, is_forward: bool = False
-    ) -> AxisPlan:
+    ) -> tuple[AxisProgram, AxisPlan]:
         """
-        The cheapest plan for one axis given those before. With `free_parameters`,
-        parameters without a request may be split as suits; `is_forward` says that this is
-        the forward of a training step. Where the ops of a decomposition leave the op's own
-        result partial, which may then be brought together otherwise or later, the op is
-        decomposed at once.
+        The cheapest plan for one axis given those before, and the program as it sees it. With
+        `free_parameters`, parameters without a request may be split as suits; `is_forward`
+        says that this is the forward of a training step. Where the ops of a decomposition
+        leave the op's own result partial, which may then be brought together otherwise or
+        later, the op is decomposed at once.
         """
         self.mesh.size(axis)
         while True:
@@ -158,52 +155,28 @@ class ShardingPlan:
                 program, split_parameters=stored and not data, is_forward=is_forward
             )
             found = planner.solve(keys)
-            split = self._decomposed(axis, found, program.strategies)
-            if not any(self._leaves_result_partial(axis, *x) for x in split.items()):
-                return found
-            self._decompose_now(split)
+            split = {
+                op: strategy
+                for plan in with_callees(found)
+                for op, strategy in plan.ops.items()
+                if strategy.parts
+            }
+            if not any(
+                program.info(op).leaves_result_partial(s) for op, s in split.items()
+            ):
+                return program, found
+            self._decompose_now({op: program.info(op).parts_before() for op in split})
 
-    def _decomposed(
-        self, axis: str, found: AxisPlan, before: Mapping[Operation, Strategy]
-    ) -> dict[Operation, Strategy]:
-        """The ops that a plan for the axis decomposes, with what it does to them."""
-        return {
-            op: self._with_axis(axis, op, before[op], strategy)
-            for plan in with_callees(found)
-            for op, strategy in plan.ops.items()
-            if strategy.decompose
-        }
-
-    def _leaves_result_partial(self, axis: str, op: Operation, s: Strategy) -> bool:
-        parts = parts_of(op)
-        try:
-            return any(
-                value.type == op.results[0].type and axis in layout.partial_axes
-                for part, own in zip(parts, s.parts, strict=True)
-                for value, layout in zip(part.results, own.results, strict=True)
-            )
-        finally:
-            discard(parts)
-
-    def _decompose_now(self, ops: Collection[Operation]) -> None:
+    def _decompose_now(
+        self, parts: Mapping[Operation, tuple[LayoutStrategy, ...]]
+    ) -> None:
         """Replaces ops by those of their decompositions, for all axes to come."""
         for plan in with_callees(self.plan):
             own = dict(plan.ops)
-            for op in ops:
+            for op in parts:
                 if op in own:
-                    own[op] = replace(own[op], parts=self._parts(op, own[op]))
+                    own[op] = own[op]._replace(parts=parts[op])
             plan.ops = decomposed(replace(plan, ops=own)).ops
-
-    def _parts(self, op: Operation, strategy: Strategy) -> tuple[Strategy, ...]:
-        """What the ops of an op's decomposition do where it takes its operands like that."""
-        parts = parts_of(op)
-        try:
-            found = layouts_of_parts(op, parts, strategy.operands, self.mesh)
-            assert found is not None  # what costs infinitely much is not chosen
-            axes = [axis for axis, _ in self.mesh.axes[: len(strategy.options)]]
-            return Strategy.of_parts(found, axes)
-        finally:
-            discard(parts)
 
     def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
         keys: list[ArgumentKey] = []
@@ -223,88 +196,49 @@ class ShardingPlan:
             found = self._micro_batches(axis)
         else:
             found = self.solve(axis, free_parameters=False)
-        self.plan = separated(self.module, self._with_plan(axis, found))
+        self.plan = separated(self.module, self._with_plan(*found))
         for plan in with_callees(self.plan):
             plan.ops = decomposed(plan).ops
 
-    def _micro_batches(self, axis: str) -> AxisPlan:
+    def _micro_batches(self, axis: str) -> tuple[AxisProgram, AxisPlan]:
         """What splitting the batch over time does; the first axis of a mesh."""
         if axis != self.mesh.axes[0][0]:
             raise DistIRError(
                 f"mesh @{self.mesh.name}: the axis over time, {axis!r}, must be its first"
             )
         keys = [p for p, _ in self._entry_keys(axis, False)]
-        return MicroBatchPlanner(self.seen_by(axis)).solve(keys)
+        program = self.seen_by(axis)
+        return program, MicroBatchPlanner(program).solve(keys)
 
-    def _with_plan(self, axis: str, found: AxisPlan) -> FunctionPlan:
-        """The plan of all axes before, and of this one."""
+    def _with_plan(self, program: AxisProgram, found: AxisPlan) -> FunctionPlan[Layout]:
+        """The plan of all axes before, and of the one that sees the program so."""
         plans = {p.function: p for p in with_callees(self.plan)}
-        # Ops that are alike and treated alike share their strategy.
-        shared: dict[tuple[int, Strategy, AxisStrategy], Strategy] = {}
-        combined: dict[AxisPlan, FunctionPlan] = {}
+        combined: dict[AxisPlan, FunctionPlan[Layout]] = {}
 
-        def strategy(op: Operation, before: Strategy, own: AxisStrategy) -> Strategy:
-            key = self.signatures.of(op), before, own
-            if key not in shared:
-                shared[key] = self._with_axis(axis, op, before, own)
-            return shared[key]
-
-        def combine(own: AxisPlan) -> FunctionPlan:
+        def combine(own: AxisPlan) -> FunctionPlan[Layout]:
             if own not in combined:
                 before, block = plans[own.function], own.function.body.block
-                returned = return_op(own.function).operands
+                arguments, results = (
+                    placed(program.axis, old, new, [value.type for value in values])
+                    for old, new, values in (
+                        (before.arguments, own.arguments, block.args),
+                        (
+                            before.results,
+                            own.results,
+                            return_op(own.function).operands,
+                        ),
+                    )
+                )
                 combined[own] = FunctionPlan(
                     own.function,
-                    self._placed(axis, before.arguments, own.arguments, block.args),
-                    self._placed(axis, before.results, own.results, returned),
-                    {op: strategy(op, before.ops[op], s) for op, s in own.ops.items()},
+                    arguments,
+                    results,
+                    {op: program.info(op).joined(s) for op, s in own.ops.items()},
                     {call: combine(callee) for call, callee in own.calls.items()},
                 )
             return combined[own]
 
         return combine(found)
-
-    def _placed(
-        self,
-        axis: str,
-        layouts: Sequence[Layout],
-        placements: Sequence[Placement],
-        values: Sequence[SSAValue],
-    ) -> tuple[Layout, ...]:
-        return tuple(
-            add_placement(layout, axis, placement, rank_of(value.type))
-            for layout, placement, value in zip(
-                layouts, placements, values, strict=True
-            )
-        )
-
-    def _with_axis(
-        self, axis: str, op: Operation, before: Strategy, own: AxisStrategy
-    ) -> Strategy:
-        """What all axes before do to an op, and this one."""
-        options = (*before.options, own.option)
-        operands = self._placed(axis, before.operands, own.operands, op.operands)
-        results = self._placed(axis, before.results, own.results, op.results)
-        found = Strategy(options, operands, results)
-        if own.decompose:
-            return replace(found, parts=self._parts(op, found))
-        if own.option.factor is None:
-            return found
-        rule, assignment = self.signatures.rule(op), found.assignment(self.mesh)
-
-        def layouts(
-            values: Sequence[Sequence[Dim]], old: Sequence[Layout]
-        ) -> tuple[Layout, ...]:
-            return tuple(
-                layout_for(dims, rule, assignment, self.mesh, layout.partial)
-                for dims, layout in zip(values, old, strict=True)
-            )
-
-        return replace(
-            found,
-            operands=layouts(rule.operands, operands),
-            results=layouts(rule.results, results),
-        )
 
     def annotate(self) -> None:
         """

@@ -15,10 +15,9 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.axis_op import AxisOp, AxisStrategy, Take
-from distir.planning.axes.axis_plan import Source
+from distir.planning.axes.axis_op import AxisOp, OpAlternative, Source, Take
 from distir.planning.axes.policy import AxisPolicy
-from distir.planning.strategies import NOTHING, Option
+from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
 from distir.sharding.placement import FREE, WHOLE, Placement, placement_in
 
 WITHOUT_PARAMETERS = 1 / 32
@@ -54,29 +53,29 @@ class OpStrategies:
         operands: Sequence[OperandFacts],
         hints: Iterable[frozenset[Placement]],
         wishes: Iterable[frozenset[Placement]],
-    ) -> list[AxisStrategy]:
+    ) -> list[OpAlternative]:
         """
         Those for operands of which that is known, the one on whole values first. `hints`
         and `wishes` (`AxisPolicy`) are those for the op's results.
         """
         if isinstance(self.op, ConstrainOp):
             return self._constrained(self.op, operands[0])
-        found: dict[AxisStrategy, None] = {}
+        found: dict[tuple[AxisStrategy, tuple[Take, ...]], None] = {}
         count = len(operands)
         self._add(found, None, None, (Take.MOVED,) * count)
         for split, takes in self._splits(operands, hints, wishes):
             if not self._is_foreign(operands, split[0]):
                 self._add(found, *split, takes)
         found |= dict.fromkeys(self._linear(operands))
-        if self.policy.split_parameters and all(
+        without = self.policy.split_parameters and all(
             f.source == "activation" for f in operands
-        ):
-            return [s._replace(work=s.work * WITHOUT_PARAMETERS) for s in found]
-        return list(found)
+        )
+        weight = WITHOUT_PARAMETERS if without else 1
+        return [OpAlternative(*s, weight * self.info.cost(s[0])) for s in found]
 
     def _add(
         self,
-        found: dict[AxisStrategy, None],
+        found: dict[tuple[AxisStrategy, tuple[Take, ...]], None],
         factor: int | None,
         run: int | None,
         takes: tuple[Take, ...],
@@ -88,7 +87,7 @@ class OpStrategies:
                 Take.MOVED if p.kind != "split" and t is not Take.GATHERED else t
                 for p, t in zip(c.operands, takes, strict=True)
             )
-            found[c._replace(takes=takes)] = None
+            found[c, takes] = None
 
     def _splits(
         self,
@@ -191,10 +190,10 @@ class OpStrategies:
             f.source == "activation" for f in operands
         )
 
-    def _linear(self, operands: Sequence[OperandFacts]) -> Iterable[AxisStrategy]:
+    def _linear(
+        self, operands: Sequence[OperandFacts]
+    ) -> Iterable[tuple[AxisStrategy, tuple[Take, ...]]]:
         """Letting partial values pass through, where the rule is linear in them."""
-        whole = self.info.strategy(None, None)
-        assert whole is not None
         for number, linear in enumerate(self.info.rule.linear):
             monoids = [
                 {p.monoid for p in operands[i].possible if p.kind == "partial"}
@@ -204,17 +203,16 @@ class OpStrategies:
             for monoid in sorted(common & linear.monoids):
                 partial = Placement("partial", monoid=monoid)
                 passes = [i in linear.operands for i in range(len(operands))]
-                yield AxisStrategy(
-                    Option(linear=number, monoid=monoid),
+                strategy = Strategy(
+                    (Option(linear=number, monoid=monoid),),
                     tuple(partial if p else WHOLE for p in passes),
                     (partial,) * len(self.info.result_bytes),
-                    whole.work,
-                    takes=tuple(Take.AS_IS if p else Take.MOVED for p in passes),
                 )
+                yield strategy, tuple(Take.AS_IS if p else Take.MOVED for p in passes)
 
     def _constrained(
         self, op: ConstrainOp, operand: OperandFacts
-    ) -> list[AxisStrategy]:
+    ) -> list[OpAlternative]:
         axis = self.policy.program.axis
         if op.fixes(axis):
             target = placement_in(op.layout.data, axis)
@@ -223,8 +221,11 @@ class OpStrategies:
                     f"dist.constrain cannot ask for a value that is partial over "
                     f"{axis!r}; constrain a reduced or split layout"
                 )
-            return [AxisStrategy(NOTHING, (target,), (target,), takes=(Take.CUT,))]
-        placements = dict.fromkeys(WHOLE if p == FREE else p for p in operand.possible)
+            placements, take = [target], Take.CUT
+        else:
+            kept = (WHOLE if p == FREE else p for p in operand.possible)
+            placements, take = list(dict.fromkeys(kept)), Take.AS_IS
         return [
-            AxisStrategy(NOTHING, (p,), (p,), takes=(Take.AS_IS,)) for p in placements
+            OpAlternative(Strategy((NOTHING,), (p,), (p,)), (take,), 0.0)
+            for p in placements
         ]

@@ -9,9 +9,8 @@ from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
-from distir.planning.axes.axis_plan import AxisPlan
 from distir.planning.axes.sharding_plan import ShardingPlan
-from distir.planning.function_plan import with_callees
+from distir.planning.function_plan import AxisPlan, with_callees
 from distir.program import (
     argument_attributes,
     describe,
@@ -57,7 +56,7 @@ def left_whole(
         f"{_undivided(signatures.rule(op), parts)}"
         for own in with_callees(plan)
         for op, strategy in own.ops.items()
-        if signatures.rule(op).flops and strategy.option.factor is None
+        if signatures.rule(op).flops and strategy.options[0].factor is None
     ]
 
 
@@ -112,7 +111,7 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
             break
         plan.add_axis(before)
     function = entry_function(module)
-    found = plan.solve(
+    _, found = plan.solve(
         axis, free_parameters=True, is_forward=bool(updated_arguments(function))
     )
     attributes = argument_attributes(function)

@@ -29,6 +29,7 @@ from distir.planning.layouts.values import Values, restricted
 from distir.planning.likeness import call_kinds, op_kinds
 from distir.planning.strategies import (
     NOTHING,
+    LayoutStrategy,
     Option,
     Strategy,
     options,
@@ -47,7 +48,7 @@ class Before:
     """What was chosen for the first `axes` of the mesh's axes."""
 
     body: LayoutBody
-    chosen: Mapping[LayoutNode, Strategy]
+    chosen: Mapping[LayoutNode, LayoutStrategy]
     axes: int
 
 
@@ -93,11 +94,11 @@ class GraphBuilder:
         self.axes = 0
         self.signatures = Signatures()
         self._times: dict[LayoutNode, int] = {}
-        self._workspaces: dict[tuple[Operation, Strategy], float] = {}
+        self._workspaces: dict[tuple[Operation, LayoutStrategy], float] = {}
         self.intervals: dict[LayoutBody, list[Interval]] = {}
         self._alternatives: dict[
             tuple[Operation, tuple[Option, ...], int],
-            tuple[Sequence[Strategy], Sequence[float]],
+            tuple[Sequence[LayoutStrategy], Sequence[float]],
         ] = {}
 
     def _axis_options(
@@ -162,8 +163,8 @@ class GraphBuilder:
         return self._times.get(use.node, 1)
 
     def alternatives(
-        self, op: Operation, before: Strategy | None
-    ) -> tuple[Sequence[Strategy], Sequence[float]]:
+        self, op: Operation, before: LayoutStrategy | None
+    ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
         """What an op can do, and the seconds that takes."""
         options = before.options if before else ()
         key = (op, options, self.axes)
@@ -184,7 +185,7 @@ class GraphBuilder:
         kept = [i for i, s in enumerate(found) if self._keeps(s, before)]
         return [found[i] for i in kept], [seconds[i] for i in kept]
 
-    def _keeps(self, strategy: Strategy, before: Strategy) -> bool:
+    def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
         """Whether the axes chosen before do the same."""
         fixed = self._axes_before()
         layouts = zip(
@@ -194,19 +195,19 @@ class GraphBuilder:
         )
         return all(restricted(new, fixed) == old for new, old in layouts)
 
-    def _seconds(self, op: Operation, rule: Rule, strategy: Strategy) -> float:
+    def _seconds(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         if not strategy.parts:
             return self.cost_model.op(op, rule, strategy.operands, strategy.results)
         return seconds_of_parts(op, strategy, self.cost_model)
 
-    def workspace(self, op: Operation, strategy: Strategy) -> float:
+    def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
         """Bytes besides operands and results, while an op runs."""
         key = op, strategy
         if key not in self._workspaces:
             self._workspaces[key] = self._workspace(op, strategy)
         return self._workspaces[key]
 
-    def _workspace(self, op: Operation, strategy: Strategy) -> float:
+    def _workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
         if strategy.parts:
             return bytes_between_parts(op, strategy, self.cost_model)
         if isinstance(op, ConstrainOp):
@@ -223,14 +224,14 @@ class GraphBuilder:
             if op.name == "onnx.Constant"
         )
 
-    def _constrained(self, op: ConstrainOp) -> list[Strategy]:
+    def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
         """A request fixes what some axes do and leaves the others free."""
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
         active = [axis for axis, _ in self.mesh.axes[: self.axes]]
         base = restricted(base, set(active))
         free = [axis for axis in active if not op.fixes(axis)]
-        found: list[Strategy] = []
+        found: list[LayoutStrategy] = []
         for dims in product(range(-1, rank), repeat=len(free)):
             layout = base
             for axis, dim in zip(free, dims, strict=True):
@@ -286,7 +287,7 @@ class GraphBuilder:
         arguments = (self.chosen_before(node) for node in before.arguments)
         return self.times(a.results[0] for a in arguments)
 
-    def chosen_before(self, node: LayoutNode) -> Strategy:
+    def chosen_before(self, node: LayoutNode) -> LayoutStrategy:
         """What was chosen for the axes before."""
         assert self.before is not None
         return self.before.chosen[node]

@@ -26,7 +26,7 @@ from distir.planning.layouts.reshards import (
 from distir.planning.micro_batch_costs import MicroBatchCosts, Shares
 from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
-    Strategy,
+    LayoutStrategy,
 )
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
@@ -104,7 +104,7 @@ def apply_layouts(
         return
     graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
     before, body = graph.first, None
-    chosen: dict[LayoutNode, Strategy] = {}
+    chosen: dict[LayoutNode, LayoutStrategy] = {}
     for axes, choice in layouts.steps:
         body = graph.builder.build(axes, before)
         chosen = graph.builder.graph.chosen(choice)

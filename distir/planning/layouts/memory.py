@@ -35,7 +35,7 @@ from distir.planning.layouts.reshards import (
     LayoutPort,
     layouts_of,
 )
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import LayoutStrategy
 from distir.solver import Problem
 from distir.solver.problem import Memory
 
@@ -123,7 +123,9 @@ class Peak:
 
 
 def peak_of(
-    builder: GraphBuilder, entry: LayoutBody, chosen: Mapping[LayoutNode, Strategy]
+    builder: GraphBuilder,
+    entry: LayoutBody,
+    chosen: Mapping[LayoutNode, LayoutStrategy],
 ) -> Peak:
     """What a choice occupies on a device at most."""
     intervals = _intervals(builder, entry)
@@ -153,7 +155,7 @@ def _name(what: What) -> str:
 
 
 def _size(
-    builder: GraphBuilder, what: What, chosen: Mapping[LayoutNode, Strategy]
+    builder: GraphBuilder, what: What, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> float:
     """Bytes of one piece of memory under a choice."""
 

@@ -18,7 +18,7 @@ from distir.planning.layouts.reshards import (
     LayoutNode,
     value_node,
 )
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import LayoutStrategy
 from distir.program import (
     argument_attributes,
     describe,
@@ -68,15 +68,15 @@ def before_devices(plan: ShardingPlan) -> Before:
     are called both with micro-batches and without are cloned.
     """
     plan.add_axis(TIME_AXIS)
-    chosen: dict[LayoutNode, Strategy] = {}
-    bodies: dict[FunctionPlan, LayoutBody] = {}
+    chosen: dict[LayoutNode, LayoutStrategy] = {}
+    bodies: dict[FunctionPlan[Layout], LayoutBody] = {}
 
     def value(layout: Layout) -> LayoutNode:
         node = value_node("", [layout])
         chosen[node] = node.strategies[0]
         return node
 
-    def body_of(function: FunctionPlan) -> LayoutBody:
+    def body_of(function: FunctionPlan[Layout]) -> LayoutBody:
         if function in bodies:
             return bodies[function]
         body = bodies[function] = Body(function.function, 0)

@@ -6,18 +6,22 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import Layout
 from distir.planning.costs import CostModel
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import LayoutStrategy
 from distir.sharding.decompose import decompose
 from distir.sharding.rule import rule_for
 
 
-def _parts(op: Operation, strategy: Strategy) -> list[tuple[Operation, Strategy]]:
+def _parts(
+    op: Operation, strategy: LayoutStrategy
+) -> list[tuple[Operation, LayoutStrategy]]:
     ops = decompose(op)
     assert ops is not None
     return list(zip(ops, strategy.parts, strict=True))
 
 
-def seconds_of_parts(op: Operation, strategy: Strategy, cost_model: CostModel) -> float:
+def seconds_of_parts(
+    op: Operation, strategy: LayoutStrategy, cost_model: CostModel
+) -> float:
     """Of the ops of the decomposition, and of bringing together what they leave partial."""
     seconds = 0.0
     made: dict[SSAValue, Layout] = {}
@@ -35,7 +39,7 @@ def seconds_of_parts(op: Operation, strategy: Strategy, cost_model: CostModel) -
 
 
 def bytes_between_parts(
-    op: Operation, strategy: Strategy, cost_model: CostModel
+    op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> int:
     """Of what the ops of the decomposition hand to each other."""
     return sum(

@@ -12,7 +12,7 @@ from distir.dialects.dist import Layout
 from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Body, Edge, Floats, Node, Port, StrategyGraph
-from distir.planning.strategies import Strategy
+from distir.planning.strategies import LayoutStrategy, Strategy
 from distir.program import return_op, updated_arguments
 from distir.solver.clock import Clock
 
@@ -20,7 +20,7 @@ from distir.solver.clock import Clock
 class Use(NamedTuple):
     """A use of a value: as some operands of a node."""
 
-    node: Node[Strategy]
+    node: Node[LayoutStrategy]
     operands: tuple[int, ...]
 
     def wanted(self) -> set[Layout]:
@@ -28,10 +28,10 @@ class Use(NamedTuple):
         return {s.operands[i] for s in self.node.strategies for i in self.operands}
 
 
-LayoutNode: TypeAlias = Node[Strategy]
-LayoutPort: TypeAlias = Port[Strategy]
-LayoutBody: TypeAlias = Body[Strategy]
-LayoutEdge: TypeAlias = Edge[Strategy, Use]
+LayoutNode: TypeAlias = Node[LayoutStrategy]
+LayoutPort: TypeAlias = Port[LayoutStrategy]
+LayoutBody: TypeAlias = Body[LayoutStrategy, LayoutStrategy]
+LayoutEdge: TypeAlias = Edge[LayoutStrategy, Use]
 
 
 def layouts_of(port: LayoutPort) -> list[Layout]:
@@ -47,7 +47,7 @@ def value_node(what: str, layouts: Iterable[Layout]) -> LayoutNode:
     return Node(what, alternatives, [0.0] * len(alternatives))
 
 
-class ReshardGraph(StrategyGraph[Strategy, Use]):
+class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     """
     - `types`: the (sequential) type of every value of the program;
     - `clock`: when it stops, TimeIsOver is raised.
@@ -103,14 +103,16 @@ class ReshardGraph(StrategyGraph[Strategy, Use]):
         return self._moves[key]
 
 
-def plan_of(entry: LayoutBody, chosen: Mapping[LayoutNode, Strategy]) -> FunctionPlan:
+def plan_of(
+    entry: LayoutBody, chosen: Mapping[LayoutNode, LayoutStrategy]
+) -> FunctionPlan[Layout]:
     """The plan in which each node does what was chosen for it."""
-    plans: dict[LayoutBody, FunctionPlan] = {}
+    plans: dict[LayoutBody, FunctionPlan[Layout]] = {}
 
     def layout(node: LayoutNode) -> Layout:
         return chosen[node].results[0]
 
-    def plan(body: LayoutBody) -> FunctionPlan:
+    def plan(body: LayoutBody) -> FunctionPlan[Layout]:
         if body not in plans:
             plans[body] = FunctionPlan(
                 body.function,

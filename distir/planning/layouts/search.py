@@ -35,7 +35,7 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.micro_batch_costs import Shares
 from distir.planning.strategies import (
-    Strategy,
+    LayoutStrategy,
 )
 from distir.sharding.mesh import Mesh
 from distir.solver import InfeasibleError, Problem, Solution, solution_of
@@ -433,7 +433,7 @@ class _AxisGroups:
 
     def _chosen(
         self, solution: Solution
-    ) -> tuple[tuple[int, ...], Mapping[LayoutNode, Strategy]]:
+    ) -> tuple[tuple[int, ...], Mapping[LayoutNode, LayoutStrategy]]:
         """The alternative of each node in the order of the graph, and what it does."""
         count = len(self.builder.graph.nodes)
         choice = tuple(int(a) for a in solution.choice[:count])
