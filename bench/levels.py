@@ -27,6 +27,7 @@ from distir.planning.layouts.builder import (
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import LayoutGraph
 from distir.planning.meshes import add_mesh
+from distir.planning.micro_batch_costs import costs_on
 from distir.program import reachable_functions
 from distir.solver import Problem, Solution, solve
 from distir.solver.flow import Segments
@@ -71,7 +72,7 @@ def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
     assert first is not None
     program.body.block.insert_op_before(cluster, first)
     mesh = add_mesh(program, axes, cluster)
-    builder = LayoutGraph.of(program, mesh, cluster, share=False).builder
+    builder = LayoutGraph.of(program, costs_on(mesh, cluster), share=False).builder
     body = builder.build(len(axes))
     problem = builder.graph.problem()
     costs = [c * 1e9 for c in problem.costs]

@@ -13,14 +13,16 @@ from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions
 from distir.planning.annotations import add_notes
-from distir.planning.layouts.fitted import FittedSearch
-from distir.planning.layouts.search import LEVELS, SOLVERS, Limits
+from distir.planning.layouts.fitted import FittedSearch, search_without_cluster
+from distir.planning.layouts.search import LEVELS, SOLVERS, LayoutResult, Limits
 from distir.planning.meshes import add_mesh, check_sequential, cluster_in
 from distir.planning.requests import axes_of, keep_whole, request_shards
 from distir.program import replace_program
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.verification import verify_distribution
 from distir.solver.clock import SEARCHING, Clock
+
+COSTS = ("simulated", "unit")
 
 _GAP = 1e-3
 
@@ -39,6 +41,9 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
       module with a `device.mesh` keeps that one.
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
       one.
+    - `costs`: `simulated` on the cluster, or `unit`, which needs none: floating-point operations,
+      a low price per byte sent, and a lower one per byte touched, as `distribute` weighs them.
+      There is no limit of memory then but what `memory` says, and nothing is simulated.
     - `solver`: `highs` or `cbc` for integer programming, `auto` for whatever suits.
     - `memory`: bytes per device that may be used; those of the smallest device by default.
       The result is simulated; if it does not fit, it is solved for again under a tighter limit.
@@ -63,6 +68,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
 
     axes: tuple[str, ...] = ()
     cluster: str = ""
+    costs: str = "simulated"
     solver: str = "auto"
     memory: float | None = None
     gap: float | None = None
@@ -77,13 +83,13 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
         check_sequential(op, self.name)
         solver = one_of("solver", self.solver, SOLVERS, self.name)
         level = one_of("level", self.level, LEVELS, self.name)
+        costs = one_of("costs", self.costs, COSTS, self.name)
         cluster = cluster_in(op, self.cluster, self.name)
-        if cluster is None:
+        if costs == "unit" and (self.profile or self.is_pipelined):
             raise DistIRError(
-                "search-sharding: the module has no device.cluster, which says what "
-                "everything costs; add one"
+                "search-sharding: unit costs know neither profiles of devices nor pipelines; "
+                "leave out `profile`, `p` and `k`, or choose costs=simulated"
             )
-        profiles = load_profiles(self.profile, cluster)
         self.check_pipeline(self.name)
         if self.p < 1:
             raise DistIRError(f"{self.name}: p={self.p} stages; choose 1 or more")
@@ -98,20 +104,40 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
             level,
             release=self.gap is not None,
         )
-        pipeline = self if self.is_pipelined else None
-        search = FittedSearch(mesh, cluster, pipeline, limits, profiles, clock)
         with clock:
-            plan = search.run(op)
-        search.check(plan)
-        replace_program(op, plan.module)
+            if costs == "unit":
+                found = search_without_cluster(op, mesh, limits, clock)
+            else:
+                found = self._simulated(op, mesh, cluster, limits, clock)
         verify_distribution(op)
-        found = plan.found or (
+        note = found or (
             "the time was over before any layouts were found; arguments are split as was "
             "asked for, and nothing else is"
         )
-        add_notes(op, [f"search-sharding: {found}"])
+        add_notes(op, [f"search-sharding: {note}"])
 
-    def _mesh(self, module: ModuleOp, cluster: ClusterOp) -> Mesh:
+    def _simulated(
+        self,
+        module: ModuleOp,
+        mesh: Mesh,
+        cluster: ClusterOp | None,
+        limits: Limits,
+        clock: Clock,
+    ) -> LayoutResult | None:
+        if cluster is None:
+            raise DistIRError(
+                "search-sharding: the module has no device.cluster, which says what "
+                "everything costs; add one, or choose costs=unit"
+            )
+        profiles = load_profiles(self.profile, cluster)
+        pipeline = self if self.is_pipelined else None
+        search = FittedSearch(mesh, cluster, pipeline, limits, profiles, clock)
+        plan = search.run(module)
+        search.check(plan)
+        replace_program(module, plan.module)
+        return plan.found
+
+    def _mesh(self, module: ModuleOp, cluster: ClusterOp | None) -> Mesh:
         meshes = [o for o in module.body.block.ops if isinstance(o, MeshOp)]
         if len(meshes) > 1 or (meshes and self.axes):
             raise DistIRError(

@@ -22,14 +22,15 @@ from distir.sharding.rule import Rule, factor_shards
 class CostModel(ABC):
     """
     What ops and changes of layout cost each device of a mesh, in a `unit` of its own, and what
-    memory they take, in bytes. Differences below `finest` mean nothing.
+    memory they take, in bytes. `scale` times a cost is a number that solvers cannot take
+    for a rounding error.
 
     A subclass says what an op costs (`op`), and one collective (`step`); which collectives a
     change of layout takes, and what values occupy, is the same for all.
     """
 
     unit: ClassVar[str] = "s"
-    finest: ClassVar[float] = 1e-9
+    scale: ClassVar[float] = 1e9
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh

@@ -140,3 +140,18 @@ class MicroBatchCosts(SimulatedCosts):
 def _size(mesh: Mesh) -> int:
     """Devices of a mesh."""
     return len(mesh.devices) // mesh.size(TIME_AXIS)
+
+
+def costs_on(
+    mesh: Mesh,
+    cluster: ClusterOp,
+    shares: Shares | None = None,
+    profiles: Sequence[Profile] = (),
+) -> SimulatedCosts:
+    """
+    What is simulated on a mesh of a cluster: for micro-batches, in a pipeline whose devices
+    hold `shares`, if the mesh's first axis is the axis over time. Raises DistIRError.
+    """
+    if mesh.has_time:
+        return MicroBatchCosts(mesh, cluster, shares, profiles)
+    return SimulatedCosts(mesh, cluster, profiles)

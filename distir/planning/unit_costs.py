@@ -48,7 +48,7 @@ class UnitCosts(CostModel):
     """
 
     unit = "operations"
-    finest = 1.0
+    scale = 1.0
 
     def op(
         self,

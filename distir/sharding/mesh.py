@@ -33,6 +33,11 @@ class Mesh:
         """The mesh that a `device.mesh` declares."""
         return Mesh(op.sym_name.data, op.axes.data, op.devices.data)
 
+    @property
+    def has_time(self) -> bool:
+        """Whether there is the axis over time; it is the first one then."""
+        return bool(self.axes) and self.axes[0][0] == TIME_AXIS
+
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Axis sizes by name."""

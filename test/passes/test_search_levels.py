@@ -23,10 +23,11 @@ from distir.passes.partition import PartitionPass
 from distir.passes.search_sharding import SearchShardingPass
 from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
+from distir.planning.costs import CostModel
 from distir.planning.layouts import fitted
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.meshes import add_mesh
-from distir.sharding.mesh import Mesh
+from distir.planning.micro_batch_costs import costs_on
 
 NO_LIMIT = Limits()
 
@@ -44,7 +45,9 @@ def found_for(
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_op_before(on, first)
-    found = search_sharding(module, add_mesh(module, axes, on), on, limits, **options)
+    found = search_sharding(
+        module, costs_on(add_mesh(module, axes, on), on), limits, **options
+    )
     PartitionPass().apply(Context(), module)
     VerifyDistributionPass().apply(Context(), module)
     return found, module
@@ -134,12 +137,12 @@ def test_what_comes_out_fits_as_the_simulator_sees_it(
     attempts: list[LayoutResult] = []
 
     def search(
-        module: ModuleOp, mesh: Mesh, on: ClusterOp, limits: Limits, **options: Any
+        module: ModuleOp, costs: CostModel, limits: Limits, **options: Any
     ) -> LayoutResult:
         assert limits.memory is not None
         loose = limits.memory if attempts else 1.2 * limits.memory
         limits = replace(limits, memory=loose)
-        attempts.append(search_sharding(module, mesh, on, limits, **options))
+        attempts.append(search_sharding(module, costs, limits, **options))
         return attempts[-1]
 
     monkeypatch.setattr(fitted, "search_layouts", search)

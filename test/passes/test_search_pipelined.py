@@ -32,6 +32,7 @@ from distir.planning.annotations import read_notes
 from distir.planning.layouts.layout_graph import apply_layouts
 from distir.planning.layouts.search import search_sharding
 from distir.planning.meshes import add_mesh
+from distir.planning.micro_batch_costs import costs_on
 from distir.program import argument_names, entry_function
 from distir.transforms.pipelines.pipeline import make_pipeline
 from distir.transforms.resharding import lower_reshards
@@ -161,7 +162,7 @@ def test_accumulation_costs_what_was_promised(build: Callable[[], ModuleOp]) -> 
     for count in (2, 4):
         module = placed(build(), on := slow_machine())
         mesh = add_mesh(module, [("k", count), ("d", 2)], on)
-        found = search_sharding(module, mesh, on)
+        found = search_sharding(module, costs_on(mesh, on))
         PartitionPass(lower=False).apply(Context(), module)
         make_pipeline(module, PipelineOptions(k=count))
         lower_reshards(module)
@@ -245,8 +246,8 @@ def test_chosen_layouts_are_applied_again() -> None:
         first = placed(build(), on := slow_machine())
         mesh = add_mesh(first, axes, on)
         again = first.clone()
-        found = search_sharding(first, mesh, on)
-        apply_layouts(again, mesh, on, found.layouts)
+        found = search_sharding(first, costs_on(mesh, on))
+        apply_layouts(again, mesh, found.layouts)
         assert str(again) == str(first)
 
 

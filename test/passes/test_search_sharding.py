@@ -29,6 +29,7 @@ from distir.passes.verify_distribution import VerifyDistributionPass
 from distir.planning.annotations import read_notes
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.meshes import add_mesh
+from distir.planning.micro_batch_costs import costs_on
 from distir.program import (
     argument_names,
     argument_roles,
@@ -202,7 +203,7 @@ def mlp_with(memory: float | None) -> tuple[ModuleOp, LayoutResult, Simulation]:
     assert first is not None
     module.body.block.insert_op_before(on, first)
     mesh = add_mesh(module, [("d", 4)], on)
-    found = search_sharding(module, mesh, on, Limits(memory))
+    found = search_sharding(module, costs_on(mesh, on), Limits(memory))
     PartitionPass().apply(Context(), module)
     VerifyDistributionPass().apply(Context(), module)
     return module, found, simulate(module)
@@ -260,11 +261,13 @@ def test_shared_calls_cost_what_was_promised() -> None:
     assert first is not None
     module.body.block.insert_op_before(on, first)
     alone = module.clone()
-    found = search_sharding(module, add_mesh(module, [("d", 2)], on), on, share=True)
+    found = search_sharding(
+        module, costs_on(add_mesh(module, [("d", 2)], on), on), share=True
+    )
     other = alone.body.block.first_op
     assert isinstance(other, ClusterOp)
     free = search_sharding(
-        alone, add_mesh(alone, [("d", 2)], other), other, share=False
+        alone, costs_on(add_mesh(alone, [("d", 2)], other), other), share=False
     )
     assert found.choices < free.choices
     assert free.objective <= found.objective * (1 + 1e-9) <= 1.01 * free.objective

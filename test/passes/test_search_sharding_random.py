@@ -82,7 +82,7 @@ def built(
 ) -> tuple[GraphBuilder, LayoutBody]:
     """The graph, anew for every choice that is tried."""
     prices = SimulatedCosts(mesh, on)
-    builder = GraphBuilder(reachable_functions(module), mesh, prices, {}, share=False)
+    builder = GraphBuilder(reachable_functions(module), prices, {}, share=False)
     return builder, builder.build(len(mesh.axes))
 
 
@@ -156,7 +156,7 @@ def test_programs_cost_what_was_promised(
     choice = some_choice(problem, seed)
     other, actual = realised(program, axes, slow, choice)
     assert actual <= problem.cost(choice) * (1 + 1e-9)
-    found = search_sharding(module, mesh, on, joint=joint)
+    found = search_sharding(module, SimulatedCosts(mesh, on), joint=joint)
     best_time = simulate(distributed(module)).step_time_s
     assert best_time <= found.objective * (1 + 1e-9)
     if joint or len(axes) == 1:
@@ -219,7 +219,7 @@ def assert_best(program: ModuleOp, axes: Axes, slow: bool) -> None:
         expected = best(builder.graph.problem())
     except TooMany:
         reject()
-    found = search_sharding(module, mesh, on, joint=True)
+    found = search_sharding(module, SimulatedCosts(mesh, on), joint=True)
     assert found.objective == pytest.approx(expected)
     assert found.bound == pytest.approx(expected)
 

@@ -37,7 +37,7 @@ from distir.planning.strategies import (
 )
 from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
-from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.mesh import TIME_AXIS
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
@@ -68,7 +68,6 @@ class GraphBuilder:
     def __init__(
         self,
         reachable: Sequence[FuncOp],
-        mesh: Mesh,
         cost_model: CostModel,
         requests: Mapping[int, Layout],
         *,
@@ -77,7 +76,7 @@ class GraphBuilder:
     ):
         self.functions = {f.sym_name.data: f for f in reachable}
         self.entry = reachable[-1]
-        self.mesh = mesh
+        self.mesh = cost_model.mesh
         self.requests = requests
         self.share = share
         self.cost_model = cost_model

@@ -21,10 +21,12 @@ from distir.planning.layouts.search import (
     Limits,
     NoLayouts,
     search_layouts,
+    search_sharding,
 )
-from distir.planning.micro_batch_costs import Shares
+from distir.planning.micro_batch_costs import Shares, costs_on
 from distir.planning.programs import trains
 from distir.planning.stages import make_pipeline_as_asked
+from distir.planning.unit_costs import UnitCosts
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock, TimeIsOver
 from distir.transforms.partitioning import partition
@@ -103,6 +105,26 @@ class FittedPlan:
         return self.occupied <= 1
 
 
+def search_without_cluster(
+    module: ModuleOp, mesh: Mesh, limits: Limits, clock: Clock
+) -> LayoutResult | None:
+    """
+    Distributes a sequential program over a mesh by the layouts that are the cheapest by unit
+    costs, within a limit of memory that no simulation checks. If the time is over before any
+    are found (None), arguments are split as was asked for, and nothing else is. Raises
+    DistIRError.
+    """
+    found = None
+    try:
+        found = search_sharding(module, UnitCosts(mesh), limits, clock=clock)
+    except TimeIsOver:
+        if clock.interrupted:
+            raise KeyboardInterrupt from None
+        apply_layouts(module, mesh, ChosenLayouts())
+    partition(module, lower=True)
+    return found
+
+
 class FittedSearch:
     """
     Finds layouts with which a program or a pipeline fits.
@@ -177,6 +199,7 @@ class FittedSearch:
         """
         finish = self.finish
         shares = finish and Shares.of(finish.schedule_of(finish.k, trains(module)))
+        costs = costs_on(self.mesh, self.cluster, shares, self.profiles)
         plans: list[FittedPlan] = []
         if known is not None:
             plans.append(self._plan(*known))
@@ -188,15 +211,7 @@ class FittedSearch:
             annotated = module.clone()
             limits = replace(self.limits, memory=limit)
             try:
-                found = search_layouts(
-                    annotated,
-                    self.mesh,
-                    self.cluster,
-                    limits,
-                    shares=shares,
-                    profiles=self.profiles,
-                    clock=self.clock,
-                )
+                found = search_layouts(annotated, costs, limits, clock=self.clock)
             except TimeIsOver:
                 if not plans and failure is None:
                     if self.clock is not None and self.clock.interrupted:
@@ -234,8 +249,8 @@ class FittedSearch:
     def _unsearched(self, module: ModuleOp) -> FittedPlan:
         """What there is without a search."""
         annotated = module.clone()
-        layouts = ChosenLayouts(shared=False, limited=False, steps=())
-        apply_layouts(annotated, self.mesh, self.cluster, layouts)
+        layouts = ChosenLayouts()
+        apply_layouts(annotated, self.mesh, layouts)
         return self._plan(annotated, layouts)
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout
-from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.annotate import annotate
 from distir.planning.annotations import requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
+from distir.planning.costs import CostModel
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
     work_size,
 )
-from distir.planning.layouts.over_time import before_devices, has_time, split_over_time
+from distir.planning.layouts.over_time import before_devices, split_over_time
 from distir.planning.layouts.reshards import (
     LayoutNode,
     plan_of,
 )
-from distir.planning.micro_batch_costs import MicroBatchCosts, Shares
-from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import (
     LayoutStrategy,
 )
+from distir.planning.unit_costs import UnitCosts
 from distir.program import argument_attributes, entry_function, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.solver.clock import Clock
@@ -46,9 +43,9 @@ class ChosenLayouts:
     arguments are split as was asked for, and what follows from that is.
     """
 
-    shared: bool
-    limited: bool
-    steps: tuple[tuple[int, tuple[int, ...]], ...]
+    shared: bool = False
+    limited: bool = False
+    steps: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,48 +58,38 @@ class LayoutGraph:
     @staticmethod
     def of(
         module: ModuleOp,
-        mesh: Mesh,
-        cluster: ClusterOp,
+        costs: CostModel,
         share: bool | None = None,
-        shares: Shares | None = None,
-        profiles: Sequence[Profile] = (),
         clock: Clock | None = None,
     ) -> LayoutGraph:
         """
-        Those of a sequential program, which may be annotated. Raises DistIRError; and
-        TimeIsOver when the clock stops while it builds.
+        Those of a sequential program, which may be annotated, on the mesh of the costs. Raises
+        DistIRError; and TimeIsOver when the clock stops while it builds.
         """
-        requests, first = _requests(module), None
-        if has_time(mesh):
+        mesh, requests, first = costs.mesh, _requests(module), None
+        if mesh.has_time:
             requests = split_over_time(module, mesh, requests)
         plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
-        if has_time(mesh):
+        if mesh.has_time:
             first = before_devices(plan)
-            cost_model = MicroBatchCosts(mesh, cluster, shares, profiles)
-        else:
-            cost_model = SimulatedCosts(mesh, cluster, profiles)
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS
-        builder = GraphBuilder(
-            reachable, mesh, cost_model, requests, share=share, clock=clock
-        )
+        builder = GraphBuilder(reachable, costs, requests, share=share, clock=clock)
         return LayoutGraph(builder, first)
 
 
-def apply_layouts(
-    module: ModuleOp, mesh: Mesh, cluster: ClusterOp, layouts: ChosenLayouts
-) -> None:
+def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     """
     Annotates a sequential program with layouts that were chosen for it before, without
     solving anything. Raises DistIRError.
     """
     if not layouts.steps:
-        if has_time(mesh):
+        if mesh.has_time:
             split_over_time(module, mesh, _requests(module))
         propagate_sharding(module, mesh)
         return
-    graph = LayoutGraph.of(module, mesh, cluster, layouts.shared)
+    graph = LayoutGraph.of(module, UnitCosts(mesh), layouts.shared)
     before, body = graph.first, None
     chosen: dict[LayoutNode, LayoutStrategy] = {}
     for axes, choice in layouts.steps:

@@ -30,11 +30,6 @@ from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of
 
 
-def has_time(mesh: Mesh) -> bool:
-    """Whether a mesh has the axis over time; it is the first one then."""
-    return bool(mesh.axes) and mesh.axes[0][0] == TIME_AXIS
-
-
 def split_over_time(
     module: ModuleOp, mesh: Mesh, requests: Mapping[int, Layout]
 ) -> dict[int, Layout]:

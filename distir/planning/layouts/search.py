@@ -10,10 +10,9 @@ from typing import Any, Literal, get_args
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
-from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.annotate import annotate
+from distir.planning.costs import CostModel
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
@@ -33,11 +32,9 @@ from distir.planning.layouts.reshards import (
     LayoutNode,
     plan_of,
 )
-from distir.planning.micro_batch_costs import Shares
 from distir.planning.strategies import (
     LayoutStrategy,
 )
-from distir.sharding.mesh import Mesh
 from distir.solver import InfeasibleError, Problem, Solution, solution_of
 from distir.solver.clock import Clock, TimeIsOver
 from distir.solver.flow import Segments
@@ -47,8 +44,6 @@ Solver = Literal["auto", "highs", "cbc"]
 SOLVERS: tuple[Solver, ...] = ("auto", "highs", "cbc")
 
 LEVELS: tuple[Level, ...] = get_args(Level)
-
-_NANO = 1e9
 
 _SHARES = (1, 0.97, 0.9, 0.8, 0.65, 0.5, 0.25, 0.125, 0)
 """Of the memory that axes which are chosen later could save at most."""
@@ -137,6 +132,7 @@ class LayoutResult:
     layouts: ChosenLayouts
     level: Level
     left: int = 0
+    unit: str = "s"
 
     def with_proof(self, bound: float, peak: float) -> LayoutResult:
         """The same with another bound and the bytes that are really needed."""
@@ -156,7 +152,7 @@ class LayoutResult:
         if self.left:
             stages += f", {self.left} of the axes were not chosen any more"
         return (
-            f"{self.objective:.6g} s of work and communication, {proof}, "
+            f"{self.objective:.6g} {self.unit} of work and communication, {proof}, "
             f"in {self.peak:.6g} bytes "
             f"({self.choices} choices with "
             f"{self.alternatives} alternatives and {self.edges} edges{shared}{stages}{level})"
@@ -165,13 +161,12 @@ class LayoutResult:
 
 def search_sharding(
     module: ModuleOp,
-    mesh: Mesh,
-    cluster: ClusterOp,
+    costs: CostModel,
     limits: Limits | None = None,
     **options: Any,
 ) -> LayoutResult:
     """As `search_layouts`. Raises DistIRError also when no layouts fit."""
-    found = search_layouts(module, mesh, cluster, limits, **options)
+    found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):
         raise DistIRError(found.reason)
     return found
@@ -179,22 +174,17 @@ def search_sharding(
 
 def search_layouts(
     module: ModuleOp,
-    mesh: Mesh,
-    cluster: ClusterOp,
+    costs: CostModel,
     limits: Limits | None = None,
     *,
     share: bool | None = None,
     joint: bool | None = None,
-    shares: Shares | None = None,
-    profiles: Sequence[Profile] = (),
     clock: Clock | None = None,
 ) -> LayoutResult | NoLayouts:
     """
-    Annotates a sequential program with the layouts that take the least time on a mesh of a
-    cluster, for `partition`. If the mesh's first axis is the axis over time, they are for
-    micro-batches, the costs for all of them together on the mesh's other axes; `shares`
-    says what of them a device of a pipeline holds. `profiles` say what devices reach in
-    practice.
+    Annotates a sequential program with the layouts that cost the least on the mesh of a cost
+    model, for `partition`. If the mesh's first axis is the axis over time, they are for
+    micro-batches, the costs for all of them together on the mesh's other axes.
 
     `share`: whether repeated calls share their choices; by default those of programs with
     more than `MAX_OPS` ops do. `joint`: whether the mesh's axes are chosen together; by
@@ -206,9 +196,9 @@ def search_layouts(
     """
     limits = limits or Limits()
     start = perf_counter()
-    graph = LayoutGraph.of(module, mesh, cluster, share, shares, profiles, clock)
+    graph = LayoutGraph.of(module, costs, share, clock)
     builder, first = graph.builder, graph.first
-    axes, known = len(mesh.axes), first.axes if first else 0
+    axes, known = len(costs.mesh.axes), first.axes if first else 0
     if joint is None:
         joint = builder.alternatives_of_all() <= limits.together
     one_by_one = list(range(known + 1, axes + 1)) or [axes]
@@ -297,6 +287,7 @@ class _AxisGroups:
     ):
         self.clock = clock
         self.builder = builder
+        self.costs = builder.cost_model
         self.shares = builder.share
         self.is_released = False
         self.limits = limits
@@ -397,27 +388,27 @@ class _AxisGroups:
         others can do at best is to divide everything.
         """
         others = prod(size for _, size in self.builder.mesh.axes[axes:])
-        least = solution.bound / _NANO / others
+        least = solution.bound / self.costs.scale / others
         if least <= self.limits.worth:
             return None
         return NoLayouts(
-            f"search-sharding: work and communication take {least:.4g} s or more with any "
-            f"layouts that were weighed, and {self.limits.worth:.4g} s would be too long",
+            f"search-sharding: work and communication take {least:.4g} {self.costs.unit} or "
+            f"more with any layouts that were weighed, and {self.limits.worth:.4g} would be "
+            f"too much",
             slow=True,
         )
 
     def _solve(
         self, problem: Problem, clock: Clock | None
     ) -> Solution | InfeasibleError:
-        """In nanoseconds, so that no method takes small costs for rounding errors."""
-        start = perf_counter()
+        start, scale = perf_counter(), self.costs.scale
         by_program = self.limits.solver != "auto"
         seconds = self.limits.seconds
         left = None if seconds is None else max(seconds - self.solving, 0.0)
         solution = solution_of(
             Problem(
-                [costs * _NANO for costs in problem.costs],
-                {pair: matrix * _NANO for pair, matrix in problem.edges.items()},
+                [costs * scale for costs in problem.costs],
+                {pair: matrix * scale for pair, matrix in problem.edges.items()},
                 problem.memory,
             ),
             method="integer-program" if by_program else "auto",
@@ -446,9 +437,10 @@ class _AxisGroups:
 
     def found(self, seconds: float) -> LayoutResult:
         """What the last stage found, after that many seconds."""
+        scale = self.costs.scale
         return LayoutResult(
-            self.solution.objective / _NANO,
-            self.solution.bound / _NANO,
+            self.solution.objective / scale,
+            self.solution.bound / scale,
             self.solution.gap,
             self.peak.bytes,
             len(self.problem.costs),
@@ -463,6 +455,7 @@ class _AxisGroups:
             ChosenLayouts(self.shares, self.limited, tuple(self.steps)),
             self.limits.level,
             self.left,
+            self.costs.unit,
         )
 
 

@@ -96,7 +96,7 @@ class SearchedLayouts:
         )
         if not c.is_pipelined:
             if known is not None:
-                apply_layouts(module, mesh, cluster, known)
+                apply_layouts(module, mesh, known)
                 partition(module, lower=True)
                 return SearchedPlan(module, known)
             search = FittedSearch(mesh, cluster, None, limits, profiles, clock)
@@ -115,7 +115,7 @@ class SearchedLayouts:
         before = self._known[1] if self._known and self._known[0] == same else None
         if before is None and known is not None:
             annotated = module.clone()
-            apply_layouts(annotated, mesh, cluster, known)
+            apply_layouts(annotated, mesh, known)
             before = annotated, known
         plan = search.run(module, before)
         if not plan.layouts.limited:
@@ -129,8 +129,8 @@ class SearchedLayouts:
         Distributes with the layouts that `search` found, and overlaps communication if the
         configuration does. Raises DistIRError.
         """
-        cluster, mesh = self._prepare(module, configuration)
-        apply_layouts(module, mesh, cluster, layouts)
+        _, mesh = self._prepare(module, configuration)
+        apply_layouts(module, mesh, layouts)
         if configuration.is_pipelined:
             partition(module)
             pipeline = configuration.pipeline
