@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil, inf, prod
 from typing import ClassVar
 
 from xdsl.dialects.builtin import TensorType
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import Layout
 from distir.dialects.onnx_values import bytes_per_element
 from distir.interpreters.simulator.costs.op_costs import VIEWS
+from distir.planning.strategies import LayoutStrategy
 from distir.sharding.layout import layout_problem, local_shape
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import Planner, ReshardStep
@@ -45,14 +46,8 @@ class CostModel(ABC):
         self._seen: list[Attribute] = []
 
     @abstractmethod
-    def op(
-        self,
-        op: Operation,
-        rule: Rule,
-        operands: Sequence[Layout],
-        results: Sequence[Layout],
-    ) -> float:
-        """Of an op whose operands and results are laid out like that."""
+    def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
+        """Of an op that does that."""
 
     @abstractmethod
     def step(
@@ -85,6 +80,13 @@ class CostModel(ABC):
             self._bytes[key] = size
         return self._bytes[key]
 
+    def _sizes(
+        self, values: Iterable[SSAValue], layouts: Sequence[Layout]
+    ) -> tuple[int, ...]:
+        return tuple(
+            self.bytes(v.type, x) for v, x in zip(values, layouts, strict=True)
+        )
+
     def held(self, type_: Attribute, layout: Layout) -> float:
         """
         Bytes that a value of that (sequential) type takes of a device's memory while it
@@ -97,13 +99,7 @@ class CostModel(ABC):
         """Until an argument that comes like that is there as ops take it."""
         return 0.0
 
-    def workspace(
-        self,
-        op: Operation,
-        rule: Rule,
-        operands: Sequence[Layout],
-        results: Sequence[Layout],
-    ) -> int:
+    def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
         """Bytes that an op needs besides its operands and results while it runs."""
         return 0
 

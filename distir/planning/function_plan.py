@@ -32,6 +32,14 @@ class FunctionPlan(Generic[Place]):
     calls: Mapping[CallOp, FunctionPlan[Place]]
     kept: Mapping[OpResult, Place] = field(default_factory=dict[OpResult, Place])
 
+    def place_of(self, value: OpResult) -> Place:
+        """Where a result of an op or a call is for those that use it."""
+        if value in self.kept:
+            return self.kept[value]
+        op = value.op
+        given = self.calls[op] if isinstance(op, CallOp) else self.ops[op]
+        return given.results[value.index]
+
 
 class Caller(Protocol):
     """What is known of a function, with the same of the functions that it calls."""

@@ -15,6 +15,7 @@ from distir.dialects.onnx import operator
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import Schedule, in_flight_per_rank
 from distir.planning.simulated_costs import SimulatedCosts
+from distir.planning.strategies import Strategy
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     placement_in,
@@ -134,7 +135,8 @@ class MicroBatchCosts(SimulatedCosts):
         count, attributes = (2, {}) if name == "Add" else (1, {"axis": 0})
         values = Block(arg_types=[type_] * count).args
         op = operator(name).build_op(list(values), [type_], attributes)
-        return self.op(op, rule_for(op), [layout] * count, [layout])
+        strategy = Strategy((), (layout,) * count, (layout,))
+        return self.op(op, rule_for(op), strategy)
 
 
 def _size(mesh: Mesh) -> int:

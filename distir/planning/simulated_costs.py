@@ -26,6 +26,7 @@ from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.interpreters.simulator.work import Work
 from distir.planning.costs import CostModel
+from distir.planning.strategies import LayoutStrategy
 from distir.sharding.mesh import Mesh
 from distir.sharding.reshard import ReshardStep
 from distir.sharding.rule import Rule, rule_for
@@ -57,39 +58,21 @@ class SimulatedCosts(CostModel):
             self.device_map = DeviceMap(meshes, names, hardware)
         self._steps: dict[tuple[str, tuple[str, ...], int, int], float] = {}
 
-    def op(
-        self,
-        op: Operation,
-        rule: Rule,
-        operands: Sequence[Layout],
-        results: Sequence[Layout],
-    ) -> float:
+    def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         """Seconds of an op of the sequential program on each device."""
-        return max(c.seconds for c in self._costs(op, rule, operands, results))
+        return max(c.seconds for c in self._costs(op, rule, strategy))
 
-    def workspace(
-        self,
-        op: Operation,
-        rule: Rule,
-        operands: Sequence[Layout],
-        results: Sequence[Layout],
-    ) -> int:
+    def workspace(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> int:
         """Bytes that an op needs besides its operands and results while it runs."""
-        return max(c.workspace for c in self._costs(op, rule, operands, results))
+        return max(c.workspace for c in self._costs(op, rule, strategy))
 
-    def _costs(
-        self,
-        op: Operation,
-        rule: Rule,
-        operands: Sequence[Layout],
-        results: Sequence[Layout],
-    ) -> list[Cost]:
+    def _costs(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> list[Cost]:
         """On each kind of device."""
-        work = Work(rule, self._parts(rule, operands) if rule.flops else {})
-        sizes = [
-            tuple(self.bytes(v.type, x) for v, x in zip(values, layouts, strict=True))
-            for values, layouts in ((op.operands, operands), (op.results, results))
-        ]
+        work = Work(rule, self._parts(rule, strategy.operands) if rule.flops else {})
+        sizes = (
+            self._sizes(op.operands, strategy.operands),
+            self._sizes(op.results, strategy.results),
+        )
         return [cost_of(CostContext(op, kind, work, *sizes)) for kind in self.kinds]
 
     def step(

@@ -8,7 +8,6 @@ communication as possible.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf, prod
 
 from xdsl.dialects.builtin import TensorType
@@ -16,6 +15,7 @@ from xdsl.ir import Attribute, Operation
 
 from distir.dialects.dist import Layout
 from distir.planning.costs import CostModel
+from distir.planning.strategies import LayoutStrategy
 from distir.sharding.placement import Placement
 from distir.sharding.prices import PRICE_PER_BYTE_SENT, PRICE_PER_BYTE_TOUCHED
 from distir.sharding.reshard import ReshardStep, StepKind, bytes_moved
@@ -50,25 +50,15 @@ class UnitCosts(CostModel):
     unit = "operations"
     scale = 1.0
 
-    def op(
-        self,
-        op: Operation,
-        rule: Rule,
-        operands: Sequence[Layout],
-        results: Sequence[Layout],
-    ) -> float:
+    def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         """Operations of an op on each device, and its price per byte touched."""
-        touched = sum(
-            self.bytes(value.type, layout)
-            for values, layouts in ((op.operands, operands), (op.results, results))
-            for value, layout in zip(values, layouts, strict=True)
-        )
-        flops = 0.0
-        if rule.flops:
-            flops = rule.flops / prod(self._parts(rule, operands).values())
+        operands, results = strategy.operands, strategy.results
+        touched = sum(self._sizes(op.operands, operands))
+        touched += sum(self._sizes(op.results, results))
+        parts = self._parts(rule, operands) if rule.flops else {}
         shards = (s for x in (*operands, *results) for dim in x.dims for s in dim)
         return self.preferred(
-            self.work(flops, touched),
+            self.work(rule.flops / prod(parts.values()), touched),
             late=any(x.partial for x in operands),
             runs=any(s.run is not None for s in shards),
         )

@@ -18,6 +18,7 @@ from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.annotations import read_notes, requested_layout
 from distir.planning.layouts.search import LayoutResult, Limits, search_sharding
 from distir.planning.meshes import add_mesh
+from distir.planning.strategies import Strategy
 from distir.planning.unit_costs import GATHER_PENALTY, PREFERENCE, UnitCosts
 from distir.program import argument_attributes, argument_names, entry_function
 from distir.sharding.mesh import Mesh
@@ -44,7 +45,8 @@ def test_an_op_counts_operations_and_bytes_on_one_device() -> None:
     op = entry_function(module).body.block.first_op
     assert op is not None
     flops, rule = 2 * 8 * 16 * 32, rule_for(op)
-    found = UnitCosts(MESH).op(op, rule, (COLUMNS, ROWS), (SUM,))
+    strategy = Strategy((), (COLUMNS, ROWS), (SUM,))
+    found = UnitCosts(MESH).op(op, rule, strategy)
     touched = 4 * (8 * 16 / 4 + 16 * 32 / 4 + 8 * 32)
     assert found == flops / 4 + PRICE_PER_BYTE_TOUCHED * touched
     # The same on the axis alone, which `distribute` plans.

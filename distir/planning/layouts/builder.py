@@ -12,6 +12,7 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
 from distir.planning.costs import CostModel
+from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Body, Node, Port
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
@@ -45,10 +46,9 @@ from distir.solver.clock import Clock
 
 @dataclass(frozen=True)
 class Before:
-    """What was chosen for the first `axes` of the mesh's axes."""
+    """What was decided for the first `axes` of the mesh's axes."""
 
-    body: LayoutBody
-    chosen: Mapping[LayoutNode, LayoutStrategy]
+    plan: FunctionPlan[Layout]
     axes: int
 
 
@@ -130,7 +130,7 @@ class GraphBuilder:
         self.axes = axes
         self.before = before
         self._times = {}
-        return self._body(self.entry, 1, before.body if before else None)
+        return self._body(self.entry, 1, before.plan if before else None)
 
     def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
         """The layouts that keep what the axes chosen before do; `before` if there are none."""
@@ -196,7 +196,7 @@ class GraphBuilder:
 
     def _seconds(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         if not strategy.parts:
-            return self.cost_model.op(op, rule, strategy.operands, strategy.results)
+            return self.cost_model.op(op, rule, strategy)
         return seconds_of_parts(op, strategy, self.cost_model)
 
     def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
@@ -211,8 +211,7 @@ class GraphBuilder:
             return bytes_between_parts(op, strategy, self.cost_model)
         if isinstance(op, ConstrainOp):
             return 0
-        layouts = strategy.operands, strategy.results
-        return self.cost_model.workspace(op, self.rules[op], *layouts)
+        return self.cost_model.workspace(op, self.rules[op], strategy)
 
     def constant_bytes(self) -> int:
         """Bytes of the constants, which every device holds all the time."""
@@ -243,7 +242,7 @@ class GraphBuilder:
         return found
 
     def _body(
-        self, function: FuncOp, count: int, before: LayoutBody | None
+        self, function: FuncOp, count: int, before: FunctionPlan[Layout] | None
     ) -> LayoutBody:
         body, is_entry = Body(function, count), function is self.entry
         calls = call_kinds(function, ends=1 if self.share else None)
@@ -267,7 +266,7 @@ class GraphBuilder:
             elif not isinstance(op, ReturnOp):
                 kind = kinds[op]
                 if kind not in nodes:
-                    known = self.chosen_before(before.ops[op]) if before else None
+                    known = before.ops[op] if before else None
                     nodes[kind] = Node(describe(op), *self.alternatives(op, known))
                 node, times = nodes[kind], 1
                 if is_entry and node.strategies:
@@ -280,16 +279,8 @@ class GraphBuilder:
         Values(self, body, before, is_entry).connect()
         return body
 
-    def _times_of_call(self, before: LayoutBody | None) -> int:
-        if before is None:
-            return 1
-        arguments = (self.chosen_before(node) for node in before.arguments)
-        return self.times(a.results[0] for a in arguments)
-
-    def chosen_before(self, node: LayoutNode) -> LayoutStrategy:
-        """What was chosen for the axes before."""
-        assert self.before is not None
-        return self.before.chosen[node]
+    def _times_of_call(self, before: FunctionPlan[Layout] | None) -> int:
+        return 1 if before is None else self.times(before.arguments)
 
 
 def work_size(reachable: Sequence[FuncOp]) -> int:

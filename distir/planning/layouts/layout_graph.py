@@ -16,17 +16,13 @@ from distir.planning.layouts.builder import (
     GraphBuilder,
     work_size,
 )
-from distir.planning.layouts.over_time import before_devices, split_over_time
+from distir.planning.layouts.over_time import split_over_time
 from distir.planning.layouts.reshards import (
-    LayoutNode,
     plan_of,
-)
-from distir.planning.strategies import (
-    LayoutStrategy,
 )
 from distir.planning.unit_costs import UnitCosts
 from distir.program import argument_attributes, entry_function, reachable_functions
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.solver.clock import Clock
 
 MAX_OPS = 2000
@@ -71,7 +67,8 @@ class LayoutGraph:
             requests = split_over_time(module, mesh, requests)
         plan = ShardingPlan(module, mesh)  # refuses requests that no layout can meet
         if mesh.has_time:
-            first = before_devices(plan)
+            plan.add_axis(TIME_AXIS)
+            first = Before(plan.plan, 1)
         reachable = reachable_functions(module)
         if share is None:
             share = work_size(reachable) > MAX_OPS
@@ -90,14 +87,12 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
         propagate_sharding(module, mesh)
         return
     graph = LayoutGraph.of(module, UnitCosts(mesh), layouts.shared)
-    before, body = graph.first, None
-    chosen: dict[LayoutNode, LayoutStrategy] = {}
+    before = graph.first
     for axes, choice in layouts.steps:
         body = graph.builder.build(axes, before)
-        chosen = graph.builder.graph.chosen(choice)
-        before = Before(body, chosen, axes)
-    assert body is not None
-    annotate(module, plan_of(body, chosen))
+        before = Before(plan_of(body, graph.builder.graph.chosen(choice)), axes)
+    assert before is not None
+    annotate(module, before.plan)
 
 
 def _requests(module: ModuleOp) -> dict[int, Layout]:

@@ -1,4 +1,4 @@
-"""What splitting the batch over time does, as what was chosen before the other axes."""
+"""The batch of a program that is searched, split over time."""
 
 from __future__ import annotations
 
@@ -8,23 +8,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.planning.annotations import requested_layout
-from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.batches import split_batch
-from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Body, Node
-from distir.planning.layouts.builder import Before
-from distir.planning.layouts.reshards import (
-    LayoutBody,
-    LayoutNode,
-    value_node,
-)
-from distir.planning.strategies import LayoutStrategy
 from distir.program import (
     argument_attributes,
-    describe,
     entry_function,
     set_argument_attributes,
-    updated_arguments,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of
@@ -55,41 +43,3 @@ def split_over_time(
         attributes[i][LAYOUT] = LayoutAttr(layout)
     set_argument_attributes(function, attributes)
     return found
-
-
-def before_devices(plan: ShardingPlan) -> Before:
-    """
-    What the axis over time does to a program whose inputs are annotated. Functions that
-    are called both with micro-batches and without are cloned.
-    """
-    plan.add_axis(TIME_AXIS)
-    chosen: dict[LayoutNode, LayoutStrategy] = {}
-    bodies: dict[FunctionPlan[Layout], LayoutBody] = {}
-
-    def value(layout: Layout) -> LayoutNode:
-        node = value_node("", [layout])
-        chosen[node] = node.strategies[0]
-        return node
-
-    def body_of(function: FunctionPlan[Layout]) -> LayoutBody:
-        if function in bodies:
-            return bodies[function]
-        body = bodies[function] = Body(function.function, 0)
-        body.arguments += [value(layout) for layout in function.arguments]
-        for op, strategy in function.ops.items():
-            node = body.ops[op] = Node(describe(op), [strategy], [0.0])
-            chosen[node] = strategy
-            body.kept.update(zip(op.results, map(value, strategy.results), strict=True))
-        for call, callee in function.calls.items():
-            body.calls[call] = body_of(callee)
-            body.kept.update(zip(call.results, map(value, callee.results), strict=True))
-        return body
-
-    entry = body_of(plan.plan)
-    updates = updated_arguments(plan.entry)
-    entry.sinks |= {
-        i: value(layout)
-        for i, layout in enumerate(plan.plan.results)
-        if i not in updates
-    }
-    return Before(entry, chosen, 1)

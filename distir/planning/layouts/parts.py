@@ -32,9 +32,7 @@ def seconds_of_parts(
                 seconds += cost_model.reshard(value.type, before, layout)
                 made[value] = layout  # for the ops behind it, too
         made |= zip(part.results, layouts.results, strict=True)
-        seconds += cost_model.op(
-            part, rule_for(part), layouts.operands, layouts.results
-        )
+        seconds += cost_model.op(part, rule_for(part), layouts)
     return seconds
 
 

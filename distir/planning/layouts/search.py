@@ -223,7 +223,8 @@ def search_layouts(
         search = released
     elif failure is not None:
         return failure
-    annotate(module, plan_of(search.body, search.chosen))
+    assert search.before is not None
+    annotate(module, search.before.plan)
     return search.found(perf_counter() - start)
 
 
@@ -376,9 +377,8 @@ class _AxisGroups:
             choice, chosen = self._chosen(solution)
             peak = peak_of(builder, body, chosen)
         # All at once, for when the time is over.
-        self.body, self.problem, self.solution = body, problem, solution
-        self.chosen, self.peak = chosen, peak
-        self.before = Before(body, chosen, axes)
+        self.problem, self.solution, self.peak = problem, solution, peak
+        self.before = Before(plan_of(body, chosen), axes)
         self.steps.append((axes, choice))
         return None
 

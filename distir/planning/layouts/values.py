@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.dist import Layout
+from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Port
 from distir.planning.layouts.reshards import (
     LayoutBody,
@@ -32,7 +33,7 @@ class Values:
         self,
         builder: GraphBuilder,
         body: LayoutBody,
-        before: LayoutBody | None,
+        before: FunctionPlan[Layout] | None,
         is_entry: bool,
     ):
         self.builder = builder
@@ -122,14 +123,14 @@ class Values:
                 layout.without_partial(layout.partial_axes)
                 for layout in layouts_of(port)
             }
-            before = self.before.sinks[index] if self.before else None
+            before = self.before.results[index] if self.before else None
             alternatives = self._ordered(layouts | {self.whole}, before)
             target = value_node(f"result {index}", alternatives)
             self.body.sinks[index] = self.graph.add(target, count)
             self.graph.types[Port(target, 0)] = value.type
         self.graph.connect(port, Use(target, (0,)), count)
 
-    def _result(self, op: Operation, index: int, value: SSAValue) -> None:
+    def _result(self, op: Operation, index: int, value: OpResult) -> None:
         if isinstance(op, CallOp):
             port = self.body.calls[op].results[index]
         else:
@@ -141,7 +142,7 @@ class Values:
         self._fan_out(value, port, uses)
 
     def _kept(
-        self, value: SSAValue, port: LayoutPort, uses: Sequence[Use]
+        self, value: OpResult, port: LayoutPort, uses: Sequence[Use]
     ) -> LayoutPort:
         """The layout that a value is brought to once for all that use it."""
         layouts = set(layouts_of(port))
@@ -150,10 +151,8 @@ class Values:
             return port
         key = (port, frozenset(uses))
         if key not in self.shared:
-            owner = value.owner
-            assert isinstance(owner, Operation)
-            what = f"the result of {describe(owner)}"
-            before = self.before.kept.get(value) if self.before else None
+            what = f"the result of {describe(value.op)}"
+            before = self.before.place_of(value) if self.before else None
             self.shared[key] = value_node(what, self._ordered(layouts, before))
         node = self.graph.add(self.shared[key], self.body.count)
         self.body.kept[value] = node
@@ -184,17 +183,13 @@ class Values:
         return sum(each[:2]) if each else 1
 
     def _ordered(
-        self, layouts: Iterable[Layout], before: LayoutNode | None
+        self, layouts: Iterable[Layout], before: Layout | None
     ) -> list[Layout]:
         """In the same order in every run, whole values first; like before, if given."""
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
         )
-        if before is None:
-            if self.before is None:
-                return found
-            return self.builder.still(found, self.whole)
-        return self.builder.still(found, self.builder.chosen_before(before).results[0])
+        return found if before is None else self.builder.still(found, before)
 
 
 def restricted(layout: Layout, axes: Set[str]) -> Layout:
