@@ -9,13 +9,11 @@ mesh axis does to an op and in which ways values are there, or the layouts on al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Operation, SSAValue
 
 from distir.solver import Problem
 
@@ -23,10 +21,6 @@ Floats = npt.NDArray[np.float64]
 
 S = TypeVar("S", covariant=True)
 """An alternative of a node."""
-
-W = TypeVar("W")
-V = TypeVar("V")
-"""Alternatives of the nodes of ops, and of those of values."""
 
 N = TypeVar("N", bound="Node[Any]")
 
@@ -69,32 +63,6 @@ class Edge(NamedTuple, Generic[S, U]):
 
     source: Port[S]
     use: U
-
-
-@dataclass(eq=False)
-class Body(Generic[W, V]):
-    """
-    The choices in a function, for the calls of it that share them.
-
-    - `count`: how often these run;
-    - `ops`, `calls`, `arguments`: of its ops, calls (those of the callee) and arguments;
-    - `ports`: where values are for those that use them;
-    - `kept`: of values that are brought to one layout for all that use them;
-    - `results`: what it returns; for the entry nothing.
-    """
-
-    function: FuncOp
-    count: int
-    ops: dict[Operation, Node[W]] = field(default_factory=dict[Operation, Node[W]])
-    calls: dict[CallOp, Body[W, V]] = field(default_factory=dict[CallOp, "Body[W, V]"])
-    arguments: list[Node[V]] = field(default_factory=list[Node[V]])
-    ports: dict[SSAValue, Port[W | V]] = field(
-        default_factory=dict[SSAValue, Port[W | V]]
-    )
-    kept: dict[SSAValue, Node[V]] = field(default_factory=dict[SSAValue, Node[V]])
-    results: list[Port[W | V]] = field(default_factory=list[Port[W | V]])
-    sinks: dict[int, Node[V]] = field(default_factory=dict[int, Node[V]])
-    """Of results of the entry that update nothing, by index."""
 
 
 class StrategyGraph(Generic[S, U]):

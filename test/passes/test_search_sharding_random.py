@@ -30,7 +30,7 @@ from distir.planning.layouts.builder import (
 )
 from distir.planning.layouts.reshards import (
     LayoutBody,
-    plan_of,
+    chosen_plan,
 )
 from distir.planning.layouts.search import search_sharding
 from distir.planning.simulated_costs import SimulatedCosts
@@ -93,7 +93,7 @@ def realised(
     module, mesh, on = placed(program, axes, slow)
     builder, body = built(module, mesh, on)
     nodes = zip(builder.graph.nodes, choice, strict=True)
-    annotate(module, plan_of(body, {node: node.strategies[a] for node, a in nodes}))
+    annotate(module, chosen_plan(body, {node: node.strategies[a] for node, a in nodes}))
     return distributed(module), simulate(module).step_time_s
 
 

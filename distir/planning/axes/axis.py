@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from xdsl.ir import SSAValue
 
-from distir.planning.axes.axis_op import Alternative, Ways
+from distir.planning.axes.alternatives import Alternative, Ways
 from distir.planning.axes.builder import (
     AxisBody,
     AxisGraphBuilder,
@@ -17,6 +17,7 @@ from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reach import Reach
 from distir.planning.axes.reached import ArgumentKey
+from distir.planning.bodies import plan_of
 from distir.planning.function_plan import AxisPlan
 from distir.planning.graph import Node
 from distir.program import return_op
@@ -46,54 +47,42 @@ class AxisPlanner:
         builder = AxisGraphBuilder(self.policy)
         body, graph = builder.build(reached), builder.graph
         self.nodes = len(graph.nodes)
-        return _Choices(builder, body, solve(graph.problem()).choice).of(body)
+        return _Choices(builder, body, solve(graph.problem()).choice).plan()
 
 
 class _Choices:
     """Reads a solution: one plan for each way in which a function is called."""
 
     def __init__(
-        self,
-        builder: AxisGraphBuilder,
-        entry: AxisBody,
-        choice: Sequence[int],
+        self, builder: AxisGraphBuilder, entry: AxisBody, choice: Sequence[int]
     ):
         self.builder = builder
         self.entry = entry
         self.choice = choice
-        self._of_body: dict[AxisBody, AxisPlan] = {}
+
+    def plan(self) -> AxisPlan:
+        """The plan for the entry, with those for all that it calls."""
+        return plan_of(
+            self.entry,
+            lambda node: self._chosen(node).strategy,
+            lambda port: self._ways(port)[0],
+            self._results(self.entry),
+        )
 
     def _chosen(self, node: Node[A]) -> A:
         """What was chosen for a node."""
         return node.strategies[self.choice[self.builder.graph.nodes[node]]]
 
-    def of(self, body: AxisBody) -> AxisPlan:
-        """The plan for a body."""
-        if body not in self._of_body:
-            arguments = tuple(self._chosen(n).placement for n in body.arguments)
-            self._of_body[body] = AxisPlan(
-                body.function,
-                arguments,
-                self._results(body, arguments)
-                if body is self.entry
-                else tuple(self._ways(port)[0] for port in body.results),
-                {op: self._chosen(node).strategy for op, node in body.ops.items()},
-                {call: self.of(callee) for call, callee in body.calls.items()},
-            )
-        return self._of_body[body]
-
     def _ways(self, port: AxisPort) -> Ways:
         return self._chosen(port.node).ways(port.result)
 
-    def _results(
-        self, entry: AxisBody, arguments: Sequence[Placement]
-    ) -> tuple[Placement, ...]:
+    def _results(self, entry: AxisBody) -> tuple[Placement, ...]:
         """How the program's results leave it: those that update an argument like it."""
         updates, found = self.builder.program.updates, list[Placement]()
         last = return_op(entry.function)
         for i, value in enumerate(last.operands):
             if i in updates:
-                found.append(arguments[updates[i]])
+                found.append(self._chosen(entry.arguments[updates[i]]).placement)
                 continue
             ways = [*self._ways(entry.ports[value]), *self._taken(entry, value)]
             info = self.builder.program.info(last)

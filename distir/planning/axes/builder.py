@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.planning.axes.axis_op import (
+from distir.planning.axes.alternatives import (
     Alternative,
     Cut,
     OpAlternative,
@@ -31,8 +30,8 @@ from distir.planning.axes.moves import (
 )
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
-from distir.planning.graph import Body, Floats, Node, Port, StrategyGraph
-from distir.planning.likeness import op_kinds
+from distir.planning.bodies import Body
+from distir.planning.graph import Floats, Node, Port, StrategyGraph
 from distir.planning.unit_costs import PREFERENCE
 from distir.program import return_op
 from distir.sharding.placement import FREE, WHOLE, Placement
@@ -93,20 +92,13 @@ class AxisGraphBuilder:
     def _body(self, reached: Reached, count: int, place: int) -> AxisBody:
         """`place` is that among the kinds of calls of a function, in program order."""
         body = AxisBody(reached.function, count)
-        callees: dict[Reached, AxisBody] = {}
-        for i, (callee, calls) in enumerate(Counter(reached.calls.values()).items()):
-            callees[callee] = self._body(callee, count * calls, i)
-        body.calls |= {call: callees[c] for call, c in reached.calls.items()}
-        kinds = op_kinds(
-            reached.function,
+        body.add_ops(
+            self.graph,
             reached.calls,
             lambda op: (self.program.info(op), reached.strategies[op]),
+            lambda call, n, at: self._body(reached.calls[call], count * n, at),
+            lambda op: (self._op(op, reached.strategies[op], place), 1),
         )
-        nodes: dict[Hashable, Node[OpAlternative]] = {}
-        for op, strategies in reached.strategies.items():
-            if kinds[op] not in nodes:
-                nodes[kinds[op]] = self._op(op, strategies, place)
-            body.ops[op] = self.graph.add(nodes[kinds[op]], count)
         block = reached.function.body.block
         uses = _uses(body)
         for arg, facts in zip(block.args, reached.arguments, strict=True):

@@ -9,15 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.axis_op import (
+from distir.planning.axes.alternatives import (
     Alternative,
-    AxisOp,
     OpAlternative,
     Source,
     Take,
     ValueAlternative,
     Ways,
 )
+from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.graph import Edge, Floats, Node, Port
 from distir.planning.unit_costs import PREFERENCE

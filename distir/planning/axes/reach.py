@@ -8,7 +8,7 @@ from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp
-from distir.planning.axes.axis_op import OpAlternative, Source, Take, Ways
+from distir.planning.axes.alternatives import OpAlternative, Source, Take, Ways
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import (
     Alternatives,

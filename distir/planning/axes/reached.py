@@ -9,7 +9,7 @@ from typing import TypeVar
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.planning.axes.axis_op import Alternative, OpAlternative, Source, Ways
+from distir.planning.axes.alternatives import Alternative, OpAlternative, Source, Ways
 from distir.sharding.placement import Placement
 
 ArgumentKey = tuple[Placement, Source]

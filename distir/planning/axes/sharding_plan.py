@@ -19,8 +19,9 @@ from distir.dialects.dist import ConstrainOp, Layout
 from distir.errors import DistIRError
 from distir.planning.annotate import annotate, decomposed, separated
 from distir.planning.annotations import requested_layout
+from distir.planning.axes.alternatives import Source
 from distir.planning.axes.axis import AxisPlanner
-from distir.planning.axes.axis_op import Source, placed
+from distir.planning.axes.axis_op import placed
 from distir.planning.axes.micro_batches import MicroBatchPlanner
 from distir.planning.axes.program import AxisProgram
 from distir.planning.axes.reached import ArgumentKey

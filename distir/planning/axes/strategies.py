@@ -15,7 +15,8 @@ from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp
 from distir.errors import DistIRError
-from distir.planning.axes.axis_op import AxisOp, OpAlternative, Source, Take
+from distir.planning.axes.alternatives import OpAlternative, Source, Take
+from distir.planning.axes.axis_op import AxisOp
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.strategies import NOTHING, AxisStrategy, Option, Strategy
 from distir.sharding.placement import FREE, WHOLE, Placement, placement_in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -11,9 +11,10 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.planning.bodies import Body
 from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Body, Node, Port
+from distir.planning.graph import Node, Port
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
 from distir.planning.layouts.parts import bytes_between_parts, seconds_of_parts
@@ -27,7 +28,7 @@ from distir.planning.layouts.reshards import (
 )
 from distir.planning.layouts.runs import RunLengths
 from distir.planning.layouts.values import Values, restricted
-from distir.planning.likeness import call_kinds, op_kinds
+from distir.planning.likeness import call_kinds
 from distir.planning.strategies import (
     NOTHING,
     LayoutStrategy,
@@ -244,38 +245,32 @@ class GraphBuilder:
     def _body(
         self, function: FuncOp, count: int, before: FunctionPlan[Layout] | None
     ) -> LayoutBody:
-        body, is_entry = Body(function, count), function is self.entry
+        body: LayoutBody = Body(function, count)
+        is_entry = function is self.entry
+
+        def of_call(call: CallOp, calls: int, _: int) -> LayoutBody:
+            known = before.calls[call] if before else None
+            times = self._times_of_call(known) if is_entry else 1
+            callee = self.functions[call.callee.string_value()]
+            inner = self._body(callee, count * calls * times, known)
+            self._times.update(dict.fromkeys(inner.arguments, times))
+            return inner
+
+        def of_op(op: Operation) -> tuple[LayoutNode, int]:
+            known = before.ops[op] if before else None
+            node, times = Node(describe(op), *self.alternatives(op, known)), 1
+            if is_entry and node.strategies:
+                first = node.strategies[0]
+                times = self._times[node] = self.times(
+                    (*first.operands, *first.results)
+                )
+            return node, times
+
         calls = call_kinds(function, ends=1 if self.share else None)
-        kinds = op_kinds(function, calls, self.signatures.of)
-        callees: dict[Hashable, LayoutBody] = {}
-        nodes: dict[Hashable, LayoutNode] = {}
-        sizes: dict[Hashable, int] = {}
-        for kind in calls.values():
-            sizes[kind] = sizes.get(kind, 0) + 1
-        for op in function.body.block.ops:
-            if isinstance(op, CallOp):
-                kind = calls[op]
-                if kind not in callees:
-                    callee = self.functions[op.callee.string_value()]
-                    known = before.calls[op] if before else None
-                    times = self._times_of_call(known) if is_entry else 1
-                    inner = self._body(callee, count * sizes[kind] * times, known)
-                    self._times.update(dict.fromkeys(inner.arguments, times))
-                    callees[kind] = inner
-                body.calls[op] = callees[kind]
-            elif not isinstance(op, ReturnOp):
-                kind = kinds[op]
-                if kind not in nodes:
-                    known = before.ops[op] if before else None
-                    nodes[kind] = Node(describe(op), *self.alternatives(op, known))
-                node, times = nodes[kind], 1
-                if is_entry and node.strategies:
-                    first = node.strategies[0]
-                    times = self.times((*first.operands, *first.results))
-                    self._times[node] = times
-                body.ops[op] = self.graph.add(node, count * times)
-                for i, result in enumerate(op.results):
-                    self.graph.types[Port(node, i)] = result.type
+        body.add_ops(self.graph, calls, self.signatures.of, of_call, of_op)
+        for op, node in body.ops.items():
+            for i, result in enumerate(op.results):
+                self.graph.types[Port(node, i)] = result.type
         Values(self, body, before, is_entry).connect()
         return body
 

@@ -18,7 +18,7 @@ from distir.planning.layouts.builder import (
 )
 from distir.planning.layouts.over_time import split_over_time
 from distir.planning.layouts.reshards import (
-    plan_of,
+    chosen_plan,
 )
 from distir.planning.unit_costs import UnitCosts
 from distir.program import argument_attributes, entry_function, reachable_functions
@@ -90,7 +90,7 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     before = graph.first
     for axes, choice in layouts.steps:
         body = graph.builder.build(axes, before)
-        before = Before(plan_of(body, graph.builder.graph.chosen(choice)), axes)
+        before = Before(chosen_plan(body, graph.builder.graph.chosen(choice)), axes)
     assert before is not None
     annotate(module, before.plan)
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from xdsl.ir import Attribute, OpResult
+from xdsl.ir import Attribute
 
 from distir.dialects.dist import Layout
+from distir.planning.bodies import Body, plan_of
 from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
-from distir.planning.graph import Body, Edge, Floats, Node, Port, StrategyGraph
+from distir.planning.graph import Edge, Floats, Node, Port, StrategyGraph
 from distir.planning.strategies import LayoutStrategy, Strategy
 from distir.program import return_op, updated_arguments
 from distir.solver.clock import Clock
@@ -103,38 +104,18 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         return self._moves[key]
 
 
-def plan_of(
+def chosen_plan(
     entry: LayoutBody, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> FunctionPlan[Layout]:
     """The plan in which each node does what was chosen for it."""
-    plans: dict[LayoutBody, FunctionPlan[Layout]] = {}
-
-    def layout(node: LayoutNode) -> Layout:
-        return chosen[node].results[0]
-
-    def plan(body: LayoutBody) -> FunctionPlan[Layout]:
-        if body not in plans:
-            plans[body] = FunctionPlan(
-                body.function,
-                [layout(node) for node in body.arguments],
-                results(body),
-                {op: chosen[node] for op, node in body.ops.items()},
-                {call: plan(callee) for call, callee in body.calls.items()},
-                {
-                    value: layout(node)
-                    for value, node in body.kept.items()
-                    if isinstance(value, OpResult)
-                },
-            )
-        return plans[body]
-
-    def results(body: LayoutBody) -> list[Layout]:
-        if body is not entry:
-            return [chosen[port.node].results[port.result] for port in body.results]
-        updates = updated_arguments(entry.function)
-        return [
-            layout(entry.arguments[updates[i]] if i in updates else entry.sinks[i])
-            for i in range(len(return_op(entry.function).operands))
-        ]
-
-    return plan(entry)
+    updates = updated_arguments(entry.function)
+    leaving = (
+        entry.arguments[updates[i]] if i in updates else entry.sinks[i]
+        for i in range(len(return_op(entry.function).operands))
+    )
+    return plan_of(
+        entry,
+        chosen.__getitem__,
+        lambda port: chosen[port.node].results[port.result],
+        [chosen[node].results[0] for node in leaving],
+    )

@@ -30,7 +30,7 @@ from distir.planning.layouts.memory import (
 )
 from distir.planning.layouts.reshards import (
     LayoutNode,
-    plan_of,
+    chosen_plan,
 )
 from distir.planning.strategies import (
     LayoutStrategy,
@@ -378,7 +378,7 @@ class _AxisGroups:
             peak = peak_of(builder, body, chosen)
         # All at once, for when the time is over.
         self.problem, self.solution, self.peak = problem, solution, peak
-        self.before = Before(plan_of(body, chosen), axes)
+        self.before = Before(chosen_plan(body, chosen), axes)
         self.steps.append((axes, choice))
         return None
 

@@ -1,0 +1,102 @@
+"""The choices in the functions of a program: what they are nodes of, and what was decided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation, OpResult, SSAValue
+
+from distir.planning.function_plan import FunctionPlan
+from distir.planning.graph import Node, Port, StrategyGraph
+from distir.planning.likeness import op_kinds
+from distir.planning.strategies import Place, Strategy
+
+W = TypeVar("W")
+V = TypeVar("V")
+"""Alternatives of the nodes of ops, and of those of values."""
+
+
+@dataclass(eq=False)
+class Body(Generic[W, V]):
+    """
+    The choices in a function, for the calls of it that share them.
+
+    - `count`: how often these run;
+    - `ops`, `calls`, `arguments`: of its ops, calls (those of the callee) and arguments;
+    - `ports`: where values are for those that use them;
+    - `kept`: of values that are brought to one layout for all that use them;
+    - `results`: what it returns; for the entry nothing.
+    """
+
+    function: FuncOp
+    count: int
+    ops: dict[Operation, Node[W]] = field(default_factory=dict[Operation, Node[W]])
+    calls: dict[CallOp, Body[W, V]] = field(default_factory=dict[CallOp, "Body[W, V]"])
+    arguments: list[Node[V]] = field(default_factory=list[Node[V]])
+    ports: dict[SSAValue, Port[W | V]] = field(
+        default_factory=dict[SSAValue, Port[W | V]]
+    )
+    kept: dict[OpResult, Node[V]] = field(default_factory=dict[OpResult, Node[V]])
+    results: list[Port[W | V]] = field(default_factory=list[Port[W | V]])
+    sinks: dict[int, Node[V]] = field(default_factory=dict[int, Node[V]])
+    """Of results of the entry that update nothing, by index."""
+
+    def add_ops(
+        self,
+        graph: StrategyGraph[Any, Any],
+        calls: Mapping[CallOp, Hashable],
+        alike: Callable[[Operation], Hashable],
+        of_call: Callable[[CallOp, int, int], Body[W, V]],
+        of_op: Callable[[Operation], tuple[Node[W], int]],
+    ) -> None:
+        """
+        Adds the choices of the function's ops and calls to a graph, those that are alike
+        (`op_kinds`) once: `of_call` makes the body that so many calls share, of which it is
+        told how many kinds come before; `of_op` makes a node, which an op takes so often each
+        time that the function runs.
+        """
+        kinds, sizes = op_kinds(self.function, calls, alike), Counter(calls.values())
+        bodies: dict[Hashable, Body[W, V]] = {}
+        nodes: dict[Hashable, tuple[Node[W], int]] = {}
+        for op in self.function.body.block.ops:
+            if isinstance(op, CallOp):
+                kind = calls[op]
+                if kind not in bodies:
+                    bodies[kind] = of_call(op, sizes[kind], len(bodies))
+                self.calls[op] = bodies[kind]
+            elif not isinstance(op, ReturnOp):
+                if kinds[op] not in nodes:
+                    nodes[kinds[op]] = of_op(op)
+                node, times = nodes[kinds[op]]
+                self.ops[op] = graph.add(node, self.count * times)
+
+
+def plan_of(
+    entry: Body[W, V],
+    strategy: Callable[[Node[W]], Strategy[Place]],
+    place: Callable[[Port[W | V]], Place],
+    results: Sequence[Place],
+) -> FunctionPlan[Place]:
+    """
+    The plan in which ops do what was chosen for their nodes and values are where it was chosen;
+    `results` are those of the entry.
+    """
+    plans: dict[Body[W, V], FunctionPlan[Place]] = {}
+
+    def plan(body: Body[W, V]) -> FunctionPlan[Place]:
+        if body not in plans:
+            plans[body] = FunctionPlan(
+                body.function,
+                [place(Port(node, 0)) for node in body.arguments],
+                results if body is entry else [place(p) for p in body.results],
+                {op: strategy(node) for op, node in body.ops.items()},
+                {call: plan(callee) for call, callee in body.calls.items()},
+                {value: place(Port(node, 0)) for value, node in body.kept.items()},
+            )
+        return plans[body]
+
+    return plan(entry)
