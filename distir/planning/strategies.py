@@ -24,7 +24,6 @@ from distir.sharding.mesh import Mesh
 from distir.sharding.placement import Placement
 from distir.sharding.rule import (
     Rule,
-    dim_shards,
     inference_of,
     layout_for,
     rule_for,
@@ -259,14 +258,3 @@ def _addend(add: Operation, reduced: Layout, mesh: Mesh) -> Layout | None:
     addend = layout_for(rule.operands[1], rule, assignment, mesh)
     found = inference_of(rule, (reduced, addend), mesh)
     return None if isinstance(found, str) or found.results != (reduced,) else addend
-
-
-def split_of(
-    dims: Sequence[Sequence[int]], rule: Rule, factor: int, shard: Shard, mesh: Mesh
-) -> tuple[int, Shard] | None:
-    """The dimension, and how, that splitting one factor splits of an operand or result."""
-    for d, dim in enumerate(dims):
-        if factor in dim:
-            (split,) = dim_shards(tuple(dim), rule, {factor: (shard,)}, mesh)
-            return d, split
-    return None

@@ -17,6 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import REDUCE_LATE, ConstrainOp
 from distir.planning.axes.program import AxisProgram
+from distir.planning.axes.runs import RunLengths
 from distir.sharding.placement import Placement, placement_in
 
 Placements = dict[SSAValue, set[Placement]]
@@ -42,44 +43,20 @@ class AxisPolicy:
         self.program = program
         self.split_parameters = split_parameters
         self.is_forward = is_forward
-        self._hints: dict[str, Placements] = {}
         self._late: dict[str, set[SSAValue]] = {}
 
-    def hints(self, name: str) -> Placements:
+    @cached_property
+    def hints(self) -> Placements:
         """
-        Splits with run lengths that consumers could use without traffic, per value of a
-        function: each op's contiguous splits carried backwards along the rules. This is
-        how the columns of a fused QKV learn that they must be split by heads.
+        Splits with run lengths that consumers could use without traffic: each op's contiguous
+        splits carried backwards along the rules. This is how the columns of a fused QKV
+        learn that they must be split by heads.
         """
-        if name in self._hints:
-            return self._hints[name]
-        hints = self._hints[name] = Placements()
         if not self.split_parameters:
-            return hints
-        for op in reversed(list(self.program.functions[name].body.block.ops)):
-            if isinstance(op, CallOp):
-                callee = self.program.functions[op.callee.string_value()]
-                inner = self.hints(op.callee.string_value())
-                for value, arg in zip(op.operands, callee.body.block.args, strict=True):
-                    hints.setdefault(value, set()).update(inner.get(arg, ()))
-            elif not isinstance(op, ReturnOp):
-                self._hint(op, hints)
-        return hints
-
-    def _hint(self, op: Operation, hints: Placements) -> None:
-        info = self.program.info(op)
-        splits: set[tuple[int, int | None]] = {
-            (f, None)
-            for f, factor in enumerate(info.rule.factors)
-            if factor.kind != "replicate"
-        }
-        for factor, run in splits | set(self.hinted(op, hints)):
-            strategy = info.strategy(factor, run)
-            if strategy is None:
-                continue
-            for value, p in zip(op.operands, strategy.operands, strict=True):
-                if p.kind == "split" and p.run is not None:
-                    hints.setdefault(value, set()).add(p)
+            return {}
+        program = self.program
+        functions = program.functions.values()
+        return RunLengths(functions, program.info, backwards=True).splits
 
     @cached_property
     def wishes(self) -> Placements:

@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.strategies import LayoutStrategy
 from distir.planning.unit_costs import UnitCosts
-from distir.program import entry_function, functions, updated_arguments
+from distir.program import entry_function, reachable_functions, updated_arguments
 from distir.sharding.mesh import Mesh
 from distir.sharding.signatures import Signatures
 
@@ -22,7 +22,7 @@ class AxisProgram:
 
     - `strategies`: what the axes before it do to each op, also to calls and returns;
     - `signatures`: says which ops are alike;
-    - `functions`: those of the program by name; `entry`: which one is entered;
+    - `functions`: those that the entry reaches by name; `entry`: which one is entered;
     - `costs`: what strategies and changes of layout cost.
     """
 
@@ -38,7 +38,7 @@ class AxisProgram:
         self.costs = UnitCosts(mesh)
         self.axis = axis
         self.strategies = strategies
-        self.functions = functions(module)
+        self.functions = {f.sym_name.data: f for f in reachable_functions(module)}
         self.entry = entry_function(module)
         self._signatures = signatures
         self._infos: dict[Operation, AxisOp] = {}

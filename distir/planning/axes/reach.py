@@ -174,7 +174,6 @@ class Reach:
         self, reached: Reached, op: Operation
     ) -> Alternatives[OpAlternative]:
         info, policy = self.program.info(op), self.policy
-        name = reached.function.sym_name.data
         facts = tuple(
             OperandFacts(
                 reached.possible[v],
@@ -183,8 +182,7 @@ class Reach:
             )
             for v in op.operands
         )
-        every = policy.hints(name)
-        hints = tuple(frozenset(every.get(r, ())) for r in op.results)
+        hints = tuple(frozenset(policy.hints.get(r, ())) for r in op.results)
         wishes = tuple(frozenset(policy.wishes.get(r, ())) for r in op.results)
         is_constrained = isinstance(op, ConstrainOp)
         key = (op if is_constrained else info, facts, hints, wishes)

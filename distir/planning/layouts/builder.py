@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -11,6 +11,8 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation
 
 from distir.dialects.dist import ConstrainOp, Layout, Shard
+from distir.planning.axes.axis_op import AxisOp
+from distir.planning.axes.runs import RunLengths
 from distir.planning.bodies import Body
 from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
@@ -26,7 +28,6 @@ from distir.planning.layouts.reshards import (
     Use,
     layouts_of,
 )
-from distir.planning.layouts.runs import RunLengths
 from distir.planning.layouts.values import Values, restricted
 from distir.planning.likeness import call_kinds
 from distir.planning.strategies import (
@@ -37,6 +38,7 @@ from distir.planning.strategies import (
     options,
     strategies,
 )
+from distir.planning.unit_costs import UnitCosts
 from distir.program import describe
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.mesh import TIME_AXIS
@@ -84,6 +86,7 @@ class GraphBuilder:
         self.clock = clock or Clock()
         self.graph = ReshardGraph(cost_model, self.clock)
         self.before: Before | None = None
+        self.signatures = Signatures()
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
             for function in reachable
@@ -92,7 +95,6 @@ class GraphBuilder:
         }
         self.axis_options = self._axis_options(reachable)
         self.axes = 0
-        self.signatures = Signatures()
         self._times: dict[LayoutNode, int] = {}
         self._workspaces: dict[tuple[Operation, LayoutStrategy], float] = {}
         self.intervals: dict[LayoutBody, list[Interval]] = {}
@@ -109,7 +111,7 @@ class GraphBuilder:
             if axis == TIME_AXIS:
                 found = {op: [[NOTHING]] for op in self.rules}
                 continue
-            runs = RunLengths(reachable, self.rules, self.mesh, axis).spread()
+            runs = RunLengths(reachable, self._on_axis(axis)).runs
             every = {
                 op: options(op, rule, self.mesh, axis, runs.get(op, ()))
                 for op, rule in self.rules.items()
@@ -117,6 +119,22 @@ class GraphBuilder:
             for op, own in without_impossible(reachable, self.rules, every).items():
                 found[op].append(own)
         return found
+
+    def _on_axis(self, axis: str) -> Callable[[Operation], AxisOp | None]:
+        """What an axis alone can do to each op."""
+        found: dict[int, AxisOp] = {}
+        costs = UnitCosts(self.mesh)
+
+        def info(op: Operation) -> AxisOp | None:
+            if op not in self.rules:
+                return None
+            kind = self.signatures.of(op)
+            if kind not in found:
+                whole = Strategy.whole(op, self.mesh)
+                found[kind] = AxisOp(op, self.rules[op], whole, costs, axis)
+            return found[kind]
+
+        return info
 
     def alternatives_of_all(self) -> int:
         """How many alternatives ops have when all axes are chosen together, at most."""

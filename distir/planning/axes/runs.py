@@ -1,0 +1,124 @@
+"""
+Run lengths worth trying (Rhino section 4.3.3).
+
+Each op can split its factors contiguously, which is with the longest runs. Where that
+splits a dimension of an operand or result in shorter runs (the heads of a fused matrix for
+query, key and value), the run length spreads to the ops before and behind that can work
+with it without traffic, across calls too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from math import inf
+
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
+
+from distir.planning.axes.axis_op import AxisOp
+from distir.planning.strategies import Run
+from distir.program import return_op
+from distir.sharding.placement import Placement
+
+MAX_RUNS = 4
+"""Run lengths per op and axis that a search of layouts tries."""
+
+
+class RunLengths:
+    """
+    The run lengths for one axis. `info` says what the axis can do to an op (None: nothing that
+    counts); `backwards`: they spread from where values are used to where they are made alone,
+    however many there are.
+
+    - `runs`: per op the factors with run lengths to try;
+    - `splits`: per value the splits in runs that ops could work on.
+    """
+
+    def __init__(
+        self,
+        functions: Iterable[FuncOp],
+        info: Callable[[Operation], AxisOp | None],
+        *,
+        backwards: bool = False,
+    ):
+        self.functions = {f.sym_name.data: f for f in functions}
+        self.info = info
+        self.backwards = backwards
+        self.runs: dict[Operation, set[Run]] = {}
+        self.splits: dict[SSAValue, set[Placement]] = {}
+        self._pending: deque[tuple[SSAValue, Placement]] = deque()
+        self._calls: dict[str, list[CallOp]] = {}
+        for function in self.functions.values():
+            for op in function.body.block.ops:
+                if isinstance(op, CallOp):
+                    self._calls.setdefault(op.callee.string_value(), []).append(op)
+                elif not isinstance(op, ReturnOp) and (own := info(op)) is not None:
+                    for factor in range(len(own.rule.factors)):
+                        self._add_splits(op, own, factor, None)
+        while self._pending:
+            self._follow(*self._pending.popleft())
+
+    def _add_splits(
+        self, op: Operation, info: AxisOp, factor: int, run: int | None
+    ) -> None:
+        strategy = info.strategy(factor, run)
+        if strategy is None:
+            return
+        values = op.operands if self.backwards else (*op.operands, *op.results)
+        places = (*strategy.operands, *strategy.results)
+        for value, placement in zip(values, places, strict=False):
+            if placement.run is not None:
+                self._add(value, placement)
+
+    def _add(self, value: SSAValue, split: Placement) -> None:
+        known = self.splits.setdefault(value, set())
+        if split not in known:
+            known.add(split)
+            self._pending.append((value, split))
+
+    def _follow(self, value: SSAValue, split: Placement) -> None:
+        """Tells the ops that use a value, and the one that makes it."""
+        for use in () if self.backwards else value.uses:
+            op = use.operation
+            if isinstance(op, CallOp):
+                callee = self.functions[op.callee.string_value()]
+                self._add(callee.body.block.args[use.index], split)
+            elif isinstance(op, ReturnOp):
+                for call in self._calls_of(op.parent_op()):
+                    self._add(call.results[use.index], split)
+            else:
+                self._use(op, False, use.index, split)
+        if isinstance(value, BlockArgument):
+            for call in self._calls_of(value.block.parent_op()):
+                self._add(call.operands[value.index], split)
+        elif not isinstance(value, OpResult):
+            return
+        elif not isinstance(value.op, CallOp):
+            self._use(value.op, True, value.index, split)
+        elif not self.backwards:
+            callee = self.functions[value.op.callee.string_value()]
+            self._add(return_op(callee).operands[value.index], split)
+
+    def _calls_of(self, function: Operation | None) -> Iterable[CallOp]:
+        assert isinstance(function, FuncOp)
+        return self._calls.get(function.sym_name.data, ())
+
+    def _use(
+        self, op: Operation, is_result: bool, index: int, split: Placement
+    ) -> None:
+        """An op that works on a value split like that splits one factor in runs."""
+        info = self.info(op)
+        found = None if info is None else info.factor_of(is_result, index, split)
+        if info is None or found is None:
+            return
+        factor, run = found
+        runs, most = (
+            self.runs.setdefault(op, set()),
+            inf if self.backwards else MAX_RUNS,
+        )
+        if run is None or (factor, run) in runs or len(runs) >= most:
+            return
+        if info.rule.factors[factor].kind != "replicate":
+            runs.add((factor, run))
+            self._add_splits(op, info, factor, run)
