@@ -7,10 +7,11 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `stages`: the search behind `search-stages`;
 - `grid`: the configurations of `search-grid`, evaluated on all cores;
 - `auto`: the controller behind `auto-parallel`, which asks the others;
-- `strategies`, `graph`, `likeness`, `function_plan`, `annotate`: what `axes` and `layouts` share: what
-  ops can do, the graph of that, which ops decide alike, what was decided, and how it is
-  written to the IR;
-- `unit_costs`: without a cluster; `simulated_costs`, `micro_batch_costs`: on a cluster;
+- `strategies`, `graph`, `bodies`, `likeness`, `function_plan`, `annotate`: what `axes` and `layouts`
+  share: what ops can do, the graph of that, for each function, which ops decide alike, what was
+  decided, and how it is written to the IR;
+- `costs`: what that costs: `unit_costs` without a cluster, `simulated_costs` and
+  `micro_batch_costs` on one;
 - `overlap`: which communication runs while devices compute;
 - `distribution`: what `distribute` does, `zero` what it stores split;
 - `annotations`, `requests`, `meshes`: what users and passes ask for;

@@ -31,7 +31,7 @@ from distir.planning.axes.moves import (
 from distir.planning.axes.policy import AxisPolicy
 from distir.planning.axes.reached import Alternatives, ArgumentFacts, Reached
 from distir.planning.bodies import Body
-from distir.planning.graph import Floats, Node, Port, StrategyGraph
+from distir.planning.graph import Node, Port, StrategyGraph
 from distir.planning.unit_costs import PREFERENCE
 from distir.program import return_op
 from distir.sharding.placement import FREE, WHOLE, Placement
@@ -79,7 +79,6 @@ class AxisGraphBuilder:
         self.program = policy.program
         self.moves = Moves(policy)
         self.graph: StrategyGraph[Alternative, Move] = StrategyGraph(self.moves.cost)
-        self._op_costs: dict[Alternatives[OpAlternative], Floats] = {}
         self._shared: dict[Hashable, ValueNode] = {}
         self._held: dict[Hashable, ValueNode | None] = {}
 
@@ -114,12 +113,9 @@ class AxisGraphBuilder:
     def _op(
         self, op: Operation, strategies: Alternatives[OpAlternative], place: int
     ) -> Node[OpAlternative]:
-        if strategies not in self._op_costs:
-            costs = np.array([s.cost for s in strategies])
-            self._op_costs[strategies] = costs
+        costs = np.array([s.cost for s in strategies])
         # Of equal plans the one is meant that splits earlier.
-        costs = self._op_costs[strategies] * (1 + PREFERENCE / (1 + place))
-        return Node(op.name, strategies, costs)
+        return Node(op.name, strategies, costs * (1 + PREFERENCE / (1 + place)))
 
     def _argument(
         self, arg: SSAValue, facts: ArgumentFacts, uses: Sequence[OperandUse]

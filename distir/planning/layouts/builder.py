@@ -59,7 +59,7 @@ class GraphBuilder:
     """
     - `functions`: those that the entry reaches, the entry last;
     - `requests`: layouts that arguments of the entry must have, by index;
-    - `share`: whether repeated calls share their choices (`sharing.py`);
+    - `share`: whether repeated calls share their choices (`likeness`);
     - `clock`: when it stops, TimeIsOver is raised;
     - `intervals`: when what was built is in memory, as far as that was asked for.
 
