@@ -19,7 +19,7 @@ from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Node, Port
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
-from distir.planning.layouts.parts import bytes_between_parts, seconds_of_parts
+from distir.planning.layouts.parts import bytes_between_parts, cost_of_parts
 from distir.planning.layouts.reshards import (
     LayoutBody,
     LayoutNode,
@@ -183,7 +183,7 @@ class GraphBuilder:
     def alternatives(
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
-        """What an op can do, and the seconds that takes."""
+        """What an op can do, and what that costs."""
         options = before.options if before else ()
         key = (op, options, self.axes)
         if key not in self._alternatives:
@@ -195,13 +195,13 @@ class GraphBuilder:
                 fixed = [[option] for option in options]
                 per_axis = [*fixed, *self.axis_options[op][len(fixed) : self.axes]]
                 found = strategies(op, self.rules[op], self.mesh, per_axis)
-                seconds = [self._seconds(op, self.rules[op], s) for s in found]
-                self._alternatives[key] = found, seconds
-        found, seconds = self._alternatives[key]
+                costs = [self._cost(op, self.rules[op], s) for s in found]
+                self._alternatives[key] = found, costs
+        found, costs = self._alternatives[key]
         if before is None:
-            return found, seconds
+            return found, costs
         kept = [i for i, s in enumerate(found) if self._keeps(s, before)]
-        return [found[i] for i in kept], [seconds[i] for i in kept]
+        return [found[i] for i in kept], [costs[i] for i in kept]
 
     def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
         """Whether the axes chosen before do the same."""
@@ -213,10 +213,10 @@ class GraphBuilder:
         )
         return all(restricted(new, fixed) == old for new, old in layouts)
 
-    def _seconds(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
+    def _cost(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
         if not strategy.parts:
             return self.cost_model.op(op, rule, strategy)
-        return seconds_of_parts(op, strategy, self.cost_model)
+        return cost_of_parts(op, strategy, self.cost_model)
 
     def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
         """Bytes besides operands and results, while an op runs."""

@@ -19,21 +19,21 @@ def _parts(
     return list(zip(ops, strategy.parts, strict=True))
 
 
-def seconds_of_parts(
+def cost_of_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> float:
     """Of the ops of the decomposition, and of bringing together what they leave partial."""
-    seconds = 0.0
+    total = 0.0
     made: dict[SSAValue, Layout] = {}
     for part, layouts in _parts(op, strategy):
         for value, layout in zip(part.operands, layouts.operands, strict=True):
             before = made.get(value, layout)
             if before != layout:
-                seconds += cost_model.reshard(value.type, before, layout)
+                total += cost_model.reshard(value.type, before, layout)
                 made[value] = layout  # for the ops behind it, too
         made |= zip(part.results, layouts.results, strict=True)
-        seconds += cost_model.op(part, rule_for(part), layouts)
-    return seconds
+        total += cost_model.op(part, rule_for(part), layouts)
+    return total
 
 
 def bytes_between_parts(

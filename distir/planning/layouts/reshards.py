@@ -65,7 +65,7 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
         ] = {}
 
     def reshards(self, edge: LayoutEdge) -> Floats | None:
-        """Seconds of bringing a value from each alternative to each; None: none ever."""
+        """The cost of bringing a value from each alternative to each; None: none ever."""
         if edge not in self._reshards:
             self._reshards[edge] = self._found_reshards(edge)
         return self._reshards[edge]
@@ -89,7 +89,7 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
     def moves(
         self, type_: Attribute, have: Sequence[Layout], want: Sequence[Layout]
     ) -> Floats:
-        """Seconds of a change from each layout of the rows to each of the columns."""
+        """The cost of a change from each layout of the rows to each of the columns."""
         key = type_, tuple(have), tuple(want)
         if key not in self._moves:
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}

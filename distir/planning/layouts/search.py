@@ -102,7 +102,8 @@ class LayoutResult:
     """
     What a search found.
 
-    - `objective`: seconds of all ops and communication, as the simulator counts them;
+    - `objective`: of all ops and communication, in the `unit` of the cost model (seconds, as
+      the simulator counts them);
       `bound`: no choice that was weighed takes less; `gap`: their distance, as a fraction;
     - `peak`: bytes on a device at most;
     - `choices`, `alternatives`, `edges`: the size of the largest problem solved;
