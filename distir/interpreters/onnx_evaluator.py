@@ -104,7 +104,7 @@ def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
     inputs = _with_whole_mask(op, inputs)
     # Which body a function op has depends on the types and presence of its inputs.
     kinds = tuple(
-        (str(v.dtype), v.ndim)
+        (v.dtype, v.ndim)
         if isinstance(v, np.ndarray)
         else (None if operand is None else operand.type)
         for v, operand in zip(inputs, op.input_values, strict=False)
