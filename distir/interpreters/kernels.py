@@ -16,23 +16,13 @@ import numpy.typing as npt
 
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.registries import Registry
 
 Array = npt.NDArray[Any]
 Kernel = Callable[[OnnxOp, Sequence[Any]], list[Any]]
 
-KERNELS: dict[str, Kernel] = {}
-"""Kernels by the name of the op."""
-
-
-def kernel(*names: str) -> Callable[[Kernel], Kernel]:
-    """Registers the kernel of the ops with these names."""
-
-    def register(function: Kernel) -> Kernel:
-        for name in names:
-            KERNELS[name] = function
-        return function
-
-    return register
+kernel = Registry[Kernel](__name__)
+"""Registers the kernel of the ops with these names."""
 
 
 @kernel("onnx.Constant")

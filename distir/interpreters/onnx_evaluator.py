@@ -20,7 +20,7 @@ from distir.dialects.onnx_inference import node_of
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
-from distir.interpreters.kernels import KERNELS
+from distir.interpreters.kernels import kernel
 from distir.program import describe
 
 _evaluators: dict[Any, ReferenceEvaluator] = {}
@@ -44,12 +44,10 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
     """As `evaluate`, with what went wrong in place of results that cannot be computed."""
-    kernel = KERNELS.get(op.name)
+    own = kernel.get(op.name)
     try:
         with np.errstate(all="ignore"):
-            results = (
-                _run_reference(op, inputs) if kernel is None else kernel(op, inputs)
-            )
+            results = _run_reference(op, inputs) if own is None else own(op, inputs)
         return [
             _conformed(value, result.type)
             for value, result in zip(results, op.results, strict=False)
