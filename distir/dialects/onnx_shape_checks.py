@@ -102,7 +102,7 @@ def _scatter_nd(shapes: Shapes) -> None:
 
 
 def _window(shapes: Shapes, kernel: Shape | None, groups: int = 1) -> None:
-    """As many values in each attribute as there are dimensions in space."""
+    """Each attribute of windows must have as many values as there are dimensions of space."""
     source, op = shapes[0], shapes.op
     if source is None:
         return

@@ -94,7 +94,7 @@ class Windows:
 
     @staticmethod
     def of(op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]) -> Windows:
-        """From the attributes that Conv and MaxPool share."""
+        """The windows of a Conv or MaxPool over an input with these sizes of space."""
         rank = len(space)
         strides = tuple(op.attribute("strides") or [1] * rank)
         dilations = tuple(op.attribute("dilations") or [1] * rank)
@@ -228,7 +228,7 @@ def _transposed_sizes(
     strides: Sequence[int],
     extra: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """Per dimension of space where the result begins in the full one, and its size."""
+    """For each dimension of space, where the result begins in the full one, and its size."""
     rank = len(space)
     wanted = op.attribute("output_shape")
     automatic = op.attribute("auto_pad") or "NOTSET"

@@ -43,7 +43,7 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
-    """As `evaluate`, with what went wrong in place of results that cannot be computed."""
+    """The results of an op as `evaluate` gives them, or the error that kept it from them."""
     own = kernel.get(op.name)
     try:
         with np.errstate(all="ignore"):

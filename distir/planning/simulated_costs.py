@@ -120,7 +120,7 @@ class SimulatedCosts:
         operands: Sequence[Layout],
         results: Sequence[Layout],
     ) -> list[Cost]:
-        """On each kind of device."""
+        """What an op under these layouts costs, on each kind of device of the cluster."""
         work = Work(rule, self._parts(rule, operands) if rule.flops else {})
         sizes = [
             tuple(self.bytes(v.type, x) for v, x in zip(values, layouts, strict=True))

@@ -36,8 +36,8 @@ class UnitCosts:
 
     def move(self, have: Placement, want: Placement, size: float) -> float:
         """
-        Of bringing a value of `size` bytes (on one device, whole on this axis) from one
-        placement to another; infinite where no communication does that.
+        The cost of bringing a value of `size` bytes (on one device, whole on this axis) from
+        one placement to another; infinite where no communication does that.
         """
         if have == want:
             return 0.0
@@ -51,12 +51,12 @@ class UnitCosts:
                 return move_price(have.kind, want.kind, size, self.parts)
 
     def result(self, have: Placement, size: float) -> float:
-        """Of handing a result of the program of `size` bytes whole to whoever gets it."""
+        """The cost of giving a result of the program, of `size` bytes, as a whole."""
         return gather_price(size, self.parts) if have.kind == "split" else 0.0
 
     def gradient(self, info: AxisOp) -> float:
         """
-        Of a contraction with a parameter that every device keeps whole and cuts its part out
-        of: in the backward each computes the gradient of the whole.
+        The cost of keeping a contraction's parameter whole on every device, which cuts its
+        part out of it: in the backward each computes the gradient of the whole.
         """
         return info.flops * (1 - 1 / self.parts)

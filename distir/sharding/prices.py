@@ -31,14 +31,14 @@ def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
 
 
 def reduce_price(size: float, parts: int) -> float:
-    """Of an all-reduce of that many bytes per device."""
+    """What an all-reduce of `size` bytes per device costs, in floating-point operations."""
     return PRICE_PER_BYTE_SENT * 2 * (parts - 1) / parts * size
 
 
 def move_price(source: str, target: str, size: float, parts: int) -> float:
     """
-    Of bringing a value of that many bytes from one kind of placement to another; inf for
-    what no communication does.
+    What it costs to bring a value of `size` bytes from one kind of placement to another,
+    in floating-point operations; inf for what no communication does.
     """
     match source, target:
         case "split", "whole":
@@ -52,5 +52,5 @@ def move_price(source: str, target: str, size: float, parts: int) -> float:
 
 
 def gather_price(size: float, parts: int) -> float:
-    """Of an all-gather that makes that many bytes per device."""
+    """What an all-gather that makes `size` bytes per device costs, in floating-point operations."""
     return PRICE_PER_BYTE_SENT * GATHER_PENALTY * (parts - 1) / parts * size

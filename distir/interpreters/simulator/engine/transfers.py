@@ -39,7 +39,7 @@ class Transfer:
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
-        """Where a position stands for a mesh: those that take part."""
+        """The meshes that take part, in a simulation where a position stands for a mesh."""
         return tuple(self.positions[0].tolist())
 
 
