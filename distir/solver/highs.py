@@ -10,7 +10,6 @@ import numpy as np
 
 from distir.errors import DistIRError
 from distir.solver.clock import Clock
-from distir.solver.problem import Costs
 from distir.solver.program import LinearProgram, ProgramSolution, Rows
 
 
@@ -75,18 +74,16 @@ class Highs:
         )
 
     def run(
-        self, clock: Clock, gap: float = 0.0, start: Costs | None = None
+        self, clock: Clock, gap: float = 0.0, nodes: int | None = None
     ) -> ProgramSolution:
-        """Solve within a time and to a relative gap, from a solution if there is one."""
+        """Solve within a time and so many nodes of a search, and to a relative gap."""
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_rel_gap", gap)
+        if nodes is not None:
+            highs.setOptionValue("mip_max_nodes", nodes)
         limit = max(clock.left, 0.0) if math.isfinite(clock.left) else 1e30
         # HiGHS counts the time of all runs together.
         highs.setOptionValue("time_limit", highs.getRunTime() + limit)
-        if start is not None:
-            solution = kinds.HighsSolution()
-            solution.col_value = list(start)
-            highs.setSolution(solution)
         self._wait(clock)
 
         status, info = highs.getModelStatus(), highs.getInfo()
