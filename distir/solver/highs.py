@@ -10,6 +10,7 @@ import numpy as np
 
 from distir.errors import DistIRError
 from distir.solver.clock import Clock
+from distir.solver.problem import Costs
 from distir.solver.program import LinearProgram, ProgramSolution, Rows
 
 
@@ -74,11 +75,20 @@ class Highs:
         )
 
     def run(
-        self, clock: Clock, gap: float = 0.0, nodes: int | None = None
+        self,
+        clock: Clock,
+        gap: float = 0.0,
+        nodes: int | None = None,
+        start: Costs | None = None,
     ) -> ProgramSolution:
-        """Solve within a time and so many nodes of a search, and to a relative gap."""
+        """
+        Solve within a time and so many nodes of a search, and to a relative gap; from the
+        values of the first columns in a solution, if one is known.
+        """
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_rel_gap", gap)
+        if start is not None:
+            highs.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
         if nodes is not None:
             highs.setOptionValue("mip_max_nodes", nodes)
         limit = max(clock.left, 0.0) if math.isfinite(clock.left) else 1e30
