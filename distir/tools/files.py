@@ -77,15 +77,16 @@ def verify(module: ModuleOp) -> None:
 
 class _Verifier:
     """
-    Verifies calls, ops of training steps and operators of ONNX once for all that are alike:
-    what is said of these depends on nothing but their attributes and types (of ONNX's on
-    their types without layouts, and on the constants that they work on).
+    Verifies calls, collectives, ops of training steps and operators of ONNX once for all
+    that are alike: what is said of these depends on nothing but their attributes and types
+    (of ONNX's on their types without layouts, and on the constants that they work on).
     """
 
     def __init__(self) -> None:
         self._alike: set[object] = set()
-        # By identity: types and attributes live as long as their module.
-        self._bare: dict[int, int] = {}
+        # Of types as they are and without layouts, by their ids, as hashing takes long:
+        # types and attributes live as long as their module.
+        self._types: dict[int, tuple[int, int]] = {}
         self._numbers: dict[Attribute, int] = {}
 
     def verify(self, op: Operation) -> None:
@@ -107,36 +108,37 @@ class _Verifier:
 
     def _content(self, op: Operation) -> object | None:
         """What is equal for ops of one kind that are alike; None of a kind that is not known."""
-        operands, results = op.operands, op.results
+        if not isinstance(op, OnnxOp | CallOp) and not op.name.startswith("train."):
+            # Attributes of a collective tie it to ops around it.
+            is_plain = op.attributes.keys() <= {SCOPE}
+            if not (is_plain and op.name.startswith("collective.")):
+                return None
+        operands, types = op.operands, self._types
+        used = [value.type for value in (*operands, *op.results)]
+        for type_ in used:
+            if id(type_) not in types:
+                types[id(type_)] = self._number(type_), self._number(bare_type(type_))
         properties = op.properties.items()
         if isinstance(op, OnnxOp):
-            bare = [self._bare_type(value.type) for value in (*operands, *results)]
             return (
                 len(operands),
-                *bare,
+                *[types[id(type_)][1] for type_ in used],
                 *[_constant(value) for value in operands],
                 *[(name, id(own)) for name, own in properties],
             )
+        what: tuple[object, ...]
         if isinstance(op, CallOp):
             callee = op.properties.get("callee")
             is_name = isinstance(callee, SymbolRefAttr)
             what = (callee.string_value() if is_name else callee,)
-        elif op.name.startswith("train."):
+        else:
             attributes = (*properties, *op.attributes.items())
             what = tuple([(name, id(own)) for name, own in attributes if name != SCOPE])
-        else:
-            return None
-        types = [(type(value), id(value.type)) for value in operands]
-        return (what, *types, *[id(result.type) for result in results])
+        return (what, *map(type, operands), *[types[id(type_)][0] for type_ in used])
 
-    def _bare_type(self, type_: Attribute) -> int:
-        """A number for what a type is without its layout."""
-        found = self._bare.get(id(type_))
-        if found is None:
-            bare = bare_type(type_)
-            found = self._numbers.setdefault(bare, len(self._numbers))
-            self._bare[id(type_)] = found
-        return found
+    def _number(self, type_: Attribute) -> int:
+        """A number for a type, the same for equal ones."""
+        return self._numbers.setdefault(type_, len(self._numbers))
 
 
 def _constant(value: SSAValue) -> object:
