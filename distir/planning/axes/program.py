@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.strategies import Strategy
-from distir.program import entry_function, functions, updated_arguments
+from distir.program import entry_function, functions, linked_arguments
 from distir.sharding.mesh import Mesh
 from distir.sharding.signatures import Signatures
 
@@ -44,10 +44,10 @@ class AxisProgram:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        Results of the entry that replace an argument in the next step, by index. They are
-        placed like it.
+        Results of the entry that replace an argument in the next step, or are its
+        gradient, by index. They are placed like it.
         """
-        return updated_arguments(self.entry)
+        return linked_arguments(self.entry)
 
     def info(self, op: Operation) -> AxisOp:
         """The op's rule and what it can split on this axis."""

@@ -20,10 +20,10 @@ from distir.program import (
     erase_dead,
     erase_unreachable,
     forward_results,
+    is_training_step,
     parameters_of_states,
     return_op,
     set_argument_attributes,
-    updated_arguments,
 )
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
@@ -69,7 +69,7 @@ def forward_part(module: ModuleOp) -> ModuleOp:
     function = entry_function(module)
     returned = return_op(function)
     outputs = [returned.operands[i] for i in forward_results(function)]
-    if not updated_arguments(function) or not outputs:
+    if not is_training_step(function) or not outputs:
         return module
     Rewriter.replace_op(returned, ReturnOp(*outputs))
     function.properties["function_type"] = FunctionType.from_lists(
@@ -113,7 +113,7 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
         plan.add_axis(before)
     function = entry_function(module)
     found = plan.solve(
-        axis, free_parameters=True, is_forward=bool(updated_arguments(function))
+        axis, free_parameters=True, is_forward=is_training_step(function)
     )
     attributes = argument_attributes(function)
     for entry, placement, arg in zip(

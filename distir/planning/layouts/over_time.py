@@ -23,8 +23,8 @@ from distir.program import (
     argument_attributes,
     describe,
     entry_function,
+    linked_arguments,
     set_argument_attributes,
-    updated_arguments,
 )
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of
@@ -91,7 +91,7 @@ def before_devices(plan: ShardingPlan) -> Before:
         return body
 
     entry = body_of(plan.plan)
-    updates = updated_arguments(plan.entry)
+    updates = linked_arguments(plan.entry)
     entry.sinks |= {
         i: value(layout)
         for i, layout in enumerate(plan.plan.results)

@@ -13,7 +13,7 @@ from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Body, Edge, Floats, Node, Port, StrategyGraph
 from distir.planning.strategies import Strategy
-from distir.program import return_op, updated_arguments
+from distir.program import linked_arguments, return_op
 from distir.solver.clock import Clock
 
 
@@ -129,7 +129,7 @@ def plan_of(entry: LayoutBody, chosen: Mapping[LayoutNode, Strategy]) -> Functio
     def results(body: LayoutBody) -> list[Layout]:
         if body is not entry:
             return [chosen[port.node].results[port.result] for port in body.results]
-        updates = updated_arguments(entry.function)
+        updates = linked_arguments(entry.function)
         return [
             layout(entry.arguments[updates[i]] if i in updates else entry.sinks[i])
             for i in range(len(return_op(entry.function).operands))
