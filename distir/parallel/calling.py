@@ -92,7 +92,7 @@ class Inputs:
                 raise DistIRError(
                     f"{self._module} was parallelized with {name} = {_shown(before)}, but "
                     f"is called with {_shown(now)}; parallelize it with an example of what "
-                    f"it is called with"
+                    f"it is called with (in training the labels come behind that)"
                 )
 
 

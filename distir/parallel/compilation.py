@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.errors import DistIRError
+from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.planning.distribution import DistributionOptions
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Request:
     - `cluster`: the name of a cluster or its file; `distribution`: how to distribute.
     """
 
-    loss: Any
+    loss: Loss
     cluster: str
     distribution: DistributionOptions
 
@@ -57,15 +58,16 @@ def training_package(
     training mode, by name. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
-    from distir.parallel.losses import labels_of, with_loss
     from distir.passes.differentiate import DifferentiatePass
 
+    name = request.loss if isinstance(request.loss, str) else None
+    own = request.loss if callable(request.loss) else None
     modes = {part: part.training for part in module.modules()}
     module.train()
     try:
-        if callable(request.loss):
-            labels = labels_of(module, args, kwargs, request.loss)
-            with with_loss(module, request.loss):
+        if own is not None:
+            labels = labels_of(module, args, kwargs, own)
+            with with_loss(module, own):
                 imported = import_torch(module, (*args, labels), kwargs, training=True)
         else:
             imported = import_torch(module, args, kwargs, training=True)
@@ -73,16 +75,15 @@ def training_package(
         for part, mode in modes.items():
             part.training = mode
     _simplify(imported.module)
-    named = isinstance(request.loss, str)
     differentiate = DifferentiatePass(
-        loss=request.loss if named else "none",
-        output=0 if named else _loss_result(imported.module),
+        loss=name or "none",
+        output=_loss_result(imported.module) if name is None else 0,
         optimizer="none",
     )
     from distir.tools.files import apply_passes
 
     # A function takes the labels as the last of the inputs.
-    labels = _inputs(imported.module)[-1:] if callable(request.loss) else []
+    labels = _inputs(imported.module)[-1:] if own is not None else []
     apply_passes(imported.module, differentiate)
     return _package(imported, request, labels + _inputs(imported.module, "label"))
 

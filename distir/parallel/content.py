@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from distir import __version__
 
@@ -62,7 +63,7 @@ def content_key(
     file = io.BytesIO()
     example = [
         (tuple(leaf.shape), str(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
-        for leaf in torch.utils._pytree.tree_leaves((tuple(args), dict(kwargs)))
+        for leaf in _pytree.tree_leaves((tuple(args), dict(kwargs)))
     ]
     parameters = {id(parameter) for parameter in module.parameters()}
     try:

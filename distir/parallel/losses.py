@@ -11,13 +11,20 @@ import torch
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
+from distir.frontends.torch_importer import quiet
 from distir.parallel.calling import fake_output
 
-Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+_FAKES = "torch._subclasses.fake_tensor"
+
+LossFunction = Callable[[Any, torch.Tensor], torch.Tensor]
+"""Of a module's output and the labels; gives a scalar."""
+
+Loss = str | LossFunction | None
+"""The name of a loss, a function, or None if the module gives its loss itself."""
 
 
 @contextlib.contextmanager
-def with_loss(module: torch.nn.Module, loss: Loss) -> Generator[None]:
+def with_loss(module: torch.nn.Module, loss: LossFunction) -> Generator[None]:
     """Inside, the module takes labels as its last positional argument and gives the loss."""
     forward, patched = module.forward, module.__dict__.get("forward")
 
@@ -39,7 +46,7 @@ def labels_of(
     module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    loss: Loss,
+    loss: LossFunction,
 ) -> torch.Tensor:
     """
     Example labels for a loss: the number of a class for each row of the module's output, or
@@ -48,7 +55,7 @@ def labels_of(
     output = fake_output(module, args, kwargs)
     candidates = list(_candidates(output))
     for labels in candidates:
-        with warnings.catch_warnings(), contextlib.suppress(Exception):
+        with warnings.catch_warnings(), quiet(_FAKES), contextlib.suppress(Exception):
             warnings.simplefilter("error")
             if loss(output, labels).ndim == 0:
                 return torch.zeros(labels.shape, dtype=labels.dtype)

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset, DistributedSampler
 
 from distir.parallel.calling import Inputs
+from distir.parallel.chunks import store_runs_apart
 from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import batch_counters, names_of, values_of_rank_0
 
@@ -63,6 +64,7 @@ class ParallelModule(nn.Module):
         seed: int,
     ):
         super().__init__()
+        store_runs_apart()
         self._inputs = inputs
         self._program = program
         self._make_evaluation = evaluation
@@ -200,9 +202,9 @@ class ParallelModule(nn.Module):
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
         """The parts of inputs and labels that this rank takes of a call."""
-        labels, args = (args[-1:], args[:-1]) if program.labels else ((), args)
-        given = self._inputs.by_name(args, kwargs, program.inputs)
-        given |= dict(zip(program.labels, labels, strict=True))
+        count = len(args) - len(program.labels)
+        given = self._inputs.by_name(args[:count], kwargs, program.inputs)
+        given |= dict(zip(program.labels, args[count:], strict=True))
         return {
             spec.name: program.of_batch(spec, given[spec.name])
             for spec in program.arguments.values()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import HashStore
 
 from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
@@ -17,6 +18,7 @@ from distir.parallel.compilation import (
     training_package,
 )
 from distir.parallel.content import content_key
+from distir.parallel.losses import Loss
 from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
@@ -28,7 +30,7 @@ def parallelize(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    loss: Any = None,
+    loss: Loss = None,
     cluster: str = "cpu",
     d: int = 1,
     t: int = 1,
@@ -104,7 +106,7 @@ def _join() -> None:
     if dist.is_torchelastic_launched():
         dist.init_process_group(backend)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 
 
 def _device() -> torch.device:

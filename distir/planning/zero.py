@@ -39,13 +39,29 @@ from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
 
 
-def _storage(shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str) -> Layout:
-    """The layout with the first dimension split that the axis divides evenly."""
+def _storage(
+    shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, whole_runs: bool
+) -> Layout:
+    """
+    The layout with the first dimension split that the axis divides evenly; with `whole_runs`
+    only where that divides none of the runs in which other axes split it.
+    """
     for dim in range(len(shape)):
         split = request_split(layout, dim, Shard(axis), len(shape))
-        if fits(shape, split, mesh):
+        if fits(shape, split, mesh) and not (
+            whole_runs and _divides_runs(shape[dim], layout.dim(dim), mesh, axis)
+        ):
             return split
     return layout
+
+
+def _divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
+    """Whether splitting what these shards leave of a dimension over an axis cuts runs."""
+    for shard in shards:
+        size //= mesh.size(shard.axis)
+        if shard.run is not None and size // shard.run % mesh.size(axis):
+            return True
+    return False
 
 
 def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
@@ -85,7 +101,7 @@ def store_split(
     roles, names = argument_roles(function), argument_names(function)
     types = function.function_type.inputs.data
     # An optimizer outside of the program updates what it is given: parameters and
-    # gradients are split for it in every stage.
+    # gradients are split for it in every stage, and so that DTensor can say how.
     outside = bool(parameters_of_gradients(function))
     stored = ("parameter", "state") if stage == 3 or outside else ("state",)
     if not any(roles[i] in stored and shape_of(types[i]) for i in updates.values()):
@@ -109,7 +125,7 @@ def store_split(
         if roles[i] not in stored or not shape:
             continue
         before = requested_layout(attributes[i]) or Layout(mesh.name)
-        layout = _storage(shape, before, mesh, axis)
+        layout = _storage(shape, before, mesh, axis, whole_runs=outside)
         if layout == before:
             whole.append(names[i])
             continue
