@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.distributed_c10d import HashStore
 
 from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
@@ -106,7 +105,8 @@ def _join() -> None:
     if dist.is_torchelastic_launched():
         dist.init_process_group(backend)
     else:
-        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        address = "tcp://127.0.0.1:0"
+        dist.init_process_group(backend, init_method=address, rank=0, world_size=1)
 
 
 def _device() -> torch.device:
