@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
+import marshal
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,9 @@ from torch.utils import _pytree
 
 from distir import __version__
 
+_NOT_OF_FORWARD = ("GenerationConfig",)
+"""Classes of what modules hold for other things; this one differs in every process."""
+
 
 class _Pickler(pickle.Pickler):
     """Writes what decides what a module computes: no values of parameters, but code."""
@@ -26,6 +30,11 @@ class _Pickler(pickle.Pickler):
         self._classes: set[type] = set()
 
     def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, set | frozenset):
+            elements: Any = obj
+            return ("set", sorted(map(repr, elements)))  # in the same order every time
+        if type(obj).__name__ in _NOT_OF_FORWARD:
+            return type(obj).__name__
         if isinstance(obj, torch.Tensor):
             what = (tuple(obj.shape), str(obj.dtype), obj.requires_grad)
             if id(obj) in self._parameters or obj.is_meta:
@@ -36,11 +45,9 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if inspect.isfunction(obj):
-            own = obj.__code__
-            return (
-                _known,
-                (own.co_code, str(own.co_consts), own.co_names, obj.__defaults__),
-            )
+            held = [cell.cell_contents for cell in obj.__closure__ or ()]
+            code = marshal.dumps(obj.__code__)
+            return _known, (code, obj.__defaults__, obj.__kwdefaults__, held)
         return NotImplemented
 
 
@@ -72,22 +79,23 @@ def content_key(
         return None
     digest = hashlib.sha256(file.getvalue())
     digest.update(f"{kind} {__version__} {torch.__version__}".encode())
-    for path in sorted(_code()):
+    for path in sorted(_code(module)):
         status = path.stat()
         digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()[:32]
 
 
-def _code() -> set[Path]:
+def _code(module: torch.nn.Module) -> set[Path]:
     """
-    The files of all modules that are loaded, but for the standard library's: what a module
-    computes may be written in any of them.
+    The files that say what a module computes: those of its classes with what tells the
+    versions of their libraries, all of the user's own that are loaded, and ours.
     """
     library = Path(inspect.__file__).parent
-    found: set[Path] = set(Path(__file__).parents[1].rglob("*.py"))
-    for module in list(sys.modules.values()):
-        path = Path(getattr(module, "__file__", None) or library)
-        own = path.is_relative_to(library)
-        if path.suffix == ".py" and (not own or "site-packages" in path.parts):
+    found = set(Path(__file__).parents[1].rglob("*.py"))
+    names = {c.__module__ for part in module.modules() for c in type(part).__mro__}
+    names |= {name.partition(".")[0] for name in names}
+    for name, loaded in list(sys.modules.items()):
+        path = Path(getattr(loaded, "__file__", None) or library)
+        if name in names or not path.is_relative_to(library):
             found.add(path)
-    return {path for path in found if path.is_file()}
+    return {path for path in found if path.suffix == ".py" and path.is_file()}
