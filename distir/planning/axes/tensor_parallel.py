@@ -15,9 +15,9 @@ from distir.program import (
     describe,
     entry_function,
     forward_results,
+    is_training_step,
     parameters_of_states,
     set_argument_attributes,
-    updated_arguments,
 )
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
@@ -63,7 +63,7 @@ def forward_part(module: ModuleOp) -> ModuleOp:
     """
     function = entry_function(module)
     outputs = forward_results(function)
-    if not updated_arguments(function) or not outputs:
+    if not is_training_step(function) or not outputs:
         return module.clone()
     return sliced(module, outputs)
 
@@ -99,7 +99,7 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
         plan.add_axis(before)
     function = entry_function(module)
     _, found = plan.solve(
-        axis, free_parameters=True, is_forward=bool(updated_arguments(function))
+        axis, free_parameters=True, is_forward=is_training_step(function)
     )
     attributes = argument_attributes(function)
     for entry, placement, arg in zip(
