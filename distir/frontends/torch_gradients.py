@@ -57,10 +57,10 @@ def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
     import torch
 
     aten = torch.ops.aten
-    padding: Any = lookup.args[2] if len(lookup.args) > 2 else -1
+    given: Any = lookup.args
+    _, indices, padding = (*given, -1)[:3]
     if padding < 0:
         return
-    indices: Any = lookup.args[1]
     users = list(lookup.users)
 
     def add(target: Any, *args: Any) -> torch.fx.Node:
@@ -130,7 +130,8 @@ class LostStops(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         stops = func in _STOPS or not torch.is_grad_enabled()
         if func is torch.nn.functional.embedding:
-            given = inspect.signature(func).bind(*args, **(kwargs or {})).arguments
+            signature = inspect.signature(torch.nn.functional.embedding)
+            given = signature.bind(*args, **(kwargs or {})).arguments
             if given.get("padding_idx") is not None and given["weight"].requires_grad:
                 self.found.add("padding_idx")
         if stops and isinstance(result, torch.Tensor) and result.is_floating_point():

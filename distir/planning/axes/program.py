@@ -47,8 +47,8 @@ class AxisProgram:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        Results of the entry that replace an argument in the next step, or are its gradient, by index. They are
-        placed like it.
+        Results of the entry that replace an argument in the next step, or are its
+        gradient, by index. They are placed like it.
         """
         return linked_arguments(self.entry)
 
