@@ -24,12 +24,15 @@ def check_dominance(module: ModuleOp) -> None:
             _check(op.body, set(), op)
 
 
-def _check(region: Region, outside: set[SSAValue], function: FuncOp) -> None:
-    """`outside` are the values that the ops of the region may use from around it."""
+def _check(region: Region, outside: set[int], function: FuncOp) -> None:
+    """
+    `outside` are the values that the ops of the region may use from around it: their ids,
+    as hashing values takes long.
+    """
     blocks = list(region.blocks)
     order = DominanceInfo(region) if len(blocks) > 1 else None
     defined_in = {
-        block: {*block.args, *(r for op in block.ops for r in op.results)}
+        block: {*map(id, block.args), *(id(r) for op in block.ops for r in op.results)}
         for block in (blocks if order is not None else ())
     }
     for block in blocks:
@@ -38,14 +41,14 @@ def _check(region: Region, outside: set[SSAValue], function: FuncOp) -> None:
             for other in blocks:
                 if other is not block and order.dominates(other, block):
                     visible |= defined_in[other]
-        visible.update(block.args)
+        visible.update(map(id, block.args))
         for op in block.ops:
             for value in op.operands:
-                if value not in visible:
+                if id(value) not in visible:
                     raise _undefined(op, value, function)
             for inner in op.regions:
                 _check(inner, visible, function)
-            visible.update(op.results)
+            visible.update(map(id, op.results))
 
 
 def _undefined(op: Operation, value: SSAValue, function: FuncOp) -> DistIRError:

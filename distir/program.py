@@ -450,6 +450,19 @@ def parameters_of_gradients(function: FuncOp) -> dict[int, int]:
     )
 
 
+def linked_arguments(function: FuncOp) -> dict[int, int]:
+    """
+    The results that are to be placed like an argument, because they replace it in the next
+    step or are its gradient: result index to argument index.
+    """
+    return {**parameters_of_gradients(function), **updated_arguments(function)}
+
+
+def is_training_step(function: FuncOp) -> bool:
+    """Whether a program gives updates of its arguments, or the gradients of some."""
+    return bool(linked_arguments(function))
+
+
 def check_links(function: FuncOp) -> None:
     """Raises DistIRError for an attribute that names an argument which is not there."""
     updated_arguments(function)

@@ -65,3 +65,12 @@ def spawner() -> Iterator[Spawner]:
 
     with Spawner() as running:
         yield running
+
+
+@pytest.fixture
+def shared_ranks(spawner: Spawner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`distir run` has its ranks from that process, and does not load PyTorch anew."""
+    from distir.lowering import launch
+
+    run = functools.partial(launch.run_package, spawner=spawner)
+    monkeypatch.setattr(launch, "run_package", run)

@@ -11,35 +11,28 @@ from typing import TYPE_CHECKING
 from xdsl.ir import Attribute
 
 from distir.dialects.onnx_shapes import SHAPES, Shape, Shapes, agree
+from distir.registries import Registry
 
 if TYPE_CHECKING:
     from distir.dialects.onnx import OnnxOp
 
 Check = Callable[[Shapes], None]
-_CHECKS: dict[str, Check] = {}
 
-
-def shape_check(*names: str) -> Callable[[Check], Check]:
-    """Registers what must hold for the ops with these names, besides `SHAPES`."""
-
-    def register(check: Check) -> Check:
-        for name in names:
-            _CHECKS[name] = check
-        return check
-
-    return register
+shape_check = Registry[Check](__name__)
+"""Registers what must hold for the operators with these names, besides `SHAPES`."""
 
 
 def check_shapes(op: OnnxOp, operand_types: Sequence[Attribute]) -> None:
     """Raises VerifyException for shapes that do not fit each other or the attributes."""
     name = op.SCHEMA.name
-    if op.SCHEMA.domain or (name not in SHAPES and name not in _CHECKS):
+    check = shape_check.get(name)
+    if op.SCHEMA.domain or (name not in SHAPES and check is None):
         return
     shapes = Shapes(op, operand_types)
     if name in SHAPES:
         shapes.match(SHAPES[name])
-    if name in _CHECKS:
-        _CHECKS[name](shapes)
+    if check is not None:
+        check(shapes)
 
 
 @shape_check("Split")
@@ -109,7 +102,7 @@ def _scatter_nd(shapes: Shapes) -> None:
 
 
 def _window(shapes: Shapes, kernel: Shape | None, groups: int = 1) -> None:
-    """As many values in each attribute as there are dimensions in space."""
+    """Each attribute of windows must have as many values as there are dimensions of space."""
     source, op = shapes[0], shapes.op
     if source is None:
         return

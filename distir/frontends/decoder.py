@@ -155,7 +155,7 @@ class LayerBuilder:
 
 
 def attention_parameters(d_model: int) -> list[Parameter]:
-    """Of a layer's attention and the norms before and behind it."""
+    """The parameters of a layer's attention and of the norms before and behind it."""
     return [
         *norm_parameters("ln_1", d_model),
         Parameter("attn.c_attn.weight", (d_model, 3 * d_model)),

@@ -9,6 +9,7 @@ write the forward of a `torch.autograd.Function` and forget its backward.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 def write_stops(program: torch.export.ExportedProgram) -> None:
     """
-    Puts a `detach` behind what a program computes from parameters under `no_grad`, so
-    that the exporter writes it.
+    Puts a `detach` behind what a program computes from parameters under `no_grad`, and
+    behind the rows of padding that it looks up in a table, so that the exporter writes it.
     """
     import torch
     from torch.export.graph_signature import InputKind
@@ -37,6 +38,8 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
     for node in list(graph.nodes):
         if node.name in parameters or any(n in trained for n in node.all_input_nodes):
             trained.add(node)
+        if node.target is torch.ops.aten.embedding.default and node in trained:
+            _stop_at_padding(graph, node)
         if node.target is not region or node.args[0] or node not in trained:
             continue
         for result in list(node.users):
@@ -47,6 +50,35 @@ def write_stops(program: torch.export.ExportedProgram) -> None:
                 if user is not stop:
                     user.replace_input_with(result, stop)
     program.graph_module.recompile()
+
+
+def _stop_at_padding(graph: torch.fx.Graph, lookup: torch.fx.Node) -> None:
+    """Lets no gradient flow into the row of a table that stands for padding."""
+    import torch
+
+    aten = torch.ops.aten
+    padding: Any = lookup.args[2] if len(lookup.args) > 2 else -1
+    if padding < 0:
+        return
+    indices: Any = lookup.args[1]
+    users = list(lookup.users)
+
+    def add(target: Any, *args: Any) -> torch.fx.Node:
+        node = graph.call_function(target, args)
+        values = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args]
+        node.meta.update({n: v for n, v in lookup.meta.items() if n != "val"})
+        node.meta["val"] = target(*values)
+        return node
+
+    following = lookup.next
+    with graph.inserting_before(following):
+        is_padding = add(
+            aten.unsqueeze.default, add(aten.eq.Scalar, indices, padding), -1
+        )
+        stopped = add(aten.detach.default, lookup)
+        rows = add(aten.where.self, is_padding, stopped, lookup)
+    for user in users:
+        user.replace_input_with(lookup, rows)
 
 
 @contextlib.contextmanager
@@ -97,6 +129,10 @@ class LostStops(TorchFunctionMode):
 
         result = func(*args, **(kwargs or {}))
         stops = func in _STOPS or not torch.is_grad_enabled()
+        if func is torch.nn.functional.embedding:
+            given = inspect.signature(func).bind(*args, **(kwargs or {})).arguments
+            if given.get("padding_idx") is not None and given["weight"].requires_grad:
+                self.found.add("padding_idx")
         if stops and isinstance(result, torch.Tensor) and result.is_floating_point():
             operands = [*args, *(kwargs or {}).values()]
             if any(isinstance(a, torch.Tensor) and a.requires_grad for a in operands):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import logging
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -151,7 +152,7 @@ def export_onnx(
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            with as_it_is(module), own_backwards() as backwards:
+            with as_it_is(module), quiet("torch.onnx"), own_backwards() as backwards:
                 if exporter == "dynamo":
                     _export_dynamo(module, tuple(args), dict(kwargs or {}), str(path))
                 else:
@@ -172,6 +173,18 @@ def export_onnx(
             part.training = mode
     warn_of_backwards(module, backwards)
     _tell_of_stops(module, stops, training)
+
+
+@contextlib.contextmanager
+def quiet(name: str) -> Generator[None]:
+    """Inside, a logger of PyTorch says nothing: what goes wrong is told by our errors."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def reason(error: BaseException, advice: str) -> str:

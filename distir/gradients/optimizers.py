@@ -67,21 +67,17 @@ def add_updates(
     """Adds the update of each parameter; gives the step's further results."""
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.optimizer == "none":
-        return [_gradient(value, names[parameter]) for parameter, value in gradients]
+        found = [_gradient(value, names[parameter]) for parameter, value in gradients]
+        return found + _counted(step, step.counter())
     if options.clip > 0:
         build = GradientBuilder(step.insert, None)
         values = clipped([gradient for _, gradient in gradients], options.clip, build)
         gradients = [(p, g) for (p, _), g in zip(gradients, values, strict=True)]
     # A program with dropout counts steps already.
     counter = step.counter()
-    results: list[Result] = []
     if counter is None and options.optimizer != "sgd":
         counter = step.add_counter()
-    if isinstance(counter, BlockArgument):
-        build = GradientBuilder(step.insert, None)
-        one = build.constant(np.array(1, np.int64))
-        name = step.names[counter.index]
-        results.append(_update(build.onnx("Add", counter, one), name))
+    results = _counted(step, counter)
     parameters: list[Result] = []
     for parameter, gradient in gradients:
         new, states = _one_update(
@@ -90,6 +86,15 @@ def add_updates(
         parameters.append(new)
         results += states
     return parameters + results
+
+
+def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:
+    """The counter of steps, if there is one, after this step."""
+    if not isinstance(counter, BlockArgument):
+        return []
+    build = GradientBuilder(step.insert, None)
+    one = build.constant(np.array(1, np.int64))
+    return [_update(build.onnx("Add", counter, one), step.names[counter.index])]
 
 
 def _gradient(value: SSAValue, parameter: str) -> Result:

@@ -134,7 +134,7 @@ class ProgramFunctions(InterpreterFunctions):
 
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
-    """Per op the values that nothing after it uses."""
+    """For each op of a function, the values that nothing after it uses."""
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}
     for op in reversed(list(function.body.block.ops)):

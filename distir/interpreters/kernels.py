@@ -16,23 +16,13 @@ import numpy.typing as npt
 
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import element_type, numpy_dtype
+from distir.registries import Registry
 
 Array = npt.NDArray[Any]
 Kernel = Callable[[OnnxOp, Sequence[Any]], list[Any]]
 
-KERNELS: dict[str, Kernel] = {}
-"""Kernels by the name of the op."""
-
-
-def kernel(*names: str) -> Callable[[Kernel], Kernel]:
-    """Registers the kernel of the ops with these names."""
-
-    def register(function: Kernel) -> Kernel:
-        for name in names:
-            KERNELS[name] = function
-        return function
-
-    return register
+kernel = Registry[Kernel](__name__)
+"""Registers the kernel of the ops with these names."""
 
 
 @kernel("onnx.Constant")
@@ -104,7 +94,7 @@ class Windows:
 
     @staticmethod
     def of(op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]) -> Windows:
-        """From the attributes that Conv and MaxPool share."""
+        """The windows of a Conv or MaxPool over an input with these sizes of space."""
         rank = len(space)
         strides = tuple(op.attribute("strides") or [1] * rank)
         dilations = tuple(op.attribute("dilations") or [1] * rank)
@@ -238,7 +228,7 @@ def _transposed_sizes(
     strides: Sequence[int],
     extra: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """Per dimension of space where the result begins in the full one, and its size."""
+    """For each dimension of space, where the result begins in the full one, and its size."""
     rank = len(space)
     wanted = op.attribute("output_shape")
     automatic = op.attribute("auto_pad") or "NOTSET"

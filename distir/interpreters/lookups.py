@@ -91,7 +91,7 @@ class Lookup:
 
 
 class Uses:
-    """Where the values of a program's arguments go."""
+    """Finds the ops that use the values of a program's arguments, through calls too."""
 
     def __init__(self, module: ModuleOp):
         self._functions = functions(module)

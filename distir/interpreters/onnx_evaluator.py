@@ -20,7 +20,7 @@ from distir.dialects.onnx_inference import node_of
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError
-from distir.interpreters.kernels import KERNELS
+from distir.interpreters.kernels import kernel
 from distir.program import describe
 
 _evaluators: dict[Any, ReferenceEvaluator] = {}
@@ -43,13 +43,11 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
-    """As `evaluate`, with what went wrong in place of results that cannot be computed."""
-    kernel = KERNELS.get(op.name)
+    """The results of an op as `evaluate` gives them, or the error that kept it from them."""
+    own = kernel.get(op.name)
     try:
         with np.errstate(all="ignore"):
-            results = (
-                _run_reference(op, inputs) if kernel is None else kernel(op, inputs)
-            )
+            results = _run_reference(op, inputs) if own is None else own(op, inputs)
         return [
             _conformed(value, result.type)
             for value, result in zip(results, op.results, strict=False)
@@ -104,7 +102,7 @@ def _run_reference(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any]:
     inputs = _with_whole_mask(op, inputs)
     # Which body a function op has depends on the types and presence of its inputs.
     kinds = tuple(
-        (str(v.dtype), v.ndim)
+        (v.dtype, v.ndim)
         if isinstance(v, np.ndarray)
         else (None if operand is None else operand.type)
         for v, operand in zip(inputs, op.input_values, strict=False)

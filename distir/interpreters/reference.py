@@ -138,9 +138,15 @@ class _LocalProgram:
 
 @dataclass
 class ReferenceInterpreter(Interpreter):
-    """xDSL's interpreter, for values that are arrays or stacks of shards."""
+    """
+    xDSL's interpreter, for values that are arrays or stacks of shards. The program must
+    not change: what each device runs for an op, and the values of constants, are kept.
+    """
 
     meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])
+    _constants: dict[Operation, PythonValues] = field(
+        default_factory=dict[Operation, PythonValues]
+    )
     _local: dict[tuple[Operation, tuple[int, ...]], _LocalProgram] = field(
         default_factory=dict[tuple[Operation, tuple[int, ...]], _LocalProgram]
     )
@@ -179,9 +185,15 @@ class ReferenceInterpreter(Interpreter):
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
         """Runs an op; a distributed one once for each device that does something else."""
-        if isinstance(op, Operation) and self._is_distributed(op, inputs):
-            return self._run_distributed(op, inputs)
-        return super().run_op(op, inputs)
+        if op in self._constants:
+            return self._constants[op]
+        if not isinstance(op, Operation) or not self._is_distributed(op, inputs):
+            results = super().run_op(op, inputs)
+        else:
+            results = self._run_distributed(op, inputs)
+        if isinstance(op, OnnxOp) and op.name == "onnx.Constant":
+            self._constants[op] = results
+        return results
 
     @staticmethod
     def _is_distributed(op: Operation, inputs: PythonValues) -> bool:

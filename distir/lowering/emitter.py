@@ -199,7 +199,10 @@ class Call:
         return f"{self.helper(module)}.{function}({', '.join(arguments)})"
 
     def first(self, written: str) -> str:
-        """As many as the op has of the results of a helper that returns all of them."""
+        """
+        The expression of a helper that returns every result the op may have, cut down to
+        those that the op has.
+        """
         count = len(self.op.results)
         return f"{written}[0]" if count == 1 else f"{written}[:{count}]"
 

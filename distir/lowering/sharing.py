@@ -31,7 +31,10 @@ def is_fresh(op: Operation) -> bool:
 
 @dataclass
 class SharedMemory:
-    """`returned`: by function, for each result the arguments that it may share memory with."""
+    """
+    Which values of a program may lie in the same memory. `returned` gives, for each
+    function by name and each of its results, the arguments that it may share memory with.
+    """
 
     returned: dict[str, list[frozenset[int]]] = field(
         default_factory=dict[str, list[frozenset[int]]]
@@ -39,7 +42,7 @@ class SharedMemory:
 
     @staticmethod
     def of(module: ModuleOp) -> SharedMemory:
-        """For all functions that the entry function reaches."""
+        """The shared memory of all functions that the entry function reaches."""
         found = SharedMemory()
         for function in reachable_functions(module):  # callees first
             found._add(function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
@@ -46,13 +47,16 @@ def _check_updates(entry: FuncOp) -> dict[int, int]:
 
 
 def write_package(
-    module: ModuleOp, directory: str | Path, weights: str | Path | None = None
+    module: ModuleOp,
+    directory: str | Path,
+    weights: str | Path | None = None,
+    helpers: Sequence[str] = (),
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
     (made if needed): `program.py`, generated; `main.py`, to be started by `torchrun`;
     helper modules; `manifest.json`, which names the arguments, the results and the
-    weights file. Returns the directory. Raises DistIRError for programs that have no
+    weights file. `helpers` are modules that whoever runs it needs besides. Returns the directory. Raises DistIRError for programs that have no
     torch lowering; nothing is written then.
     """
     source = program_source(module)
@@ -74,7 +78,7 @@ def write_package(
     }
     texts = {"program.py": source.text, "manifest.json": json.dumps(manifest, indent=2)}
     always = (*ALWAYS, *TRAINING) if trains else ALWAYS
-    for name in sorted(with_imports((*always, *source.helpers))):
+    for name in sorted(with_imports((*always, *helpers, *source.helpers))):
         texts[f"{name}.py"] = helper_text(name)
     directory = Path(directory)
     try:

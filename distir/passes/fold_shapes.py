@@ -26,7 +26,7 @@ _Constant = operator("Constant")
 
 
 def mixed_values(module: ModuleOp, limit: int) -> dict[SSAValue, Any]:
-    """Per value what is known of it in every call: an array, or a type."""
+    """What is known of each value of a program in every call: its array, or its type."""
     facts: dict[SSAValue, Any] = {}
 
     def observe(value: SSAValue, content: Any) -> None:

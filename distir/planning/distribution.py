@@ -18,7 +18,7 @@ from distir.planning.overlap import overlap_communication
 from distir.planning.requests import request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
-from distir.program import entry_function, updated_arguments
+from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.checkpointing import checkpoint
@@ -67,7 +67,7 @@ class DistributionOptions(PipelineOptions):
         asked = [f"ZeRO stage {self.zero}"] if self.zero else []
         if self.checkpoint != "none":
             asked.append(f"{self.checkpoint} activation checkpointing")
-        if asked and not updated_arguments(entry_function(module)):
+        if asked and not is_training_step(entry_function(module)):
             raise DistIRError(
                 f"distribute: {' and '.join(asked)} needs a training step, but the "
                 f"program updates no argument (dist.updates); build or import it with "

@@ -46,7 +46,7 @@ class Shares:
 
     @staticmethod
     def of(schedule: Schedule) -> Shares:
-        """Those of a schedule, on the rank that keeps the most micro-batches."""
+        """The shares under a schedule, on the rank that keeps the most micro-batches."""
         return Shares(
             1 / schedule.ranks, max(in_flight_per_rank(schedule)) / schedule.stages
         )

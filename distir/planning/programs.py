@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr, TensorType
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.planning.requests import Requests
-from distir.program import argument_roles, entry_function, updated_arguments
+from distir.program import argument_roles, entry_function, is_training_step
 from distir.text import ProgramParser, new_context
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def batch_of(module: ModuleOp) -> int:
 
 def trains(module: ModuleOp) -> bool:
     """Whether a program is a training step."""
-    return bool(updated_arguments(entry_function(module)))
+    return is_training_step(entry_function(module))
 
 
 @dataclass(frozen=True)

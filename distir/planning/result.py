@@ -110,7 +110,7 @@ def from_json(data: Mapping[str, Any]) -> Result:
 
 
 def simulated(results: Iterable[Result]) -> list[Simulated]:
-    """Those of plans that are possible."""
+    """The results of the plans that are possible."""
     return [result for result in results if isinstance(result, Simulated)]
 
 

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import Operation
+from xdsl.ir import Block, Operation, SSAValue
 
-from distir.dialects.dist import LAYOUT, RESHARD_EARLY, Layout, LayoutAttr, Shard
+from distir.dialects.dist import (
+    LAYOUT,
+    RESHARD_EARLY,
+    ConstrainOp,
+    Layout,
+    LayoutAttr,
+    Shard,
+)
 from distir.errors import DistIRError
 from distir.planning.annotations import (
     add_notes,
@@ -21,23 +28,40 @@ from distir.program import (
     argument_names,
     argument_roles,
     entry_function,
+    linked_arguments,
+    parameters_of_gradients,
     parameters_of_states,
     return_op,
     set_argument_attributes,
-    updated_arguments,
 )
 from distir.sharding.layout import fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
 
 
-def _storage(shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str) -> Layout:
-    """The layout with the first dimension split that the axis divides evenly."""
+def _storage(
+    shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, whole_runs: bool
+) -> Layout:
+    """
+    The layout with the first dimension split that the axis divides evenly; with `whole_runs`
+    only where that divides none of the runs in which other axes split it.
+    """
     for dim in range(len(shape)):
         split = request_split(layout, dim, Shard(axis), len(shape))
-        if fits(shape, split, mesh):
+        if fits(shape, split, mesh) and not (
+            whole_runs and _divides_runs(shape[dim], layout.dim(dim), mesh, axis)
+        ):
             return split
     return layout
+
+
+def _divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
+    """Whether splitting what these shards leave of a dimension over an axis cuts runs."""
+    for shard in shards:
+        size //= mesh.size(shard.axis)
+        if shard.run is not None and size // shard.run % mesh.size(axis):
+            return True
+    return False
 
 
 def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
@@ -49,21 +73,37 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
             )
 
 
+def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
+    """All that uses a parameter takes the same copy of it, whole on an axis."""
+    if parameter.first_use is None:
+        return
+    gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
+    parameter.replace_all_uses_with(gathered.result)
+    gathered.operands[0] = parameter
+    block = parameter.owner
+    assert isinstance(block, Block) and block.first_op is not None
+    block.insert_op_before(gathered, block.first_op)
+
+
 def store_split(
     module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
 ) -> None:
     """
     Annotates what a training step keeps to be stored split over a mesh axis, as `zero` says.
+    A step that gives gradients has them and the parameters split.
     Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
     mesh = axis_mesh(module, axis)
     function = entry_function(module)
-    updates = updated_arguments(function)
+    updates = linked_arguments(function)
     roles, names = argument_roles(function), argument_names(function)
     types = function.function_type.inputs.data
-    stored = ("parameter", "state") if stage == 3 else ("state",)
+    # An optimizer outside of the program updates what it is given: parameters and
+    # gradients are split for it in every stage, and so that DTensor can say how.
+    outside = bool(parameters_of_gradients(function))
+    stored = ("parameter", "state") if stage == 3 or outside else ("state",)
     if not any(roles[i] in stored and shape_of(types[i]) for i in updates.values()):
         raise DistIRError(
             f"zero: the program updates no {' or '.join(stored)}, which is what stage "
@@ -85,11 +125,13 @@ def store_split(
         if roles[i] not in stored or not shape:
             continue
         before = requested_layout(attributes[i]) or Layout(mesh.name)
-        layout = _storage(shape, before, mesh, axis)
+        layout = _storage(shape, before, mesh, axis, whole_runs=outside)
         if layout == before:
             whole.append(names[i])
             continue
         attributes[i][LAYOUT] = LayoutAttr(layout)
+        if outside and stage < 3:
+            _gather_once(function.body.block.args[i], axis, mesh)
         split += 1
     if not split:
         raise DistIRError(

@@ -218,7 +218,10 @@ class Inference:
 
 
 def infer(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inference:
-    """As `inference_of`. Raises ShardingError when the rule does not allow the layouts."""
+    """
+    What `inference_of` gives for operands with these layouts. Raises ShardingError when the
+    rule does not allow them.
+    """
     found = inference_of(rule, operands, mesh)
     if isinstance(found, str):
         raise ShardingError(found)

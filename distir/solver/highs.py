@@ -75,18 +75,25 @@ class Highs:
         )
 
     def run(
-        self, clock: Clock, gap: float = 0.0, start: Costs | None = None
+        self,
+        clock: Clock,
+        gap: float = 0.0,
+        nodes: int | None = None,
+        start: Costs | None = None,
     ) -> ProgramSolution:
-        """Solve within a time and to a relative gap, from a solution if there is one."""
+        """
+        Solve within a time and so many nodes of a search, and to a relative gap; from the
+        values of the first columns in a solution, if one is known.
+        """
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_rel_gap", gap)
+        if start is not None:
+            highs.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
+        if nodes is not None:
+            highs.setOptionValue("mip_max_nodes", nodes)
         limit = max(clock.left, 0.0) if math.isfinite(clock.left) else 1e30
         # HiGHS counts the time of all runs together.
         highs.setOptionValue("time_limit", highs.getRunTime() + limit)
-        if start is not None:
-            solution = kinds.HighsSolution()
-            solution.col_value = list(start)
-            highs.setSolution(solution)
         self._wait(clock)
 
         status, info = highs.getModelStatus(), highs.getInfo()

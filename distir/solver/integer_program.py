@@ -41,16 +41,18 @@ def solve_integer_program(
     clock: Clock,
     gap: float = 0.0,
     start: Mapping[int, int] | None = None,
+    nodes: int | None = None,
 ) -> SolverResult:
     """
     Solve a reduced graph within a time and to a relative gap, from a choice to start with if
-    there is one. On a time-out or an interruption the best found is the answer.
+    there is one; with HiGHS also within so many nodes of each search, where a good choice is
+    enough. On a time-out or an interruption the best found is the answer.
     """
     found = decided(graph)
     if found is not None:
         return found
     if solver == "highs":
-        return _Relaxed(graph, gap, clock, start).run()
+        return _Relaxed(graph, gap, clock, start, nodes).run()
     return _solve_with_cbc(graph, gap, clock, start)
 
 
@@ -70,8 +72,9 @@ class _Relaxed:
         gap: float,
         clock: Clock,
         start: Mapping[int, int] | None,
+        nodes: int | None,
     ):
-        self.graph, self.gap, self.clock = graph, gap, clock
+        self.graph, self.gap, self.clock, self.nodes = graph, gap, clock, nodes
         self.program = Program(graph)
         self.bound = trivial_bound(graph)
         self.best = SolverResult.of(graph, start, self.bound)
@@ -85,6 +88,7 @@ class _Relaxed:
         if reduced is None:
             return best
         slack = max(1e-3 * abs(self.bound), 1e-3 * program.scale)
+        limited = False
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
             # What is left out costs more above the relaxation than the slack.
@@ -93,7 +97,8 @@ class _Relaxed:
             if part is None:
                 best = best.better(SolverResult(None, math.inf, outside))
             else:
-                found = solve_directly(part, self.gap, self.clock)
+                found = solve_directly(part, self.gap, self.clock, self.nodes)
+                limited = limited or not found.proven(self.gap)
                 bound = min(found.bound, outside)
                 if found.choice is not None:
                     choice = replay(part.steps, dict(found.choice))
@@ -101,6 +106,8 @@ class _Relaxed:
                 else:
                     best = best.better(SolverResult(None, math.inf, bound))
             if whole or best.proven(self.gap) or self.clock.stopped:
+                return best
+            if limited and best.choice is not None:
                 return best
             slack *= 10
             if best.choice is not None:
@@ -149,7 +156,9 @@ def relax(
         highs.add(program.points(new))
 
 
-def solve_directly(graph: CostGraph, gap: float, clock: Clock) -> SolverResult:
+def solve_directly(
+    graph: CostGraph, gap: float, clock: Clock, nodes: int | None = None
+) -> SolverResult:
     """A reduced graph as one integer program in HiGHS, with memory rows as they are needed."""
     found = decided(graph)
     if found is not None:
@@ -163,7 +172,7 @@ def solve_directly(graph: CostGraph, gap: float, clock: Clock) -> SolverResult:
         highs = Highs(program.linear)
         for rows in extra:
             highs.add(rows)
-        answer = highs.run(clock, gap)
+        answer = highs.run(clock, gap, nodes)
         bound = max(bound, program.real(answer.bound))
         if answer.columns is None:
             return SolverResult(None, math.inf, bound)

@@ -39,7 +39,19 @@ PASSES = 60
 PATIENCE = 3
 """How many times as long as usual a pass may take, from `LEAST_PATIENCE` seconds on."""
 
-LEAST_PATIENCE = 1.0
+LEAST_PATIENCE = 3.0
+
+STEP = 0.3
+"""Of the way from the best multipliers to where the planes are highest, which is far at first."""
+
+IDLE = 6
+"""So many passes that hardly raise the bound are enough."""
+
+RISE = 0.1
+"""By how much of the gap a pass has to raise the bound to count."""
+
+NODES = 20
+"""Of each search for the best combination: it is no proof for the whole."""
 
 STEPS = (0.01, 0.05, 0.2)
 """How much multipliers are raised and lowered, as fractions."""
@@ -74,12 +86,15 @@ class Lagrangian:
         clock: Clock,
         progress: Callable[[str], None],
         optimum: Optimum = optimum,
+        is_exact: bool = True,
     ):
         self.optimum = optimum
+        self.step, self.idle = (1.0, 1) if is_exact else (STEP, IDLE)
         self.graph, self.gap, self.clock, self.progress = graph, gap, clock, progress
         self.priced: list[Priced] = []
         self.seconds: list[float] = []
         self.vain = 0
+        self.combined = 0
         self.points: list[int] = []
         self.highest: list[float] = []
         self.bound = -math.inf
@@ -94,8 +109,11 @@ class Lagrangian:
         self.priced, self.points = other.priced, other.points
         self.highest, self.best = other.highest, other.best
 
-    def run(self) -> SolverResult:
-        """The dual, then choices near it until the gap or the time is reached."""
+    def run(self, thorough: bool = True) -> SolverResult:
+        """
+        The dual, then choices near it; if `thorough`, until the gap or the time is reached, else
+        only the best combination of what was seen.
+        """
         if not self.priced and not self.price({}):
             return self.result()
         begin = self.clock.seconds
@@ -105,8 +123,8 @@ class Lagrangian:
         if not self.combine(self.choices, quick):
             near = self.stagger(multipliers)
             self.combine(near, self.clock.part(0.5))
-        for factor in (1.2, 0.8, 2.0, 0.5):
-            if self.is_over or self.vain > 1:
+        for factor in (1.2, 0.8, 2.0, 0.5) if thorough else ():
+            if self.is_over or self.vain > (self.step == 1):
                 break
             if not self.price(scaled(multipliers, factor)):
                 break
@@ -201,17 +219,22 @@ class Lagrangian:
             if clock.stopped:
                 break
             before = self.bound
+            if best and idle < self.idle:
+                near = np.array([best.get(p, 0.0) for p in self.points])
+                multipliers = near + self.step * (multipliers - near)
             current = dict(zip(self.points, multipliers.tolist(), strict=True))
             if not self.price(current):
                 break
-            idle = 0 if self.bound > before else idle + 1
-            if not idle:
+            if self.bound > before:
                 best = current
-            elif idle > 1:
+            rise = self.bound - before
+            idle = 0 if rise > RISE * self.gap * abs(self.bound) else idle + 1
+            if idle > self.idle:
                 # The planes are near the bound: what they belong to may be enough.
-                if self.vain:
-                    break
+                before = self.best.objective
                 self.combine(self.choices, clock.part(0.2))
+                if self.best.objective == before or self.step < 1:
+                    break
             if self.result().proven(self.gap) or self.bound > self.dearest:
                 break
         return best
@@ -286,8 +309,9 @@ class Lagrangian:
         The best combination of the alternatives of some choices and the best one; whether the
         time was enough.
         """
-        if self.is_over:
+        if self.is_over or len(self.priced) == self.combined:
             return True
+        self.combined = len(self.priced)
         graph = self.graph
         before = self.best.objective
         part = graph.copy(memory=True)
@@ -300,7 +324,9 @@ class Lagrangian:
             part.costs[i] = kept
         if not reduce(part):
             return True
-        found = solve_integer_program(part, clock=clock, gap=0.2 * self.gap)
+        found = solve_integer_program(
+            part, clock=clock, gap=0.2 * self.gap, nodes=NODES
+        )
         if found.choice is not None:
             choice = replay(part.steps, dict(found.choice))
             self.best = self.best.better(SolverResult.of(graph, choice, -math.inf))

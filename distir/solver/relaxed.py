@@ -1,4 +1,7 @@
-"""The optimum of a graph whose memory limit is left out, by elimination where it fits."""
+"""
+The optimum of a graph whose memory limit is left out: by elimination where that fits, else by
+dual ascent, and elimination or an integer program of what is not proven then to be worse.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from distir.solver.clock import Clock
+from distir.solver.dual_ascent import DualAscent
 from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.found import SolverResult
 from distir.solver.graph import CostGraph, replay
@@ -26,16 +30,50 @@ def fits(order: EliminationOrder) -> bool:
     return order.entries <= ENTRIES and order.work <= WORK
 
 
-def optimum(graph: CostGraph, clock: Clock) -> SolverResult:
-    """The best choice of a graph without memory; it loses its nodes."""
+def optimum(graph: CostGraph, clock: Clock, gap: float = 0.0) -> SolverResult:
+    """
+    The best choice of a graph without memory, or one within a gap (a fraction); the graph
+    loses its nodes.
+    """
     if not reduce(graph):
         return SolverResult(None, math.inf, math.inf)
-    order = plan(graph, WORK)
-    found = eliminate(graph, order, clock) if fits(order) else None
+    found = _eliminated(graph, clock)
     if found is None:
-        found = solve_integer_program(graph, clock=clock)
+        ascent = DualAscent(graph)
+        found = ascent.run(clock, gap)
+        if not (found.proven(gap) or found.infeasible or clock.stopped):
+            core = ascent.remaining()
+            if reduce(core):
+                rest = _eliminated(core, clock)
+                if rest is None:
+                    rest = solve_integer_program(core, clock=clock, gap=gap)
+                if rest.choice is not None:
+                    choice = replay(core.steps, dict(rest.choice))
+                    rest = SolverResult(choice, rest.objective, rest.bound)
+                found = found.better(rest)
+        found = ascent.result(found)
     if found.choice is None:
         return found
     return SolverResult(
         replay(graph.steps, dict(found.choice)), found.objective, found.bound
     )
+
+
+def near_optimum(graph: CostGraph, gap: float) -> Optimum:
+    """
+    What finds choices within about a gap, and bounds, of a graph without its memory limit where
+    only the nodes' costs change from one call to the next. The graph has been reduced.
+    """
+    ascent = DualAscent(graph.copy(memory=False))
+
+    def near(graph: CostGraph, clock: Clock) -> SolverResult:
+        ascent.costs = graph.costs
+        return ascent.result(ascent.run(clock, gap))
+
+    return near
+
+
+def _eliminated(graph: CostGraph, clock: Clock) -> SolverResult | None:
+    """The optimum by elimination; None where that takes too long."""
+    order = plan(graph, WORK)
+    return eliminate(graph, order, clock) if fits(order) else None

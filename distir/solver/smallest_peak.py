@@ -16,6 +16,9 @@ from distir.solver.relaxed import optimum
 
 PASSES = 25
 
+IDLE = 5
+"""So many passes that change nothing are enough where it is proven that nothing fits."""
+
 
 @dataclass(frozen=True)
 class SmallestPeak:
@@ -34,8 +37,8 @@ def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
     """
     Weigh the points: what a choice occupies beyond the capacities, weighed, is at most its
     peak, so the least of that over all choices bounds all peaks. Cutting planes find weights
-    with a high bound. Ends with a choice that fits, a proof that none does, or after some
-    passes; None when the time was over before a choice was found.
+    with a high bound. Ends with a choice that fits, after some passes, or after fewer if they
+    change nothing and it is proven that no choice fits; None when the time was over before a choice was found.
     """
     capacity = graph.capacity
     points: list[int] = [int(capacity.argmin())]
@@ -43,6 +46,7 @@ def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
     planes: list[np.ndarray] = []
     best: tuple[float, int, Mapping[int, int]] | None = None
     least = -math.inf
+    idle = 0
     for _ in range(PASSES):
         free = graph.copy(memory=False)
         free.constant = 0.0
@@ -57,6 +61,7 @@ def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
         for i, pieces in graph.pieces.items():
             free.costs[i] = (paid[pieces.last] - paid[pieces.first]) @ pieces.usage
         answer = optimum(free, clock)
+        before = least, best and best[0]
         least = max(least, answer.bound - float(weights @ capacity[points]))
         if answer.choice is None:
             break
@@ -65,6 +70,10 @@ def smallest_peak(graph: CostGraph, clock: Clock) -> SmallestPeak | None:
         if best is None or over.max() < best[0]:
             best = float(over.max()), int(over.argmax()), answer.choice
         if best[0] <= 0 or best[0] - least <= 1e-9 * abs(best[0]) or clock.stopped:
+            break
+        changed = least - before[0] > 1e-6 * abs(least) or best[0] != before[1]
+        idle = 0 if changed else idle + 1
+        if least > 0 and idle >= IDLE:
             break
         points += violated(over, np.zeros(len(over)), points)[:4].tolist()
         found = best_weights(np.array([plane[points] for plane in planes]))

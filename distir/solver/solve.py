@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,7 +21,7 @@ from distir.solver.integer_program import SolverName, decided, solve_integer_pro
 from distir.solver.lagrangian import Lagrangian
 from distir.solver.problem import Costs, Problem, Solution
 from distir.solver.reductions import NoAlternative, Reductions, reduce
-from distir.solver.relaxed import WORK, Optimum, fits, optimum
+from distir.solver.relaxed import WORK, Optimum, fits, near_optimum, optimum
 from distir.solver.segments import solve_by_segments
 from distir.solver.smallest_peak import SmallestPeak, smallest_peak
 from distir.solver.top_k import forbid_largest
@@ -38,6 +38,9 @@ MANY_COLUMNS = 100_000
 # Segments find no best choice at any price for memory; closer to their own bound they look no
 # further.
 SEGMENTS_GAP = 5e-3
+
+# How much of the gap a choice at some prices for memory may be from the best one at them.
+PASS_GAP = 3.0
 
 # Seconds for the reductions, and for the smallest peak where nothing fits so far, even if the
 # time is over.
@@ -171,9 +174,9 @@ class _Solving:
         if self.clock.stopped:
             return "first choice", SolverResult(None, math.inf, -math.inf)
         if self.by_segments is not None and self.level == "O2":
-            found = self.segments_only(self.by_segments)
+            name, found = self.segments_only(self.by_segments)
             if found.choice is not None:
-                return "segments", found
+                return name, found
         exact = f"integer program ({self.solver})"
         if method == "integer-program":
             return exact, self.integer_program(None)
@@ -182,7 +185,10 @@ class _Solving:
             found = self.elimination(method)
             if found is not None:
                 return "elimination", found
-            if not graph.pieces or small <= FEW_COLUMNS:
+            if not graph.pieces:
+                free = graph.copy(memory=False)
+                return "dual ascent", optimum(free, self.clock, self.gap)
+            if small <= FEW_COLUMNS:
                 return exact, self.integer_program(None)
         found = self.lagrangian()
         if method == "lagrangian" or small > MANY_COLUMNS or self.clock.stopped:
@@ -191,13 +197,19 @@ class _Solving:
             return "lagrangian", found
         return exact, found.better(self.integer_program(found.choice))
 
-    def segments_only(self, by_segments: Optimum) -> SolverResult:
-        """Segment by segment, with prices for memory if it does not fit as it is."""
+    def segments_only(self, by_segments: Optimum) -> tuple[str, SolverResult]:
+        """
+        Segment by segment; if it does not fit in memory as it is, with prices for memory: at
+        which all are decided together where elimination would be slow.
+        """
         graph, clock = self.graph, self.clock
         choice = by_segments(graph.copy(memory=False), clock).choice
-        if choice is None or (graph.load(choice) > graph.capacity).any():
-            choice = self.priced(by_segments).run().choice
-        return SolverResult.of(graph, choice, -math.inf)
+        if choice is not None and (graph.load(choice) <= graph.capacity).all():
+            return "segments", SolverResult.of(graph, choice, -math.inf)
+        if not self.is_small:
+            return "dual ascent", self.by_passes().run(thorough=False)
+        choice = self.priced(by_segments).run().choice
+        return "segments", SolverResult.of(graph, choice, -math.inf)
 
     def priced(self, by_segments: Optimum, share: float = 1.0) -> Lagrangian:
         """Prices for memory at which segments are decided, in a share of the time."""
@@ -229,8 +241,8 @@ class _Solving:
         peak if it saw no choice that fits.
         """
         graph, clock = self.graph, self.clock
-        first = Lagrangian(graph, self.gap, clock, self.progress)
-        if self.by_segments is not None:
+        first = self.by_passes()
+        if self.by_segments is not None and self.is_small:
             quick = self.priced(self.by_segments, 0.4)
             quick.run()
             first.go_on(quick)
@@ -244,9 +256,23 @@ class _Solving:
             return SolverResult(None, math.inf, math.inf)
         if peak.over > 0:
             return found
-        again = Lagrangian(graph, self.gap, clock, self.progress)
+        again = self.by_passes()
         again.best = SolverResult.of(graph, peak.choice, -math.inf)
         return found.better(again.run())
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether elimination takes seconds at most, where memory is left out."""
+        free = self.graph.copy(memory=False)
+        return not reduce(free) or fits(plan(free, WORK))
+
+    def by_passes(self) -> Lagrangian:
+        """The Lagrangian, exact at each multipliers where elimination is quick."""
+        graph, clock = self.graph, self.clock
+        if self.is_small:
+            return Lagrangian(graph, self.gap, clock, self.progress)
+        near = near_optimum(graph, PASS_GAP * self.gap)
+        return Lagrangian(graph, self.gap, clock, self.progress, near, is_exact=False)
 
     def elimination(self, method: Method) -> SolverResult | None:
         """The optimum by elimination, if that is small enough and keeps the limit."""
@@ -255,7 +281,8 @@ class _Solving:
         if graph.pieces and not reduce(free):
             return SolverResult(None, math.inf, math.inf)
         order = plan(free, WORK)
-        if not fits(order):
+        self.is_small = fits(order)  # not to be found out again
+        if not self.is_small:
             if method == "elimination":
                 raise DistIRError(
                     f"elimination would take more than {order.work:.1e} steps on tables of "

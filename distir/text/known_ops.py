@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import StringAttr, SymbolRefAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import SCOPE
@@ -20,6 +22,10 @@ An op that fills a line and ends with a type, in front of something that cannot 
 
 _VALUE = re.compile(r"%([0-9]++|[a-zA-Z$._-][a-zA-Z0-9$._-]*+)")
 _SCOPE = re.compile(rf'\b{SCOPE} = "([^"\\\n]*+)"')
+_CALL = re.compile(
+    r"(?:[%,: 0-9]*+= )?func\.call @([a-zA-Z_][a-zA-Z0-9_]*+)\(", re.ASCII
+)
+_TYPE_NAME = re.compile(r"(![a-zA-Z_][a-zA-Z0-9_$]*+)(?![.-]|\s*<)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,31 @@ class OpText:
         key = f"{key[: scope.start()]}{SCOPE}{key[scope.end() :]}"
         return OpText(key, pieces[1::2], scope.group(1), match.end())
 
+    @cached_property
+    def form(self) -> OpForm:
+        """The text without the names of types and callees too."""
+        call = _CALL.match(self.key)
+        start, end = (0, 0) if call is None else call.span(1)
+        pieces = _TYPE_NAME.split(self.key[end:])
+        return OpForm(
+            f"{self.key[:start]}{'!'.join(pieces[::2])}",
+            tuple(pieces[1::2]),
+            self.key[start:end],
+            any("}" in piece for piece in pieces[2::2]),
+        )
+
+
+@dataclass(frozen=True)
+class OpForm:
+    """What is the same in ops that only differ in names: of values, of types, of a callee."""
+
+    key: str
+    types: tuple[str, ...]
+    """The names of types, in the order of the text."""
+    callee: str
+    """The name of the function that a call calls; empty for another op."""
+    has_types_in_attributes: bool
+
 
 @dataclass(frozen=True)
 class KnownOp:
@@ -56,6 +87,7 @@ class KnownOp:
     example: Operation
     operand_types: tuple[Attribute, ...]
     result_types: tuple[Attribute, ...]
+    properties: Mapping[str, Attribute]
 
     @staticmethod
     def of(
@@ -79,7 +111,34 @@ class KnownOp:
             or (text.scope is not None and scope != StringAttr(text.scope))
         ):
             return None
-        return KnownOp(op, tuple(op.operand_types), tuple(op.result_types))
+        types = tuple(op.operand_types), tuple(op.result_types)
+        return KnownOp(op, *types, op.properties)
+
+    def renamed(
+        self, before: OpForm, after: OpForm, types: Mapping[str, Attribute]
+    ) -> KnownOp | None:
+        """
+        What is known of the ops of another text of the same form; None where that is not
+        clear. `before` is the text of this one, `types` are those that have names.
+        """
+        if before.has_types_in_attributes or not types.keys() >= set(after.types):
+            return None
+        # Types stand in the text in their order, some by name and some spelled out.
+        old = [types[name] for name in before.types]
+        named = set(map(id, old))
+        own = [*self.operand_types, *self.result_types]
+        places = [i for i, type_ in enumerate(own) if id(type_) in named]
+        if list(map(id, old)) != [id(own[i]) for i in places]:
+            return None
+        for i, name in zip(places, after.types, strict=True):
+            own[i] = types[name]
+        properties = self.properties
+        if after.callee:
+            properties = {"callee": SymbolRefAttr(after.callee)}
+            if self.properties != {"callee": SymbolRefAttr(before.callee)}:
+                return None
+        count = len(self.operand_types)
+        return KnownOp(self.example, tuple(own[:count]), tuple(own[count:]), properties)
 
     def read(
         self, text: OpText, values: dict[str, tuple[SSAValue, ...]]
@@ -104,7 +163,7 @@ class KnownOp:
         op = type(self.example).create(
             operands=operands,
             result_types=self.result_types,
-            properties=self.example.properties,
+            properties=self.properties,
             attributes=attributes,
         )
         for name, result in zip(names, op.results, strict=True):

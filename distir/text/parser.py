@@ -17,7 +17,7 @@ from xdsl.utils.lexer import Input
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from distir.dominance import check_dominance
-from distir.text.known_ops import KnownOp, OpText
+from distir.text.known_ops import KnownOp, OpForm, OpText
 from distir.text.lexer import ProgramLexer
 
 _TYPE = re.compile(
@@ -50,8 +50,8 @@ class ProgramParser(Parser):
 
     It has a memory: a distributed program of many layers and stages repeats a few hundred
     ops, types and attribute dictionaries thousands of times. What has been read before is
-    recognised by its text, an op by its text without the names of its values. Anything
-    else is left to xDSL, so that what is accepted, and what errors say, stays the same.
+    recognised by its text, an op by its text without names (of values, of types, of what it
+    calls). Anything else is left to xDSL, so that what is accepted, and what errors say, stays the same.
     """
 
     def __init__(self, ctx: Context, text: str, name: str = "<unknown>"):
@@ -61,6 +61,7 @@ class ProgramParser(Parser):
         self._known_types: dict[str, TypeAttribute] = {}
         self._known_dictionaries: dict[str, dict[str, Attribute]] = {}
         self._known_ops: dict[str, KnownOp] = {}
+        self._known_forms: dict[str, tuple[OpForm, KnownOp]] = {}
 
     def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
         try:
@@ -81,7 +82,7 @@ class ProgramParser(Parser):
         text = OpText.at(self._content, self._current_token.span.start)
         if text is None:
             return super().parse_operation()
-        known = self._known_ops.get(text.key)
+        known = self._known_ops.get(text.key) or self._renamed(text)
         if known is not None and not self.forward_ssa_references:
             op = known.read(text, self.ssa_values)
             if op is not None:
@@ -91,7 +92,19 @@ class ProgramParser(Parser):
         known = KnownOp.of(op, text, self.ssa_values)
         if known is not None:
             self._known_ops[text.key] = known
+            self._known_forms.setdefault(text.form.key, (text.form, known))
         return op
+
+    def _renamed(self, text: OpText) -> KnownOp | None:
+        """What is known of an op by another that differs in names alone, if there is one."""
+        before = self._known_forms.get(text.form.key)
+        if before is None:
+            return None
+        form, known = before
+        found = known.renamed(form, text.form, self.attribute_aliases)
+        if found is not None:
+            self._known_ops[text.key] = found
+        return found
 
     def parse_optional_type(self) -> TypeAttribute | None:
         """A type, if there is one."""

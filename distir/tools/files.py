@@ -14,10 +14,12 @@ import numpy.typing as npt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import CallOp
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects.dist import SCOPE, WEIGHTS
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
 from distir.passes import get_all_passes
 from distir.program import (
@@ -65,35 +67,85 @@ def apply_passes(module: ModuleOp, *passes: ModulePass) -> None:
         verify(module)
 
 
-def verify(op: Operation, alike: set[object] | None = None) -> None:
+def verify(module: ModuleOp) -> None:
     """
-    Verifies an op and what is in it, as its own `verify` does, but calls that are alike, and
-    ops of training steps, once: what is said of these depends on types and attributes alone.
-    `alike` are those that have been verified. Raises VerifyException.
+    Verifies a module, as its own `verify` does, but ops that are alike once. Raises
+    VerifyException.
     """
-    alike = set() if alike is None else alike
-    for region in op.regions:
-        for block in region.blocks:
-            if block.first_op is None:
-                block.verify()
-            for inner in block.ops:
-                verify(inner, alike)
-    what: tuple[object, ...] = ()
-    if isinstance(op, CallOp):
-        callee = op.properties.get("callee")
-        what = (callee.string_value() if isinstance(callee, SymbolRefAttr) else callee,)
-    elif op.name.startswith("train."):
-        attributes = (*op.properties.items(), *op.attributes.items())
-        what = tuple([(name, id(own)) for name, own in attributes if name != SCOPE])
-    if what:
-        # By identity: types and attributes live as long as their module.
-        operands = [(type(value), id(value.type)) for value in op.operands]
-        results = [id(result.type) for result in op.results]
-        key = (type(op), op.next_op is None, what, *operands, *results)
-        if key in alike:
-            return
-        alike.add(key)
-    op.verify(verify_nested_ops=False)
+    _Verifier().verify(module)
+
+
+class _Verifier:
+    """
+    Verifies calls, collectives, ops of training steps and operators of ONNX once for all
+    that are alike: what is said of these depends on nothing but their attributes and types
+    (of ONNX's on their types without layouts, and on the constants that they work on).
+    """
+
+    def __init__(self) -> None:
+        self._alike: set[object] = set()
+        # Of types as they are and without layouts, by their ids, as hashing takes long:
+        # types and attributes live as long as their module.
+        self._types: dict[int, tuple[int, int]] = {}
+        self._numbers: dict[Attribute, int] = {}
+
+    def verify(self, op: Operation) -> None:
+        """Verifies an op and what is in it. Raises VerifyException."""
+        for region in op.regions:
+            for block in region.blocks:
+                if block.first_op is None:
+                    block.verify()
+                for inner in block.ops:
+                    self.verify(inner)
+        if not op.regions and not op.successors:
+            what = self._content(op)
+            if what is not None:
+                key = (type(op), op.next_op is None, what)
+                if key in self._alike:
+                    return
+                self._alike.add(key)
+        op.verify(verify_nested_ops=False)
+
+    def _content(self, op: Operation) -> object | None:
+        """What is equal for ops of one kind that are alike; None of a kind that is not known."""
+        if not isinstance(op, OnnxOp | CallOp) and not op.name.startswith("train."):
+            # Attributes of a collective tie it to ops around it.
+            is_plain = op.attributes.keys() <= {SCOPE}
+            if not (is_plain and op.name.startswith("collective.")):
+                return None
+        operands, types = op.operands, self._types
+        used = [value.type for value in (*operands, *op.results)]
+        for type_ in used:
+            if id(type_) not in types:
+                types[id(type_)] = self._number(type_), self._number(bare_type(type_))
+        properties = op.properties.items()
+        if isinstance(op, OnnxOp):
+            return (
+                len(operands),
+                *[types[id(type_)][1] for type_ in used],
+                *[_constant(value) for value in operands],
+                *[(name, id(own)) for name, own in properties],
+            )
+        what: tuple[object, ...]
+        if isinstance(op, CallOp):
+            callee = op.properties.get("callee")
+            is_name = isinstance(callee, SymbolRefAttr)
+            what = (callee.string_value() if is_name else callee,)
+        else:
+            attributes = (*properties, *op.attributes.items())
+            what = tuple([(name, id(own)) for name, own in attributes if name != SCOPE])
+        return (what, *map(type, operands), *[types[id(type_)][0] for type_ in used])
+
+    def _number(self, type_: Attribute) -> int:
+        """A number for a type, the same for equal ones."""
+        return self._numbers.setdefault(type_, len(self._numbers))
+
+
+def _constant(value: SSAValue) -> object:
+    """What kind of value an operand of an operator is, with its number if a constant."""
+    if type(value) is not OpResult or value.op.name != "onnx.Constant":
+        return type(value)
+    return id(value.op.properties.get("value"))
 
 
 def program_weights(module: ModuleOp, path: Path) -> Arrays:

@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseE
 
 INTERRUPTED = 130
 
-GARBAGE = 500_000
+GARBAGE = 5_000_000
 """New objects after which a command looks for garbage."""
 
 

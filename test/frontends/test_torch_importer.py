@@ -1,5 +1,6 @@
 """PyTorch modules through both exporters: names, scopes, weights and results."""
 
+import functools
 import re
 
 import numpy as np
@@ -10,8 +11,14 @@ from support.models import EXPORTERS, MODELS, model, onnx_file
 from support.programs import names_by_role, ops_of, round_trip
 
 from distir.errors import DistIRError
+from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_importer import import_onnx
-from distir.frontends.torch_importer import export_onnx, import_torch, leaf_names
+from distir.frontends.torch_importer import (
+    Exporter,
+    export_onnx,
+    import_torch,
+    leaf_names,
+)
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function, result_names, scope_of
 
@@ -20,10 +27,16 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@functools.cache
+def as_imported(name: str, exporter: Exporter) -> ImportedModel:
+    """The program of a model's file, which no test changes."""
+    return import_onnx(onnx_file(name, exporter))
+
+
 @CASES
 def test_structure(name: str, exporter):
     case = model(name)
-    imported = import_onnx(onnx_file(name, exporter))
+    imported = as_imported(name, exporter)
     round_trip(imported.module)
     main = entry_function(imported.module)
     names = names_by_role(imported.module)
@@ -37,7 +50,7 @@ def test_structure(name: str, exporter):
 @CASES
 def test_every_parameter_keeps_its_name_and_value(name: str, exporter):
     case = model(name)
-    imported = import_onnx(onnx_file(name, exporter))
+    imported = as_imported(name, exporter)
     names = names_by_role(imported.module)["parameter"]
     # Tied parameters have several names, of which the export keeps one.
     assert set(names) <= set(case.module.state_dict())
@@ -55,7 +68,7 @@ def _parameters(module: torch.nn.Module):
 @CASES
 def test_scopes_are_modules(name: str, exporter):
     case = model(name)
-    imported = import_onnx(onnx_file(name, exporter))
+    imported = as_imported(name, exporter)
     modules = {n for n, _ in case.module.named_modules()}
     scopes = {scope_of(op) for op in ops_of(imported.module)}
     assert scopes <= modules, scopes - modules
@@ -74,7 +87,7 @@ def test_scopes_are_modules(name: str, exporter):
 @CASES
 def test_equal_to_pytorch(name: str, exporter):
     case = model(name)
-    imported = import_onnx(onnx_file(name, exporter))
+    imported = as_imported(name, exporter)
     arguments = [
         case.numpy_inputs[n] if n in case.inputs else imported.weights[n]
         for n in argument_names(entry_function(imported.module))

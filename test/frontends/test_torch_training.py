@@ -6,16 +6,16 @@ Training steps that PyTorch differentiated: equal to PyTorch's own step, to what
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.models import Mlp, model, onnx_file
+from support.models import Mlp, imported, model
 from xdsl.context import Context
 
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.onnx_importer import import_onnx
 from distir.frontends.torch_optimizer import TorchOptimizer
 from distir.frontends.torch_training import import_training_step
 from distir.interpreters.reference import program_runner, run_program
@@ -209,8 +209,7 @@ def test_equals_the_step_of_pytorch(name: str, optimizer: str):
 
 @CASES
 def test_equals_differentiate(name: str, optimizer: str):
-    forward = import_onnx(onnx_file(name))
-    FoldShapesPass().apply(Context(), forward.module)
+    forward = replace(imported(name), module=imported(name).module.clone())
     o = OPTIMIZERS[optimizer]
     DifferentiatePass(
         loss=_loss(name),

@@ -157,6 +157,32 @@ def test_gradients_stop_where_pytorch_stops_them(make: Any):
     assert_steps_equal_pytorch(import_torch(module, (X,)), module, X)
 
 
+class Padded(nn.Module):
+    """Rows of a table, with one that stands for padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 4, padding_idx=2)
+        self.table.weight.data[2] = 1.0  # not the zeros that would have no effect
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.table(words))
+
+
+WORDS = torch.tensor([[0, 2, 5], [2, 2, 1]])
+
+
+def test_rows_of_padding_get_no_gradient():
+    torch.manual_seed(0)
+    module = Padded()
+    assert_steps_equal_pytorch(import_torch(module, (WORDS,)), module, WORDS)
+
+
+def test_the_older_exporter_loses_rows_of_padding():
+    with pytest.raises(DistIRError, match=r"padding_idx.*exporter=\"dynamo\""):
+        import_torch(Padded(), (WORDS,), exporter="torchscript", training=True)
+
+
 class Adapted(nn.Module):
     """A frozen layer with an adapter, and one whose result is fixed."""
 

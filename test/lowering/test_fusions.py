@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from support import models
 from support.lowering_cases import run_here
-from xdsl.context import Context
 
-from distir.frontends.onnx_importer import import_onnx
 from distir.lowering.program_source import program_source
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.program import argument_names, entry_function
 
 # Calls in a model of two layers; every other product must be a linear layer.
@@ -42,8 +39,7 @@ CALLS = {
 @pytest.mark.parametrize("name", models.MODELS)
 def test_models(name: str, exporter: models.Exporter) -> None:
     model = models.model(name)
-    imported = import_onnx(models.onnx_file(name, exporter))
-    FoldShapesPass().apply(Context(), imported.module)
+    imported = models.imported(name, exporter)
     text = program_source(imported.module).text
     found = Counter(re.findall(r"F\.\w+", text))
     assert {call: found[call] for call in CALLS[name]} == CALLS[name]

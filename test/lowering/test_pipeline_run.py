@@ -111,7 +111,8 @@ SAMPLE: set[Case] = {
     ("mlp_deep", "p4", "1f1b", "asynchronous"),
     ("mlp_deep", "p4", "zbv", "rendezvous"),
     ("mlp_deep", "p2-d2", "zb-h1", "blocking"),
-    ("gpt2_deep", "p2-t2-d2", "interleaved", "asynchronous"),
+    ("mlp_deep", "p2-t2-d2", "interleaved", "asynchronous"),
+    ("gpt2_deep", "p2-t2", "zb-h1", "asynchronous"),
     ("unet_deep", "p4", "1f1b", "asynchronous"),
     ("encoder_decoder_deep", "p2-d2", "interleaved", "asynchronous"),
 }

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.thoroughness import IS_THOROUGH
 from support.training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -169,14 +170,17 @@ def test_sharing_work_changes_nothing(training: bool) -> None:
     evaluator = Evaluator(source)
     errors = 0
     # The first ones once more: what is known of them must not disturb.
-    for configuration in configurations + configurations[:8]:
+    for number, configuration in enumerate(configurations + configurations[:8]):
         outcome = evaluator.evaluate(configuration)
+        errors += isinstance(outcome, Impossible)
+        # All are evaluated; of those that are checked, two of five are of every kind.
+        if number % 5 > 1 and not IS_THOROUGH:
+            continue
         module = source(configuration.batch)
         try:
             distribute(module, configuration.options())
         except DistIRError as error:
             assert outcome == Impossible(configuration, " ".join(str(error).split()))
-            errors += 1
             continue
         assert isinstance(outcome, Simulated)
         simulation = simulate(module)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.models import onnx_file
+from support.models import imported
 from support.random_programs import Draw, arguments_of, assert_same_results, programs
 from support.thoroughness import IS_THOROUGH, tries
 from support.training_programs import distributed, training_gpt
@@ -20,9 +20,7 @@ from xdsl.rewriter import Rewriter
 from distir.dialects import collective, dist
 from distir.dialects.dist import Layout, LayoutAttr, Shard, layout_of, with_layout
 from distir.errors import DistIRError
-from distir.frontends.onnx_importer import import_onnx
 from distir.passes.distribute import DistributePass
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.program import functions
 from distir.sharding.layout import check_layout
@@ -35,9 +33,8 @@ EXPECTED = re.compile(r"expected")
 @functools.cache
 def distributed_gpt2() -> ModuleOp:
     """GPT-2 over d=2, t=2 (2 layers; two different stages of split)."""
-    module = import_onnx(onnx_file("gpt2")).module
+    module = imported("gpt2").module.clone()
     context = Context()
-    FoldShapesPass().apply(context, module)
     OutlineRepeatsPass().apply(context, module)
     DistributePass(d=2, t=2).apply(context, module)
     return module

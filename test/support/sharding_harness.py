@@ -27,7 +27,7 @@ from distir.dialects.onnx_values import (
 from distir.interpreters import onnx_evaluator
 from distir.interpreters.reference import ReferenceInterpreter
 from distir.sharding.layout import assemble, check_layout, local_type, take_shard
-from distir.sharding.local import local_ops
+from distir.sharding.local import local_form, local_ops
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import Rule, infer, layout_for, rule_for
 
@@ -264,6 +264,9 @@ def run_distributed(
         for i in sorted(partial_operands)
     }
     shards: list[list[Array]] = [[] for _ in plain.results]
+    types = [local_type(v.type, {"m": on}) for v in op.operands]
+    local_block = Block(arg_types=types)
+    ops: Sequence[Operation] = ()
     for coordinates in on.coordinates:
         arrays = [
             take_shard(
@@ -276,11 +279,9 @@ def run_distributed(
                 zip(plain.operands, layouts, strict=True)
             )
         ]
-        local_block = Block(
-            arg_types=[local_type(v.type, {"m": on}) for v in op.operands]
-        )
+        if not ops or local_form.get(op.name) is not None:
+            ops = local_ops(op, local_block.args, {"m": on}, coordinates)
         env = dict(zip(local_block.args, arrays, strict=True))
-        ops = local_ops(op, local_block.args, {"m": on}, coordinates)
         for result, array in zip(shards, run_block(ops, env), strict=True):
             result.append(array)
     for i, expected in enumerate(plain.results):

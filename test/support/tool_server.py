@@ -9,7 +9,8 @@ their arguments, environment and streams here, and end as the forked process doe
 from __future__ import annotations
 
 import atexit
-import json
+import gc
+import marshal
 import os
 import select
 import shutil
@@ -30,15 +31,16 @@ PRELOADED = ("distir.dialects.onnx", "distir.passes.distribute", "distir.text")
 """What most commands import once they run."""
 
 LAUNCHER = """#!{python} -IS
-import json, os, socket, sys
-server = socket.socket(socket.AF_UNIX)
+import _socket, marshal, os, sys
+server = _socket.socket(_socket.AF_UNIX)
 server.connect({address!r})
-command = sys.argv, os.getcwd(), dict(os.environ)
-socket.send_fds(server, [b"fds"], [0, 1, 2])
-server.sendall(json.dumps(command).encode())
-server.shutdown(socket.SHUT_WR)
+streams = b"".join(stream.to_bytes(4, sys.byteorder) for stream in range(3))
+server.sendmsg([b"fds"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+server.sendall(marshal.dumps((sys.argv, os.getcwd(), dict(os.environ))))
+server.shutdown(_socket.SHUT_WR)
 sys.exit(int(server.recv(16) or b"1"))
 """
+"""What Python loads for it is built in: half of its time would be `json` and `socket`."""
 
 
 def launchers() -> Path:
@@ -69,6 +71,7 @@ def serve(address: str) -> None:
     mains = {name: known[name].load() for name in TOOLS}
     for name in PRELOADED:
         import_module(name)
+    gc.freeze()  # what is loaded stays, and its pages stay shared
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen(64)
@@ -93,7 +96,7 @@ def _run(client: socket.socket, mains: Mapping[str, Callable[[], object]]) -> in
     """What a command exits with, run in this process."""
     _, streams, _, _ = socket.recv_fds(client, 3, 3)
     with client.makefile("rb") as text:
-        arguments, folder, environment = json.loads(text.read())
+        arguments, folder, environment = marshal.loads(text.read())
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)

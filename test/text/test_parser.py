@@ -114,6 +114,39 @@ def test_ops_that_were_read_before(op: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "lines",
+    [
+        ["%c = func.call @g(%y) : (!w) -> !u", "%d = func.call @f(%x) : (!u) -> !w"],
+        ["%c = onnx.Relu(%y) : (!w) -> !w", "%d = onnx.Relu(%x) : (!u) -> !w"],
+        ["%c = onnx.Relu(%y) : (!w) -> !v", "%d = onnx.Relu(%y) : (!v) -> !w"],
+        ["%c = onnx.Relu(%x) {t = !u} : (!u) -> T", "%d = onnx.Relu(%y) {t = !u} : (!w) -> T"],
+        ["%c = onnx.Add(%x, %x) : (T, !u) -> !u", "%d = onnx.Add(%x, %y) : (T, !w) -> !u"],
+        ['%c = onnx.Relu(%x) {t = "!u"} : (!u) -> T', '%d = onnx.Relu(%y) {t = "!u"} : (!w) -> T'],
+        ['%c = onnx.Relu(%x) {t = "func.call @f("} : (!u) -> !u', "%d = func.call @f(%x) : (!u) -> !w"],
+    ],
+)  # fmt: skip
+def test_ops_that_differ_in_names_of_types_and_callees(lines: list[str]) -> None:
+    """What is read of an op that is known but for names is what its text says."""
+    signature = "(%x: !u, %y: !w) -> !w"
+    text = "\n".join(
+        [
+            "!u = tensor<4xf32>",
+            "!w = tensor<8xf32>",
+            "func.func private @f(!u) -> !w",
+            "func.func private @g(!w) -> !u",
+            f"func.func @main{signature} {{",
+            "%a = func.call @f(%x) : (!u) -> !w",
+            "%b = onnx.Relu(%x) : (!u) -> !u",
+            *lines,
+            "func.return %y : !w",
+            "}",
+        ]
+    ).replace("T", "tensor<4xf32>")
+    assert isinstance(_outcome(_PlainParser, text), ModuleOp) is ("!v" not in text)
+    _assert_same(text)
+
+
+@pytest.mark.parametrize(
     "op",
     [
         '%3 = onnx.Add(%0, %5) {scope = "b"} : (T, T) -> T',

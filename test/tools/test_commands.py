@@ -231,6 +231,7 @@ def test_run(onnx_model: Path, distributed: Path, tmp_path: Path):
         np.testing.assert_allclose(archive["y"], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_run_that_takes_too_long(distributed: Path):
     command = ("run", distributed, "--backend", "gloo")
     assert "seconds" in failure(*command, "--timeout", "0.001")

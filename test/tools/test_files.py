@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from xdsl.utils.exceptions import VerifyException
 
@@ -57,3 +59,48 @@ def test_alike_is_verified_once_and_all_else_each_time(
     assert text != PROGRAM
     with pytest.raises(VerifyException, match=message):
         _verify(text)
+
+
+TYPES = {
+    "A": "tensor<4xf32, #dist.layout<@m, [{}]>>",
+    "B": "tensor<1xf32, #dist.layout<@m, [{}]>>",
+    "P": "tensor<4xf32, #dist.layout<@m, [{}], partial sum {d}>>",
+    "N": "tensor<2xi64>",
+    "R": "tensor<2x2xf32>",
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        ("onnx.Add(%a, %x) : (A, B) -> A", None),
+        ("onnx.Add(%a, %x) : (A, B) -> B", "result 0 is declared"),
+        ("onnx.Reshape(%a, %m) : (A, N) -> R", "result 0 is declared"),
+        ('"onnx.Add"(%a, %x) ({}) : (A, B) -> A', "0 regions"),
+        ('collective.all_reduce %p over ["d"] : P -> A', None),
+        ('collective.all_reduce %p over ["d"] : P -> P', "expected result layout"),
+        ("collective.all_reduce %p over [] : P -> A", "no axis"),
+        ('collective.all_reduce %p over ["d"] {dist.joined} : P -> A', "dist.joined"),
+    ],
+)
+def test_what_is_wrong_is_found_behind_an_op_that_is_right(
+    op: str, message: str | None
+) -> None:
+    """Operators and collectives: only what makes no difference is not looked at again."""
+    text = f"""
+      device.mesh @m on @c <"d" = 2> [0 to 2]
+      func.func @main(%a: A, %x: B, %p: P) {{
+        %q = collective.all_reduce %p over ["d"] : P -> A
+        %b = onnx.Add(%a, %x) : (A, B) -> A
+        %n = onnx.Constant() {{value = dense<2> : N}} : () -> N
+        %m = onnx.Constant() {{value = dense<4> : N}} : () -> N
+        %r = onnx.Reshape(%a, %n) : (A, N) -> R
+        %c = {op}
+        func.return
+      }}"""
+    text = re.sub(r"\b[ABPNR]\b", lambda name: TYPES[name.group()], text)
+    if message is None:
+        _verify(text)
+    else:
+        with pytest.raises(VerifyException, match=message):
+            _verify(text)

@@ -35,6 +35,7 @@ def model(tmp_path: Path) -> Path:
     return program
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_weights_with_names_outside_of_ascii_are_found(model: Path):
     dist, outputs = model.with_name("dist.mlir"), model.with_name("outputs.npz")
     succeed("distribute", model, "--cluster", "cpu", "-t", "2", "-o", dist)

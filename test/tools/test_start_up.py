@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command_line import write_program
+from support.command_line import distir, write_program
+
+from distir.tools.distir_opt import main as distir_opt
 
 LIST_TORCH = (
     "; import sys; print([m for m in sys.modules if m.split('.')[0] == 'torch'])"
@@ -63,13 +65,9 @@ def test_distir_opt_does_not_import_torch(tmp_path: Path):
 )
 def test_distir_opt_errors(tmp_path: Path, arguments: tuple[str, ...], message: str):
     model = write_program(tmp_path / "model.mlir")
-    done = subprocess.run(
-        [sys.executable, "-m", "distir.tools.distir_opt", str(model), *arguments],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    done = distir(model, *arguments, command=distir_opt)
+    assert done.code == 1
+    (line,) = done.errors.splitlines()
     assert line.startswith("error: ") and message in line
 
 

@@ -339,6 +339,7 @@ def test_inputs_of_another_shape(gpt: Path, tmp_path: Path):
     assert "'labels'" in failure(*command)
 
 
+@pytest.mark.usefixtures("shared_ranks")
 def test_a_run_of_some_steps(gpt: Path, tmp_path: Path):
     inputs, outputs = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(inputs, labels=np.zeros((2, 4, 8), np.int64))

@@ -85,8 +85,8 @@ class TrainOp(IRDLOperation):
 
     def __init__(self, *operands: SSAValue | Sequence[SSAValue] | None, **named: Any):
         """
-        From the operands in order (optional ones are None, or left out at the end) and
-        the properties by name, as attributes or as Python values: None and False stand
+        Makes an op of its operands in order (optional ones are None, or left out at the end)
+        and the properties by name, as attributes or as Python values: None and False stand
         for one that is absent. The name of a result gives its type where that does not
         follow from operands, or None to leave out an optional one.
         """

@@ -60,7 +60,7 @@ def convolution(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
 
 @onnx_gradient("MaxPool")
 def max_pool(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
-    """From the input: the places of the maxima are found again."""
+    """Finds the places of the maxima again, in the input."""
     (x,) = op.operands
     kernel = op.attribute("kernel_shape")
     windows = _windows(op, shape(x)[2:], kernel)

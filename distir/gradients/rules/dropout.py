@@ -8,7 +8,7 @@ from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule
 
 @gradient_rule("train.dropout")
 def dropout(op: DropoutOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """By the mask if there is one; else the same op, which draws the same numbers."""
+    """Keeps what the mask keeps; without a mask, the same op draws the same numbers again."""
     gradient = gradients[0]
     assert gradient is not None
     if op.mask is not None:

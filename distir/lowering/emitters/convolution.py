@@ -60,7 +60,10 @@ def _innermost_first(before: Sequence[int], after: Sequence[int]) -> list[int]:
 
 
 def _options(**options: str) -> str:
-    """Those that are not PyTorch's defaults: 0 for padding, else 1."""
+    """
+    The keyword arguments of a PyTorch call, as text, without those that have PyTorch's
+    defaults: 0 for padding, 1 for others.
+    """
     return "".join(
         f", {name}={value}"
         for name, value in options.items()

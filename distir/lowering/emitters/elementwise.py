@@ -142,22 +142,16 @@ def power(call: Call) -> str:
     return written
 
 
-def _chain(function: str) -> Callable[[Call], str]:
-    def emit(call: Call) -> str:
-        wide = is_wide_unsigned(call, 0)
-        values = [
-            signed(call, i) if wide else call.operand(i) for i in range(call.count)
-        ]
-        written = values[0]
-        for value in values[1:]:
-            written = f"{function}({written}, {value})"
-        return f"({written}).to({call.result_dtype()})" if wide else written
-
-    return emit
-
-
-torch_emitter("onnx.Max")(_chain("torch.maximum"))
-torch_emitter("onnx.Min")(_chain("torch.minimum"))
+@torch_emitter("onnx.Max", "onnx.Min")
+def extremum(call: Call) -> str:
+    function = "torch.maximum" if call.op.name == "onnx.Max" else "torch.minimum"
+    wide = is_wide_unsigned(call, 0)
+    written, *values = (
+        signed(call, i) if wide else call.operand(i) for i in range(call.count)
+    )
+    for value in values:
+        written = f"{function}({written}, {value})"
+    return f"({written}).to({call.result_dtype()})" if wide else written
 
 
 @torch_emitter("onnx.Sum")

@@ -41,7 +41,7 @@ def steps_in(folder):
 
 
 def folder_of(folder, step):
-    """Where the checkpoint of a step lies."""
+    """The path of a step's checkpoint."""
     return Path(folder) / f"step-{step}"
 
 

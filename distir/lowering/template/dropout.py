@@ -58,6 +58,6 @@ def dropout(
 
 
 def dropout_and_mask(x, *arguments, **options):
-    """As `dropout`, and the mask of the elements that are kept."""
+    """What `dropout` gives, and the mask of the elements that are kept."""
     mask = torch.empty(x.shape, dtype=torch.bool, device=x.device)
     return dropout(x, *arguments, mask=mask, **options), mask

@@ -39,14 +39,16 @@ def _resize_axis(
     count,
     scale,
     span,
+    *,
     mode,
     place,
     rounding,
     antialias,
     cubic,
-    exclude,
+    exclude_outside,
     outside,
 ):
+    """`x` with `count` elements along an axis, of which each is `1 / scale` wide."""
     size = x.shape[axis]
     at = _positions(count, size, scale, place, *span)
     shape = [1] * x.dim()
@@ -67,9 +69,9 @@ def _resize_axis(
         base = at.floor()
         places = base.to(torch.int64).unsqueeze(1) + offsets
         weights = _kernel((places - at.unsqueeze(1)) * squeeze, mode, cubic)
-        if exclude:
+        if exclude_outside:
             weights = torch.where((places < 0) | (places >= size), 0, weights)
-        if exclude or antialias:
+        if exclude_outside or antialias:
             weights = weights / weights.sum(1, keepdim=True)
         places = places.clamp(0, size - 1)
         out = 0
@@ -82,22 +84,11 @@ def _resize_axis(
     return out
 
 
-def resize(
-    x,
-    roi,
-    scales,
-    sizes,
-    mode,
-    place,
-    rounding,
-    antialias,
-    cubic,
-    exclude_outside,
-    outside,
-    policy,
-    axes,
-):
-    """Interpolates along each axis in turn; to `sizes`, or by `scales`."""
+def resize(x, roi, scales, sizes, policy, axes, **options):
+    """
+    Interpolates along each axis in turn; to `sizes`, or by `scales`. The options are
+    those of `_resize_axis`.
+    """
     axes = list(range(x.dim())) if axes is None else [axis % x.dim() for axis in axes]
     if sizes is not None:
         sizes = [int(size) for size in sizes]
@@ -113,20 +104,7 @@ def resize(
         span = (roi[i], roi[i + len(axes)]) if roi else (0.0, 1.0)
         if scales[i] == 1.0 and sizes[i] == x.shape[axis] and span == (0.0, 1.0):
             continue
-        out = _resize_axis(
-            out,
-            axis,
-            sizes[i],
-            scales[i],
-            span,
-            mode,
-            place,
-            rounding,
-            antialias,
-            cubic,
-            exclude_outside,
-            outside,
-        )
+        out = _resize_axis(out, axis, sizes[i], scales[i], span, **options)
     if x.is_floating_point():
         return out.to(x.dtype)
     limits = torch.iinfo(x.dtype)
@@ -172,8 +150,9 @@ def non_max_suppression(boxes, scores, count, overlap, least_score, centers):
 
 def _bilinear(image, y, x, edge):
     """
-    Samples of (channels, height, width) at the points of y and x. Outside counts as 0;
-    with `edge`, points up to one element outside count as the edge.
+    Samples of (channels, height, width) at the points of y and x: the four neighbours of
+    each point, weighted, whose sum is the sample. Outside counts as 0; with `edge`, points
+    up to one element outside count as the edge.
     """
     height, width = image.shape[-2:]
     valid = torch.ones_like(y, dtype=torch.bool)
@@ -181,7 +160,7 @@ def _bilinear(image, y, x, edge):
         valid = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
         y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
     top, left = y.floor(), x.floor()
-    out = 0
+    terms = []
     for row, row_weight in ((top, 1 - (y - top)), (top + 1, y - top)):
         for column, column_weight in ((left, 1 - (x - left)), (left + 1, x - left)):
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
@@ -191,26 +170,8 @@ def _bilinear(image, y, x, edge):
                 column.clamp(0, width - 1).to(torch.int64),
             ]
             share = torch.where(inside & valid, row_weight * column_weight, 0)
-            out = out + part * share
-    return out
-
-
-def _bilinear_terms(image, y, x):
-    """The largest of the four weighted neighbours of each point, for `max` pooling."""
-    height, width = image.shape[-2:]
-    valid = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
-    y, x = y.clamp(0, height - 1), x.clamp(0, width - 1)
-    top, left = y.floor(), x.floor()
-    terms = []
-    for row, row_weight in ((top, 1 - (y - top)), (top + 1, y - top)):
-        for column, column_weight in ((left, 1 - (x - left)), (left + 1, x - left)):
-            part = image[
-                :,
-                row.clamp(0, height - 1).to(torch.int64),
-                column.clamp(0, width - 1).to(torch.int64),
-            ]
-            terms.append(part * torch.where(valid, row_weight * column_weight, 0))
-    return torch.stack(terms).amax(0)
+            terms.append(part * share)
+    return torch.stack(terms)
 
 
 def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
@@ -233,10 +194,11 @@ def roi_align(x, boxes, batches, size, samples, scale, mode, half_pixel):
         y = points[0].reshape(size[0], 1, grid[0], 1).expand(*size, *grid).to(x.dtype)
         columns = points[1].reshape(1, size[1], 1, grid[1])
         columns = columns.expand(*size, *grid).to(x.dtype)
+        terms = _bilinear(x[batch], y, columns, edge=True)
         if mode == "avg":
-            out.append(_bilinear(x[batch], y, columns, edge=True).mean((-2, -1)))
+            out.append(terms.sum(0).mean((-2, -1)))
         else:
-            out.append(_bilinear_terms(x[batch], y, columns).amax((-2, -1)))
+            out.append(terms.amax(0).amax((-2, -1)))
     return torch.stack(out) if out else x.new_zeros(0, x.shape[1], *size)
 
 
@@ -264,7 +226,7 @@ def deform_conv(
         for g, image in enumerate(x[b].chunk(offset_groups)):
             y = starts[0] + moved[b, g, :, :, 0]
             z = starts[1] + moved[b, g, :, :, 1]
-            found = _bilinear(image, y, z, edge=False)
+            found = _bilinear(image, y, z, edge=False).sum(0)
             if mask is not None:
                 found = found * mask[b].reshape(offset_groups, *kernel, *size)[g]
             per_group.append(found)

@@ -53,7 +53,7 @@ def max_pool(
     indices=False,
     columns_first=False,
 ):
-    """With `indices`, also where each maximum is in the flattened input."""
+    """The maximum of each window; with `indices`, also its place in the flattened input."""
     counts = _counts(x, kernel, strides, dilations, before, after, ceil)
     least = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     windows = _windows(x, kernel, strides, dilations, before, counts, least)

@@ -24,12 +24,15 @@ def _scan(step, x, lengths, states, backwards):
     return torch.stack(outputs), states
 
 
-def _layer(make_step, x, weights, lengths, states, hidden, direction, batch_first):
-    """Runs one or two directions; `weights` and `states` hold a row for each."""
+def _layer(make_step, x, weights, lengths, states, direction, batch_first):
+    """
+    Runs one or two directions; `weights` (of which the second are those of the last state)
+    and `states` hold a row for each.
+    """
     if batch_first:
         x = x.transpose(0, 1)
         states = [None if s is None else s.transpose(0, 1) for s in states]
-    count = weights[0].shape[0]
+    count, _, hidden = weights[1].shape
     zero = torch.zeros(count, x.shape[1], hidden, dtype=x.dtype)
     states = [zero if s is None else s for s in states]
     outputs, last = [], []
@@ -53,17 +56,15 @@ def _biases(bias, gates, hidden):
     return bias.chunk(2)
 
 
-def rnn(x, w, r, b, lengths, start, direction, batch_first):
+def rnn(x, w, r, b, lengths, start, **order):
     def make_step(w, r, b):
         own, recurrent = _biases(b, 1, r.shape[-1])
         return lambda x, h: (torch.tanh(x @ w.t() + h @ r.t() + own + recurrent),)
 
-    return _layer(
-        make_step, x, (w, r, b), lengths, [start], r.shape[-1], direction, batch_first
-    )
+    return _layer(make_step, x, (w, r, b), lengths, [start], **order)
 
 
-def gru(x, w, r, b, lengths, start, direction, batch_first, linear_before_reset):
+def gru(x, w, r, b, lengths, start, linear_before_reset, **order):
     def make_step(w, r, b):
         own, recurrent = _biases(b, 3, r.shape[-1])
         hidden = r.shape[-1]
@@ -82,12 +83,10 @@ def gru(x, w, r, b, lengths, start, direction, batch_first, linear_before_reset)
 
         return step
 
-    return _layer(
-        make_step, x, (w, r, b), lengths, [start], r.shape[-1], direction, batch_first
-    )
+    return _layer(make_step, x, (w, r, b), lengths, [start], **order)
 
 
-def lstm(x, w, r, b, lengths, start, start_cell, peepholes, direction, batch_first):
+def lstm(x, w, r, b, lengths, start, start_cell, peepholes, **order):
     def make_step(w, r, b, p):
         own, recurrent = _biases(b, 4, r.shape[-1])
         if p is None:
@@ -106,13 +105,5 @@ def lstm(x, w, r, b, lengths, start, start_cell, peepholes, direction, batch_fir
 
         return step
 
-    return _layer(
-        make_step,
-        x,
-        (w, r, b, peepholes),
-        lengths,
-        [start, start_cell],
-        r.shape[-1],
-        direction,
-        batch_first,
-    )
+    states = [start, start_cell]
+    return _layer(make_step, x, (w, r, b, peepholes), lengths, states, **order)

@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from distir.planning.axes.axis_op import AxisOp
 from distir.planning.strategies import LayoutStrategy
 from distir.planning.unit_costs import UnitCosts
-from distir.program import entry_function, reachable_functions, updated_arguments
+from distir.program import entry_function, linked_arguments, reachable_functions
 from distir.sharding.mesh import Mesh
 from distir.sharding.signatures import Signatures
 
@@ -47,10 +47,10 @@ class AxisProgram:
     @cached_property
     def updates(self) -> Mapping[int, int]:
         """
-        Results of the entry that replace an argument in the next step, by index. They are
+        Results of the entry that replace an argument in the next step, or are its gradient, by index. They are
         placed like it.
         """
-        return updated_arguments(self.entry)
+        return linked_arguments(self.entry)
 
     def info(self, op: Operation) -> AxisOp:
         """The op's rule and what it can split on this axis."""

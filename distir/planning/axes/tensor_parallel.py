@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import FunctionType, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
-from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.planning.annotations import add_notes, axis_mesh, requested_layout
@@ -14,15 +13,11 @@ from distir.planning.function_plan import AxisPlan, with_callees
 from distir.program import (
     argument_attributes,
     describe,
-    drop_unused_results,
     entry_function,
-    erase_dead,
-    erase_unreachable,
     forward_results,
+    is_training_step,
     parameters_of_states,
-    return_op,
     set_argument_attributes,
-    updated_arguments,
 )
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
@@ -34,6 +29,7 @@ from distir.sharding.rule import Rule, rank_of, shape_of
 from distir.sharding.signatures import (
     Signatures,
 )
+from distir.transforms.slicing import sliced
 
 
 def _undivided(rule: Rule, parts: int) -> str:
@@ -62,23 +58,14 @@ def left_whole(
 
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
-    Reduces a training step to its forward, up to the loss: what is split there decides
-    how the backward and the update are split. Other programs stay as they are.
+    A copy of a program; of a training step only its forward, up to the loss: what is split
+    there decides how the backward and the update are split.
     """
     function = entry_function(module)
-    returned = return_op(function)
-    outputs = [returned.operands[i] for i in forward_results(function)]
-    if not updated_arguments(function) or not outputs:
-        return module
-    Rewriter.replace_op(returned, ReturnOp(*outputs))
-    function.properties["function_type"] = FunctionType.from_lists(
-        function.function_type.inputs.data, [value.type for value in outputs]
-    )
-    function.properties.pop("res_attrs", None)
-    erase_dead(function.body.block)
-    erase_unreachable(module)
-    drop_unused_results(module)
-    return module
+    outputs = forward_results(function)
+    if not is_training_step(function) or not outputs:
+        return module.clone()
+    return sliced(module, outputs)
 
 
 def _split_states_like_parameters(
@@ -105,14 +92,14 @@ def split_parameters(module: ModuleOp, axis: str) -> None:
     mesh = axis_mesh(module, axis)
     # The choice rests on what the axes before this one do. Working that out may
     # clone functions and decompose ops, so it happens on a copy.
-    plan = ShardingPlan(forward_part(module.clone()), mesh)
+    plan = ShardingPlan(forward_part(module), mesh)
     for before, _ in mesh.axes:
         if before == axis:
             break
         plan.add_axis(before)
     function = entry_function(module)
     _, found = plan.solve(
-        axis, free_parameters=True, is_forward=bool(updated_arguments(function))
+        axis, free_parameters=True, is_forward=is_training_step(function)
     )
     attributes = argument_attributes(function)
     for entry, placement, arg in zip(

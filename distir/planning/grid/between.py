@@ -69,7 +69,7 @@ class _Measure:
 
     @staticmethod
     def of(rule: Rule, op: Operation) -> _Measure:
-        """That of an op with this rule."""
+        """The measure of an op that has this rule."""
         shapes = [shape_of(v.type) for v in (*op.operands, *op.results)]
         factors = tuple((f.kind, f.monoid) for f in rule.factors)
         partial = tuple(sorted(rule.partial_results.items()))
@@ -79,7 +79,10 @@ class _Measure:
 
 
 def _measures(module: ModuleOp) -> Iterator[_Measure]:
-    """Those of the ops of a program that differ, and of what these can be decomposed into."""
+    """
+    The measures of a program's ops, of ops that are alike once, and of the ops that they
+    can be decomposed into.
+    """
     signatures, seen = Signatures(), set[int]()
     for function in functions(module).values():
         for op in function.body.block.ops:

@@ -44,8 +44,9 @@ class Bounds:
         policies: Sequence[str] = ("none",),
     ) -> Bounds:
         """
-        Those of a sequential program, which is simulated as it is and with each of these
-        policies of `activation-checkpoint`. Raises DistIRError.
+        The bounds for a sequential program on so many `devices` of a cluster. The program
+        is simulated as it is and with each of these policies of `activation-checkpoint`.
+        Raises DistIRError.
         """
         kinds = Hardware.of(cluster).distinct_kinds(range(cluster.size))
         function = entry_function(module)

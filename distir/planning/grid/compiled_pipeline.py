@@ -189,7 +189,10 @@ class CompiledEntry(CompiledBody):
     def _fixed(
         self, common: Sequence[int | None]
     ) -> tuple[FixedOperands, Sequence[int | None]]:
-        """Of the operands of all micro-batches the program's arguments, and the others."""
+        """
+        Divides the operands that a call has in all micro-batches (slots, None where they
+        differ) into those that are arguments of the program, and the others.
+        """
         count = len(self._division.structure.function.body.block.args)
         fixed = {
             place: slot

@@ -32,8 +32,9 @@ class Numbers:
 
 class Contents:
     """
-    Those of the program of a `structure` on the mesh of its first stage, for the number of
-    micro-batches of `fold`; `before` are those for another number of them.
+    Numbers for what a program's ops and functions do, equal for what does the same. The
+    program is that of a `structure`, on the mesh of its first stage and with the number of
+    micro-batches of `fold`; `before` are its contents for another number of them.
     """
 
     def __init__(

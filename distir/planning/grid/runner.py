@@ -182,9 +182,9 @@ def _work(
     sender: Connection,
 ) -> None:
     """
-    In a process of its own: sends each result, and None in the end. A program is a large structure, dead when
-    it has been simulated; that it need not be taken apart, as all of the process ends soon,
-    saves a fifth of the time.
+    Evaluates plans in a process of its own, and sends each result, and None in the end. It
+    does not collect garbage: a program is a large structure, dead when it has been
+    simulated, and not to take it apart, as the process ends soon, saves a fifth of the time.
     """
     # An interrupt is for the process that started this one, which then ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

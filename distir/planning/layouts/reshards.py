@@ -14,7 +14,7 @@ from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Edge, Floats, Node, Port, StrategyGraph
 from distir.planning.strategies import LayoutStrategy, Strategy
-from distir.program import return_op, updated_arguments
+from distir.program import linked_arguments, return_op
 from distir.solver.clock import Clock
 
 
@@ -108,7 +108,7 @@ def chosen_plan(
     entry: LayoutBody, chosen: Mapping[LayoutNode, LayoutStrategy]
 ) -> FunctionPlan[Layout]:
     """The plan in which each node does what was chosen for it."""
-    updates = updated_arguments(entry.function)
+    updates = linked_arguments(entry.function)
     leaving = (
         entry.arguments[updates[i]] if i in updates else entry.sinks[i]
         for i in range(len(return_op(entry.function).operands))

@@ -20,7 +20,7 @@ from distir.planning.layouts.reshards import (
     layouts_of,
     value_node,
 )
-from distir.program import argument_names, describe, updated_arguments
+from distir.program import argument_names, describe, linked_arguments
 
 if TYPE_CHECKING:
     from distir.planning.layouts.builder import GraphBuilder
@@ -41,7 +41,7 @@ class Values:
         self.graph = builder.graph
         self.body = body
         self.is_entry = is_entry
-        self.updates = updated_arguments(body.function) if is_entry else {}
+        self.updates = linked_arguments(body.function) if is_entry else {}
         self.whole = Layout(builder.mesh.name)
         self.shared: dict[Hashable, LayoutNode] = {}
 

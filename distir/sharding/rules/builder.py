@@ -30,39 +30,35 @@ SUM = frozenset({"sum"})
 ANY = frozenset({"sum", "max", "min"})
 """Ops that only move elements pass partial values of every kind."""
 
-OnnxRule = Callable[[OnnxOp], Rule]
-TrainRule = Callable[[Any], Rule]
+RuleOf = Callable[[Any], Rule]
+"""From an op of one class to its rule."""
 
 
-def onnx_rule(*names: str) -> Callable[[OnnxRule], OnnxRule]:
-    """
-    Registers the rule of the ONNX operators with these names (without `onnx.`). The rule
-    sees tensors of known shape only; an op on anything else is replicated.
-    """
+def _rules_of(dialect: str) -> Callable[..., Callable[[RuleOf], RuleOf]]:
+    """The decorator that registers rules of a dialect's ops."""
 
-    def register(function: OnnxRule) -> OnnxRule:
-        def guarded(op: Operation) -> Rule:
-            if isinstance(op, OnnxOp) and _has_known_shapes(op):
-                return function(op)
-            return Rule.replicated(op)
+    def named(*names: str) -> Callable[[RuleOf], RuleOf]:
+        def register(function: RuleOf) -> RuleOf:
+            def guarded(op: Operation) -> Rule:
+                known = _has_known_shapes(op)
+                return function(op) if known else Rule.replicated(op)
 
-        sharding_rule(*(f"onnx.{name}" for name in names))(guarded)
-        return function
+            sharding_rule(*(f"{dialect}.{name}" for name in names))(guarded)
+            return function
 
-    return register
+        return register
+
+    return named
 
 
-def train_rule(*names: str) -> Callable[[TrainRule], TrainRule]:
-    """Like `onnx_rule`, for the ops of the `train` dialect (without `train.`)."""
+onnx_rule = _rules_of("onnx")
+"""
+Registers the rule of the ONNX operators with these names (without `onnx.`). The rule sees
+tensors of known shape only; an op on anything else is replicated.
+"""
 
-    def register(function: TrainRule) -> TrainRule:
-        def guarded(op: Operation) -> Rule:
-            return function(op) if _has_known_shapes(op) else Rule.replicated(op)
-
-        sharding_rule(*(f"train.{name}" for name in names))(guarded)
-        return function
-
-    return register
+train_rule = _rules_of("train")
+"""The same for the ops of the `train` dialect (without `train.`)."""
 
 
 def _has_known_shapes(op: Operation) -> bool:

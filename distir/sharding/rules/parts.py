@@ -41,39 +41,21 @@ def _pieces(builder: RuleBuilder, sizes: Sequence[int], piece: Dim) -> list[Dim]
     return [builder.factor(n // size, "replicate") + piece if n else () for n in sizes]
 
 
-@onnx_rule("Concat")
-def concat(op: OnnxOp) -> Rule:
-    """Linear in all operands together."""
+@onnx_rule("Concat", "Split")
+def concat_or_split(op: OnnxOp) -> Rule:
+    """Concat is linear in all operands together; Split is its inverse."""
     builder = RuleBuilder(op)
-    joined = shape(op.results[0])
-    axis = attribute_axis(op, len(joined))
-    sizes = [shape(operand)[axis] for operand in op.operands]
-    dims = builder.factors(_one_at(joined, axis))
-    piece = builder.factor(gcd(*sizes))
-    *parts, total = _pieces(builder, [*sizes, joined[axis]], piece)
+    joins = op.name == "onnx.Concat"
+    operands, results = op.operands if joins else op.operands[:1], op.results
+    whole = shape(results[0] if joins else operands[0])
+    axis = attribute_axis(op, len(whole))
+    sizes = [shape(value)[axis] for value in (*operands, *results)]
+    dims = builder.factors(_one_at(whole, axis))
+    pieces = _pieces(builder, sizes, builder.factor(gcd(*sizes)))
+    values = [_with(dims, axis, piece) for piece in pieces]
+    count = len(operands)
     return builder.rule(
-        [_with(dims, axis, part) for part in parts],
-        [_with(dims, axis, total)],
-        linear=[range(len(sizes))],
-        monoids=ANY,
-    )
-
-
-@onnx_rule("Split")
-def split(op: OnnxOp) -> Rule:
-    """The inverse of Concat."""
-    builder = RuleBuilder(op)
-    source = shape(op.operands[0])
-    axis = attribute_axis(op, len(source))
-    sizes = [shape(result)[axis] for result in op.results]
-    dims = builder.factors(_one_at(source, axis))
-    piece = builder.factor(gcd(*sizes))
-    total, *parts = _pieces(builder, [source[axis], *sizes], piece)
-    return builder.rule(
-        [_with(dims, axis, total)],
-        [_with(dims, axis, part) for part in parts],
-        linear=[(0,)],
-        monoids=ANY,
+        values[:count], values[count:], linear=[range(count)], monoids=ANY
     )
 
 

@@ -1,5 +1,5 @@
 """
-Divisions of any graph: an integer program, built with PuLP and solved by HiGHS.
+Divisions of any graph: an integer program in HiGHS.
 
 A binary y[i, s] says whether node i is on stage s or a later one, so that an edge (i, j) is
 y[i, s] <= y[j, s], and node i is on stage s if x[i, s] = y[i, s] - y[i, s + 1] is 1. Each
@@ -14,13 +14,15 @@ upper bound counts from the wrong end, and without C as a constraint its bounds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 import numpy as np
 
+from distir.solver.clock import Clock
+from distir.solver.highs import Highs
+from distir.solver.program import LinearProgram, Rows
 from distir.solver.stages.problem import StageProblem
 
 SLACK = 1e-6
@@ -94,27 +96,23 @@ class _Program:
         *,
         balanced: bool,
     ):
-        import pulp
-
-        self._pulp: Any = pulp
         self.problem, self.low, self.high = problem, low, high
         self.load_unit = cap if cap > 0 else 1.0
         self.cost_unit = max((t.cost for t in problem.tensors), default=0.0) or 1.0
         self.is_impossible = False
-        self._count = 0
-        self.model: Any = pulp.LpProblem("stages", pulp.LpMinimize)
-        self._later = {
-            (i, s): self._variable(binary=True)
-            for i in range(problem.nodes)
-            for s in range(low[i] + 1, high[i] + 1)
-        }
+        self._rows: list[tuple[list[tuple[int, float]], float]] = []
+        binaries = (
+            (i, s) for i in range(problem.nodes) for s in range(low[i] + 1, high[i] + 1)
+        )
+        self._later = {binary: column for column, binary in enumerate(binaries)}
+        self._columns = len(self._later)
         if balanced:
-            busiest = self._variable()
+            busiest = self._column()
             self.unit, terms = self.load_unit, [(busiest, 1.0)]
         else:
             busiest = None
             self.unit, terms = self.cost_unit, self._transfers()
-        self.model.setObjective(pulp.LpAffineExpression(terms))
+        self._objective = terms
         self._keep_order()
         self._limit_loads(busiest)
         self._fill_stages()
@@ -124,55 +122,51 @@ class _Program:
         """The answer within that many seconds."""
         if self.is_impossible:
             return BoundedStages(None, np.inf)
-        solver = self._pulp.HiGHS(
-            msg=False, timeLimit=max(time_limit, 0.01), gapRel=0.0, gapAbs=0.0
-        )
+        if not self._columns:
+            return BoundedStages(list(self.low), 0.0)
+        known = None
         if start is not None:
-            solver.callSolver = self._from(start)
-        status = self.model.solve(solver)
-        if status == self._pulp.LpStatusInfeasible:
-            return BoundedStages(None, np.inf)
-        highs = self.model.solverModel
-        info = highs.getInfo()
-        bound = float(info.mip_dual_bound) * self.unit
-        if highs.getModelStatus().name == "kOptimal":
-            # Also of a program without binaries, which has no such bound.
-            bound = float(info.objective_function_value) * self.unit
-        if int(info.primal_solution_status) != 2:  # 2: a feasible solution
-            return BoundedStages(None, bound)
+            known = np.array([float(start[i] >= s) for i, s in self._later])
+        highs = Highs(self._program())
+        found = highs.run(Clock(max(time_limit, 0.01)), start=known)
+        if found.columns is None:
+            return BoundedStages(None, found.bound * self.unit)
         stages = list(self.low)
-        for (i, _), variable in self._later.items():
-            # A variable that is in no constraint has no value.
-            stages[i] += round(variable.varValue or 0.0)
-        return BoundedStages(stages, bound)
+        for (i, _), column in self._later.items():
+            stages[i] += round(found.columns[column])
+        return BoundedStages(stages, found.bound * self.unit)
 
-    def _from(self, start: Sequence[int]) -> Callable[[Any], None]:
-        """Runs HiGHS on a model that PuLP built, from a known division."""
-        known = {v.name: float(start[i] >= s) for (i, s), v in self._later.items()}
+    def _program(self) -> LinearProgram:
+        costs = np.zeros(self._columns)
+        for column, cost in self._objective:
+            costs[column] += cost
+        upper = np.full(self._columns, np.inf)
+        upper[: len(self._later)] = 1.0
+        least = np.array([least for _, least in self._rows], np.float64)
+        entries = [
+            (r, *term) for r, (terms, _) in enumerate(self._rows) for term in terms
+        ]
+        rows, columns, values = np.array(entries, np.float64).reshape(-1, 3).T
+        # A column that a sum has twice has one entry.
+        keys = rows.astype(np.int64) * self._columns + columns.astype(np.int64)
+        keys, where = np.unique(keys, return_inverse=True)
+        values = np.bincount(where, values, len(keys)).astype(np.float64)
+        row, column = np.divmod(keys, self._columns)
+        no_limit = np.full(len(least), np.inf)
+        table = Rows.of(least, no_limit, row, column, values)
+        return LinearProgram(costs, upper, table, len(self._later))
 
-        def run(model: Any) -> None:
-            columns = [v.index for v in model.variables() if v.name in known]
-            values = [known[v.name] for v in model.variables() if v.name in known]
-            model.solverModel.setSolution(
-                len(columns), np.array(columns, np.int32), np.array(values, np.float64)
-            )
-            model.solverModel.run()
-
-        return run
-
-    def _variable(self, *, binary: bool = False) -> Any:
-        # Numbers with zeros in front: PuLP sorts variables by name.
-        self._count += 1
-        name = f"v{self._count:08}"
-        category = self._pulp.LpBinary if binary else self._pulp.LpContinuous
-        return self.model.add_variable(name, 0, 1 if binary else None, category)
+    def _column(self) -> int:
+        """A new column that is no binary."""
+        self._columns += 1
+        return self._columns - 1
 
     def _at_or_after(self, node: int, stage: int, sign: float) -> _Sum:
         """sign * y[node, stage]."""
-        variable = self._later.get((node, stage))
-        if variable is None:
+        column = self._later.get((node, stage))
+        if column is None:
             return _Sum([], sign * (stage <= self.low[node]))
-        return _Sum([(variable, sign)], 0.0)
+        return _Sum([(column, sign)], 0.0)
 
     def _on(self, node: int, stage: int, sign: float = 1.0) -> _Sum:
         """sign * x[node, stage]."""
@@ -183,13 +177,7 @@ class _Program:
     def _add(self, total: _Sum, least: float) -> None:
         """Requires a sum to be at least that much."""
         if total.terms:
-            pulp = self._pulp
-            expression = pulp.LpAffineExpression(total.terms)
-            self.model.addConstraint(
-                pulp.LpConstraint(
-                    expression, pulp.LpConstraintGE, rhs=least - total.constant
-                )
-            )
+            self._rows.append((total.terms, least - total.constant))
         elif total.constant < least - SLACK:
             self.is_impossible = True
 
@@ -214,7 +202,7 @@ class _Program:
                 total += self._on(i, stage, -weight / unit)
         return total
 
-    def _limit_loads(self, busiest: Any) -> None:
+    def _limit_loads(self, busiest: int | None) -> None:
         for stage in range(self.problem.stages):
             total = self._weighted(self.problem.loads, stage, self.load_unit)
             self._add(total, -1.0)
@@ -236,9 +224,9 @@ class _Program:
             weights = [fixed + count * kept for fixed, kept in pairs]
             self._add(self._weighted(weights, stage, max(memory.limit, 1.0)), -1.0)
 
-    def _transfers(self) -> list[tuple[Any, float]]:
-        """Adds a variable for each tensor and stage; gives the terms of the objective."""
-        terms: list[tuple[Any, float]] = []
+    def _transfers(self) -> list[tuple[int, float]]:
+        """Adds a column for each tensor and stage; gives the terms of the objective."""
+        terms: list[tuple[int, float]] = []
         for tensor in self.problem.tensors:
             if tensor.cost <= 0:
                 continue
@@ -247,7 +235,7 @@ class _Program:
                 there = [c for c in consumers if self.low[c] <= stage <= self.high[c]]
                 if not there:
                     continue
-                brought = self._variable()
+                brought = self._column()
                 terms.append((brought, tensor.cost / self.cost_unit))
                 without = self._on(tensor.producer, stage)
                 for consumer in there:
@@ -258,9 +246,9 @@ class _Program:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum of variables with coefficients, and a constant."""
+    """A sum of columns with coefficients, and a constant."""
 
-    terms: list[tuple[Any, float]]
+    terms: list[tuple[int, float]]
     constant: float
 
     def __add__(self, other: _Sum) -> _Sum:

@@ -74,7 +74,7 @@ def _shapes(value: Any) -> list[Any]:
 
 
 def _outputs(module: ModuleOp) -> list[tuple[str, str]]:
-    """Per result of a program its name, and what it is declared to be, for messages."""
+    """For each result of a program its name, and what it is declared to be, for messages."""
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype

@@ -13,11 +13,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.builders import build_gpt
-from distir.frontends.onnx_importer import import_onnx
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
-from distir.passes.fold_shapes import FoldShapesPass
 from distir.passes.outline_repeats import OutlineRepeatsPass
 from distir.passes.raise_patterns import RaisePatternsPass
 from distir.program import argument_names, entry_function
@@ -41,13 +39,13 @@ def ops(module: ModuleOp) -> Counter[str]:
 @pytest.mark.parametrize("outlined", [False, True])
 def test_models(name: str, exporter: models.Exporter, outlined: bool) -> None:
     model = models.model(name)
-    imported = import_onnx(models.onnx_file(name, exporter))
-    FoldShapesPass().apply(Context(), imported.module)
+    imported = models.imported(name, exporter)
+    plain = imported.module.clone()
     if outlined:
-        OutlineRepeatsPass().apply(Context(), imported.module)
-    module = fused(imported.module)
+        OutlineRepeatsPass().apply(Context(), plain)
+    module = fused(plain)
     found = ops(module)
-    layers = ops(imported.module)["onnx.Softmax"]
+    layers = ops(plain)["onnx.Softmax"]
     assert found["onnx.Attention"] == layers and found["onnx.Softmax"] == 0
     values = {**imported.weights, **model.numpy_inputs}
     names = argument_names(entry_function(module))

@@ -45,7 +45,7 @@ class Follower:
         """Memory is free again."""
 
     def held(self, step: CompiledOp | None, path: Sequence[CompiledOp]) -> None:
-        """As much is alive as ever at this op; None: when the program begins."""
+        """Memory in use is as large as it ever was, at this op (None: before the first)."""
 
 
 class FollowedMachine(Machine):

@@ -72,7 +72,10 @@ _Communicator = tuple[tuple[str, ...], tuple[str, ...]]
 def _communicators(
     device_map: DeviceMap, used: Sequence[PlacedFunction]
 ) -> Iterator[_Communicator]:
-    """Those of every op that communicates: along axes of a mesh, or between two meshes."""
+    """
+    The communicators of a program, one for each op of these functions that communicates:
+    along axes of a mesh, or between two meshes.
+    """
     for compiled, place in used:
         for step in compiled.steps:
             op = step.op

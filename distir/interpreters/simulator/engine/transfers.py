@@ -39,7 +39,7 @@ class Transfer:
 
     @cached_property
     def meshes(self) -> tuple[int, ...]:
-        """Where a position stands for a mesh: those that take part."""
+        """The meshes that take part, in a simulation where a position stands for a mesh."""
         return tuple(self.positions[0].tolist())
 
 
@@ -156,31 +156,24 @@ def _in_bucket(seconds: Seconds) -> Seconds:
     return lambda size, stages: seconds(BUCKET, stages) * size / BUCKET
 
 
-def _all_reduce(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
-    sent = 2 * (groups.size - 1) / groups.size * size
-    whole = _message_bytes(op, device_map, 0)
-    return _transfer(op, groups, communication.all_reduce_seconds, whole, sent)
+Cost = Callable[[collective.CollectiveOp, DeviceMap], Transfer]
+"""The transfer of a collective. Raises DistIRError for values without a layout."""
 
 
-def _all_gather(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups, (_, size) = _groups(op, device_map), _local_bytes(op, device_map)
-    sent = (groups.size - 1) / groups.size * size
-    whole = _message_bytes(op, device_map, 1)
-    return _transfer(op, groups, communication.all_gather_seconds, whole, sent)
+def _exchange(seconds: Seconds, side: int = 0, rounds: int = 1) -> Cost:
+    """
+    The cost of collectives in which every device of a group sends each of the others its
+    share of the tensor, as often as there are `rounds`. The tensor is the operand (side 0)
+    or the result (side 1), and `seconds` gives the time from its bytes.
+    """
 
+    def cost(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+        groups, size = _groups(op, device_map), _local_bytes(op, device_map)[side]
+        sent = rounds * (groups.size - 1) / groups.size * size
+        whole = _message_bytes(op, device_map, side)
+        return _transfer(op, groups, seconds, whole, sent)
 
-def _reduce_scatter(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
-    sent = (groups.size - 1) / groups.size * size
-    whole = _message_bytes(op, device_map, 0)
-    return _transfer(op, groups, communication.reduce_scatter_seconds, whole, sent)
-
-
-def _all_to_all(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups, (size, _) = _groups(op, device_map), _local_bytes(op, device_map)
-    sent = (groups.size - 1) / groups.size * size
-    return _transfer(op, groups, communication.all_to_all_seconds, size, sent)
+    return cost
 
 
 def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
@@ -189,20 +182,17 @@ def _permute(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     return _transfer(op, groups, communication.shift_seconds, size, sent)
 
 
-def _broadcast(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups = _rooted_groups(op, device_map, root_is_source=True)
-    size, _ = _local_bytes(op, device_map)
-    sent = np.full(groups.size, float(size))
-    sent[-1] = 0.0  # the end of the chain
-    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
+def _chain(root_is_source: bool) -> Cost:
+    """The cost of a broadcast or a reduction along a chain that begins or ends at the root."""
 
+    def cost(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
+        groups = _rooted_groups(op, device_map, root_is_source)
+        size, _ = _local_bytes(op, device_map)
+        sent = np.full(groups.size, float(size))
+        sent[-1 if root_is_source else 0] = 0.0  # the end of the chain
+        return _transfer(op, groups, communication.broadcast_seconds, size, sent)
 
-def _reduce(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
-    groups = _rooted_groups(op, device_map, root_is_source=False)
-    size, _ = _local_bytes(op, device_map)
-    sent = np.full(groups.size, float(size))
-    sent[0] = 0.0  # the root is the end of the chain
-    return _transfer(op, groups, communication.broadcast_seconds, size, sent)
+    return cost
 
 
 def _scatter(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
@@ -223,16 +213,14 @@ def _gather(op: collective.CollectiveOp, device_map: DeviceMap) -> Transfer:
     return _transfer(op, groups, communication.all_to_all_seconds, whole, sent)
 
 
-_COLLECTIVES: dict[
-    type[Operation], Callable[[collective.CollectiveOp, DeviceMap], Transfer]
-] = {
-    collective.AllReduceOp: _all_reduce,
-    collective.AllGatherOp: _all_gather,
-    collective.ReduceScatterOp: _reduce_scatter,
-    collective.AllToAllOp: _all_to_all,
+_COLLECTIVES: dict[type[Operation], Cost] = {
+    collective.AllReduceOp: _exchange(communication.all_reduce_seconds, rounds=2),
+    collective.AllGatherOp: _exchange(communication.all_gather_seconds, side=1),
+    collective.ReduceScatterOp: _exchange(communication.reduce_scatter_seconds),
+    collective.AllToAllOp: _exchange(communication.all_to_all_seconds),
     collective.PermuteOp: _permute,
-    collective.BroadcastOp: _broadcast,
-    collective.ReduceOp: _reduce,
+    collective.BroadcastOp: _chain(root_is_source=True),
+    collective.ReduceOp: _chain(root_is_source=False),
     collective.ScatterOp: _scatter,
     collective.GatherOp: _gather,
 }

@@ -23,7 +23,10 @@ class Table:
         self._asked: set[str] = set()
 
     def finish(self, sourced: bool = True) -> None:
-        """To be called when all fields have been asked for."""
+        """
+        Ends the reading of an object, after all fields have been asked for. Raises
+        DistIRError for a field that was not, and for no `source` where there must be one.
+        """
         if sourced:
             self.text("source")
         unknown = [key for key in self._data if key not in self._asked]

@@ -34,7 +34,7 @@ class Side:
 
     @staticmethod
     def of(simulation: Simulation) -> Side:
-        """Where the time of a simulation goes: executes its program once more."""
+        """The time and memory of a simulation by cause, found by executing its program once more."""
         waiting = simulation.waiting_s
         peaks = simulation.peak_memory_bytes
         busiest = min(simulation.groups, key=lambda group: waiting[group.index])
@@ -116,7 +116,7 @@ class Difference:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data; `_fs` are whole femtoseconds."""
+        """The difference as JSON data; names in `_fs` are whole numbers of femtoseconds."""
         return {
             "first": self.first.to_json(),
             "second": self.second.to_json(),

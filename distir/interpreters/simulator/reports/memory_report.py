@@ -81,7 +81,7 @@ class GroupMemory:
         return _largest((pattern(held.scope), held.size) for held in self.held)
 
     def to_json(self, listed: int = 20) -> dict[str, Any]:
-        """As JSON data, with the largest scopes and values."""
+        """The report as JSON data, with the `listed` largest scopes and values."""
         largest = sorted(self.held, key=lambda held: -held.size)
         return {
             "meshes": list(self.group.meshes),

@@ -41,7 +41,7 @@ def gather_gradient(op: GatherGradOp) -> Rule:
 
 @local_form("train.gather_grad")
 def rows_held(context: LocalContext) -> Sequence[Operation]:
-    """Where rows are split: what was looked up on other devices adds zero, to row 0."""
+    """Each device adds to the rows it holds; what was looked up elsewhere adds zero to row 0."""
     op = context.op
     assert isinstance(op, GatherGradOp)
     (rows,) = context.rule.results[0][op.dimension] or (None,)

@@ -1,0 +1,194 @@
+"""From a module to the package that runs it on every rank."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distir.errors import DistIRError
+from distir.parallel.losses import Loss, labels_of, with_loss
+from distir.planning.distribution import DistributionOptions
+
+if TYPE_CHECKING:
+    import torch
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.frontends.imported_model import ImportedModel
+
+CONSTANTS = "constants.safetensors"
+"""The file of a package that holds what the exporter made constants of."""
+
+INTERFACE = "interface.json"
+"""The file of a package that says how it is called."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """
+    What a module is to be made into.
+
+    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if
+      the module's output is the loss;
+    - `cluster`: the name of a cluster or its file; `distribution`: how to distribute.
+    """
+
+    loss: Loss
+    cluster: str
+    distribution: DistributionOptions
+
+    @property
+    def devices(self) -> int:
+        """How many processes run it."""
+        own = self.distribution
+        return own.d * own.t * own.p
+
+
+def training_package(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Request,
+) -> dict[str, bytes]:
+    """
+    The files of the package that computes the loss and the gradients of a module in
+    training mode, by name. Raises DistIRError.
+    """
+    from distir.frontends.torch_importer import import_torch
+    from distir.passes.differentiate import DifferentiatePass
+
+    name = request.loss if isinstance(request.loss, str) else None
+    own = request.loss if callable(request.loss) else None
+    modes = {part: part.training for part in module.modules()}
+    module.train()
+    try:
+        if own is not None:
+            labels = labels_of(module, args, kwargs, own)
+            with with_loss(module, own):
+                imported = import_torch(module, (*args, labels), kwargs, training=True)
+        else:
+            imported = import_torch(module, args, kwargs, training=True)
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    _simplify(imported.module)
+    differentiate = DifferentiatePass(
+        loss=name or "none",
+        output=_loss_result(imported.module) if name is None else 0,
+        optimizer="none",
+    )
+    from distir.tools.files import apply_passes
+
+    # A function takes the labels as the last of the inputs.
+    labels = _inputs(imported.module)[-1:] if own is not None else []
+    apply_passes(imported.module, differentiate)
+    return _package(imported, request, labels + _inputs(imported.module, "label"))
+
+
+def evaluation_package(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Request,
+) -> dict[str, bytes]:
+    """
+    The files of the package that computes the outputs of a module in evaluation mode, by
+    name. Raises DistIRError.
+    """
+    from distir.frontends.torch_importer import import_torch
+
+    imported = import_torch(module, args, kwargs)
+    _simplify(imported.module)
+    own = request.distribution
+    forward = replace(
+        own,
+        zero=0,
+        checkpoint="none",
+        schedule="",
+        buckets=False,
+        stages=() if own.stages == ("search",) else own.stages,
+    )
+    return _package(imported, replace(request, distribution=forward), [])
+
+
+def _simplify(module: ModuleOp) -> None:
+    from distir.passes.raise_patterns import RaisePatternsPass
+    from distir.tools.files import apply_passes, named_pass
+
+    apply_passes(
+        module,
+        named_pass("fold-shapes"),
+        RaisePatternsPass(),
+        named_pass("outline-repeats"),
+    )
+
+
+def _inputs(module: ModuleOp, wanted: str = "input") -> list[str]:
+    from distir.program import argument_names, argument_roles, entry_function
+
+    function = entry_function(module)
+    pairs = zip(argument_names(function), argument_roles(function), strict=True)
+    return [name for name, role in pairs if role == wanted]
+
+
+def _loss_result(module: ModuleOp) -> int:
+    """Which result of a program is its loss: the first scalar float. Raises DistIRError."""
+    from xdsl.dialects.builtin import AnyFloat, TensorType
+
+    from distir.program import entry_function
+
+    for i, type_ in enumerate(entry_function(module).function_type.outputs.data):
+        if (
+            isinstance(type_, TensorType)
+            and not type_.get_shape()
+            and isinstance(type_.element_type, AnyFloat)
+        ):
+            return i
+    raise DistIRError(
+        "parallelize: the module's output is no scalar, so that it cannot be the loss; "
+        'say loss="cross_entropy", "mse", or a function of the output and the labels'
+    )
+
+
+def _package(
+    imported: ImportedModel, request: Request, labels: Sequence[str]
+) -> dict[str, bytes]:
+    from distir.hardware import load_cluster
+    from distir.lowering.torch_package import write_package
+    from distir.planning.annotations import read_notes
+    from distir.planning.distribution import distribute
+    from distir.planning.programs import replace_cluster
+    from distir.weights import save_weights
+
+    program = imported.module
+    inputs = [name for name in _inputs(program) if name not in labels]
+    cluster = load_cluster(request.cluster, request.devices)
+    replace_cluster(program, cluster)
+    distribute(program, replace(request.distribution, cluster=cluster.sym_name.data))
+    interface = {
+        "inputs": inputs,
+        "labels": list(labels),
+        "notes": read_notes(program),
+    }
+    with tempfile.TemporaryDirectory() as made:
+        folder = write_package(program, made, helpers=("initial",))
+        constants = {
+            name: array
+            for name, array in imported.weights.items()
+            if name not in _state_names(imported)
+        }
+        save_weights(folder / CONSTANTS, constants)
+        (folder / INTERFACE).write_text(json.dumps(interface, indent=2))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def _state_names(imported: ImportedModel) -> set[str]:
+    """The names of the weights that are parameters, which the module itself holds."""
+    from distir.program import argument_names, argument_roles, entry_function
+
+    function = entry_function(imported.module)
+    pairs = zip(argument_names(function), argument_roles(function), strict=True)
+    return {name for name, role in pairs if role == "parameter"}

@@ -1,0 +1,101 @@
+"""A key of what a package is made of: equal keys mean equal packages."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import marshal
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from distir import __version__
+
+_NOT_OF_FORWARD = ("GenerationConfig",)
+"""Classes of what modules hold for other things; this one differs in every process."""
+
+
+class _Pickler(pickle.Pickler):
+    """Writes what decides what a module computes: no values of parameters, but code."""
+
+    def __init__(self, file: io.BytesIO, parameters: set[int]):
+        super().__init__(file, protocol=4)
+        self._parameters = parameters
+        self._classes: set[type] = set()
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, set | frozenset):
+            elements: Any = obj
+            return ("set", sorted(map(repr, elements)))  # in the same order every time
+        if type(obj).__name__ in _NOT_OF_FORWARD:
+            return type(obj).__name__
+        if isinstance(obj, torch.Tensor):
+            what = (tuple(obj.shape), str(obj.dtype), obj.requires_grad)
+            if id(obj) in self._parameters or obj.is_meta:
+                return ("tensor", what)
+            data = obj.detach().cpu().contiguous().view(-1).view(torch.uint8)
+            return ("tensor", what, hashlib.sha256(data.numpy().tobytes()).hexdigest())
+        return None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if inspect.isfunction(obj):
+            held = [cell.cell_contents for cell in obj.__closure__ or ()]
+            code = marshal.dumps(obj.__code__)
+            return _known, (code, obj.__defaults__, obj.__kwdefaults__, held)
+        return NotImplemented
+
+
+def _known(*parts: Any) -> None:
+    """What a pickled function is read as: nothing reads them."""
+
+
+def content_key(
+    kind: str,
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Any,
+) -> str | None:
+    """
+    A key of a module (the files of its code, its structure and settings, the shapes of its
+    parameters, the values of its buffers), of the shapes of its inputs and of what is asked
+    of it. None where that cannot be told, as for a module that holds an open file.
+    """
+    file = io.BytesIO()
+    example = [
+        (tuple(leaf.shape), str(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf in _pytree.tree_leaves((tuple(args), dict(kwargs)))
+    ]
+    parameters = {id(parameter) for parameter in module.parameters()}
+    try:
+        _Pickler(file, parameters).dump((module, example, request))
+    except Exception:
+        return None
+    digest = hashlib.sha256(file.getvalue())
+    digest.update(f"{kind} {__version__} {torch.__version__}".encode())
+    for path in sorted(_code(module)):
+        status = path.stat()
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _code(module: torch.nn.Module) -> set[Path]:
+    """
+    The files that say what a module computes: those of its classes with what tells the
+    versions of their libraries, all of the user's own that are loaded, and ours.
+    """
+    library = Path(inspect.__file__).parent
+    found = set(Path(__file__).parents[1].rglob("*.py"))
+    names = {c.__module__ for part in module.modules() for c in type(part).__mro__}
+    names |= {name.partition(".")[0] for name in names}
+    for name, loaded in list(sys.modules.items()):
+        path = Path(getattr(loaded, "__file__", None) or library)
+        if name in names or not path.is_relative_to(library):
+            found.add(path)
+    return {path for path in found if path.suffix == ".py" and path.is_file()}

@@ -1,0 +1,279 @@
+"""The module that a training script works with in place of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils.data import Dataset, DistributedSampler
+
+from distir.parallel.calling import Inputs
+from distir.parallel.chunks import store_runs_apart
+from distir.parallel.rank_program import RankProgram
+from distir.parallel.weights import batch_counters, names_of, values_of_rank_0
+
+
+class _Loss(torch.autograd.Function):
+    """A loss whose gradients are known already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        loss: torch.Tensor,
+        gradients: Sequence[DTensor],
+        *parameters: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:
+            raise RuntimeError(
+                "backward was called a second time on one loss; call the module again"
+            )
+        (scale,) = grad_outputs
+        for gradient in gradients:
+            gradient.to_local().mul_(scale)
+        return None, None, *gradients
+
+
+class ParallelModule(nn.Module):
+    """
+    A module that runs on several processes, made by `distir.parallelize` on each of them.
+
+    Its parameters have the names of the source module and are `DTensor`s: each process
+    holds its part, and with a pipeline those of its stages alone. In training mode a call
+    gives the loss of the global batch, and `backward` on that fills the gradients; in
+    evaluation mode it gives this rank's part of the output. `data_rank` of `data_ranks`,
+    or a `sampler`, say which part of a batch a rank is to be given.
+    """
+
+    def __init__(
+        self,
+        source: nn.Module,
+        inputs: Inputs,
+        program: RankProgram,
+        evaluation: Callable[[], RankProgram],
+        seed: int,
+    ):
+        super().__init__()
+        store_runs_apart()
+        self._inputs = inputs
+        self._program = program
+        self._make_evaluation = evaluation
+        self._evaluation: RankProgram | None = None
+        self.data_rank, self.data_ranks = program.place_in_batch()
+        self._others: dict[str, torch.Tensor] = {}
+        self._counters = batch_counters(source)
+        self._fill(source, seed)
+        self.train(source.training)
+
+    # What training scripts use
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """
+        Takes this rank's part of the batch, as the source module takes the whole, and in
+        training the labels as one more positional argument. Gives the loss of the global
+        batch in training, this rank's part of the output in evaluation mode.
+        """
+        if self.training:
+            return self._loss(args, kwargs)
+        return self._output(args, kwargs)
+
+    def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Forward and backward: the loss of the global batch, with all gradients filled."""
+        loss = self._loss(args, kwargs)
+        loss.backward()
+        return loss.detach()
+
+    def sampler(
+        self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
+    ) -> DistributedSampler[Any]:
+        """The samples of a dataset that this rank is to be given, for a `DataLoader`."""
+        return DistributedSampler(
+            dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
+        )
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """
+        Scales all gradients so that their norm, over the parameters of all stages, is
+        at most `max_norm`; gives the norm before.
+        """
+        gradients = [
+            cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
+        ]
+        total = torch.zeros((), device=self._program.device)
+        for gradient in gradients:
+            total += _share_of_square(gradient)
+        dist.all_reduce(total)
+        norm = total.sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.to_local().mul_(factor)
+        return norm
+
+    # Making it
+
+    def _fill(self, source: nn.Module, seed: int) -> None:
+        """Adds the source's parameters and buffers, under their names."""
+        program, names = self._program, names_of(source)
+        first = {name: f for f, all_names in names.items() for name in all_names}
+        own = {first.get(s.name, s.name): s for s in program.arguments.values()}
+        used = {first.get(s.name, s.name) for s in program.all_arguments}
+        values: dict[str, torch.Tensor] = {}
+        for name, value in values_of_rank_0(source):
+            if name in own:
+                values[name] = program.held(own[name], program.part(own[name], value))
+            elif name not in used:  # no op reads it
+                values[name] = value.to(program.device).clone()
+        for name, parameter in source.named_parameters():
+            if parameter.is_meta and name in own:
+                drawn = program.initial(own[name], seed)
+                values[name] = program.held(own[name], drawn)
+            if name in values:
+                made = nn.Parameter(values[name], parameter.requires_grad)
+                for each in names[name]:
+                    folder, last = _place(self, each)
+                    folder.register_parameter(last, made)
+        kept = source.state_dict(keep_vars=True)
+        for name, _ in source.named_buffers():
+            if name in values:
+                folder, last = _place(self, name)
+                folder.register_buffer(last, values[name], persistent=name in kept)
+        for name, spec in own.items():
+            if spec.role in ("constant", "state") and name not in values:
+                self._others[spec.name] = program.other(spec)
+
+    # Running
+
+    def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+        program = self._program
+        given = self._given(program, args, kwargs)
+        results = program.run(
+            {
+                s.name: _local(self._tensor(s.name))
+                for s in program.arguments.values()
+                if s.name not in given
+            }
+            | given
+        )
+        trained: list[nn.Parameter] = []
+        gradients: list[DTensor] = []
+        for index, value in results.items():
+            spec = program.results[index]
+            if spec.updates:
+                _local(self._tensor(spec.updates)).copy_(value)
+            elif spec.of:
+                trained.append(self.get_parameter(spec.of))
+                gradients.append(program.distributed(spec, value))
+        for counter in self._counters:
+            self.get_buffer(counter).add_(1)
+        loss = program.everywhere(program.all_results[0], results.get(0))
+        if not torch.is_grad_enabled():
+            return loss
+        if not trained:  # the stages of this rank have no parameters
+            return loss.requires_grad_()
+        return cast(torch.Tensor, _Loss.apply(loss, gradients, *trained))
+
+    def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if self._evaluation is None:
+            self._evaluation = self._make_evaluation()
+        program = self._evaluation
+        values = self._given(program, args, kwargs)
+        for spec in program.all_arguments:
+            if spec.name not in values and spec.role not in ("input", "label"):
+                value = self._as_in(program, spec)
+                if value is not None:
+                    values[spec.name] = value
+        results = program.run(values)
+        count = len(program.all_results)
+        return self._inputs.output(
+            [program.output(i, results.get(i)) for i in range(count)]
+        )
+
+    def _given(
+        self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """The parts of inputs and labels that this rank takes of a call."""
+        count = len(args) - len(program.labels)
+        given = self._inputs.by_name(args[:count], kwargs, program.inputs)
+        given |= dict(zip(program.labels, args[count:], strict=True))
+        return {
+            spec.name: program.of_batch(spec, given[spec.name])
+            for spec in program.arguments.values()
+            if spec.name in given
+        }
+
+    def _as_in(self, program: RankProgram, spec: Any) -> torch.Tensor | None:
+        """
+        A parameter or constant as another program takes it (None: not on this rank). It may
+        be laid out otherwise there, or on another stage: every rank takes part in that.
+        """
+        own = self._program
+        held_here = any(spec is s for s in program.arguments.values())
+        known = next((s for s in own.all_arguments if s.name == spec.name), None)
+        if known is None:
+            value = self._found(spec.name)
+            if value is None:
+                return program.other(spec) if held_here else None
+            return program.part(spec, value) if held_here else None
+        if own.place_of(known) == program.place_of(spec):
+            return _local(self._tensor(spec.name)) if held_here else None
+        whole: torch.Tensor | None = None
+        if any(known is s for s in own.arguments.values()):
+            value = self._tensor(spec.name)
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+        whole = own.everywhere(known, whole)
+        return program.part(spec, whole) if held_here else None
+
+    def _found(self, name: str) -> torch.Tensor | None:
+        """A parameter or buffer of that name, if there is one."""
+        folder, _, last = name.rpartition(".")
+        known = dict(self.named_modules())
+        value = getattr(known[folder], last, None) if folder in known else None
+        return value.detach() if isinstance(value, torch.Tensor) else None
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        """What this rank has of a parameter, buffer or state of its program."""
+        value = self._others.get(name)
+        if value is None:
+            value = self._found(name)
+        assert value is not None, name
+        return value
+
+
+def _local(value: torch.Tensor) -> torch.Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def _share_of_square(gradient: DTensor) -> torch.Tensor:
+    """
+    What this rank adds to the square of a norm, so that the sum over all ranks counts
+    what several of them hold once.
+    """
+    copies = prod(
+        size
+        for placement, size in zip(
+            gradient.placements, gradient.device_mesh.shape, strict=True
+        )
+        if placement.is_replicate()
+    )
+    norm = torch.linalg.vector_norm(gradient.to_local(), dtype=torch.float32)
+    return norm**2 / copies
+
+
+def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds what has this name, made if need be, and its name in that."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:  # pyright: ignore[reportPrivateUsage]
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    return root, last

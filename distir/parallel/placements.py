@@ -1,0 +1,117 @@
+"""Where the parts of a tensor are, in the words of PyTorch's DTensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import (
+    _StridedShard,  # pyright: ignore[reportPrivateUsage]
+)
+
+from distir.errors import DistIRError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor.placement_types import Placement
+
+Split = tuple[tuple[str, int | None], ...]
+"""The axes that split a dimension, the outermost first, each with its run length."""
+
+Axes = tuple[tuple[str, int], ...]
+"""The axes of a mesh, by name, with their sizes; the first is the outermost."""
+
+
+def placements(
+    shape: Sequence[int], split: Sequence[Split], axes: Mapping[str, int]
+) -> list[Placement]:
+    """
+    One placement for each axis of a mesh, for a tensor of that global shape whose
+    dimensions are split like that. DTensor applies placements in the order of the mesh;
+    where ours is another one, or where parts are made of several runs, it is a strided
+    shard. Raises DistIRError for a split that no placements of DTensor mean.
+    """
+    found: dict[str, Placement] = {name: Replicate() for name in axes}
+    for dim, (size, own) in enumerate(zip(shape, split, strict=False)):
+        if own:
+            strides = _strides(size, tuple(own), tuple(axes.items()))
+            if strides is None:
+                raise DistIRError(
+                    f"DTensor has no placement for a dimension of {size} elements that is "
+                    f"split over {own}; choose other degrees of parallelism"
+                )
+            for name, stride in strides.items():
+                found[name] = (
+                    Shard(dim)
+                    if stride == 1
+                    else _StridedShard(dim, split_factor=stride)
+                )
+    return list(found.values())
+
+
+def has_placements(size: int, split: Split, axes: Axes) -> bool:
+    """Whether DTensor can say that a dimension of that size is split like that."""
+    return _strides(size, split, axes) is not None
+
+
+@cache
+def _strides(size: int, split: Split, axes: Axes) -> Mapping[str, int] | None:
+    """
+    Per axis that splits a dimension the factor of the strided shard that it is; 1 where it
+    is a plain one.
+    """
+    sizes = dict(axes)
+    names = [name for name, _ in axes if any(name == own for own, _ in split)]
+    elements = np.arange(size)
+    wanted = {
+        place: _taken(elements, split, sizes, dict(zip(names, place, strict=True)))
+        for place in product(*(range(sizes[name]) for name in names))
+    }
+    for factors in _factors(size, [sizes[name] for name in names]):
+        if all(
+            np.array_equal(own, _strided(elements, factors, sizes, names, place))
+            for place, own in wanted.items()
+        ):
+            return dict(zip(names, factors, strict=True))
+    return None
+
+
+def _taken(
+    elements: npt.NDArray[Any],
+    split: Split,
+    sizes: Mapping[str, int],
+    place: Mapping[str, int],
+) -> npt.NDArray[Any]:
+    """The elements that the device at that place of the mesh holds."""
+    for name, run in split:
+        parts = sizes[name]
+        width = len(elements) // parts if run is None else run
+        elements = elements.reshape(-1, parts, width)[:, place[name]].reshape(-1)
+    return elements
+
+
+def _strided(
+    elements: npt.NDArray[Any],
+    factors: Sequence[int],
+    sizes: Mapping[str, int],
+    names: Sequence[str],
+    place: Sequence[int],
+) -> npt.NDArray[Any]:
+    """Those that it holds by the rules of DTensor."""
+    for name, factor, index in zip(names, factors, place, strict=True):
+        elements = elements.reshape(factor, sizes[name], -1)[:, index].reshape(-1)
+    return elements
+
+
+def _factors(size: int, parts: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The factors worth trying for axes of these sizes, plain shards first."""
+    if not parts:
+        yield ()
+        return
+    own = size // parts[0]
+    for factor in (f for f in range(1, own + 1) if own % f == 0):
+        yield from ((factor, *others) for others in _factors(own, parts[1:]))

@@ -1,0 +1,251 @@
+"""A package on this rank: its tables, its meshes, and the class that this rank runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate
+
+from distir.errors import DistIRError
+from distir.parallel.compilation import CONSTANTS, INTERFACE
+from distir.parallel.packages import Package
+from distir.parallel.placements import placements
+
+_REPLICAS = "replicas"
+"""The axis of a mesh that has none, whose only device holds everything."""
+
+
+class RankProgram:
+    """
+    The part of a package that this rank runs.
+
+    - `arguments`, `results`: what it takes and gives, as rows of the package's tables, by
+      their place in these;
+    - `inputs`, `labels`: the names of arguments that a call gives, in its order;
+    - `constants`: tensors that the exporter made, by name.
+    """
+
+    def __init__(self, package: Package, device: torch.device):
+        self.device = device
+        self.rank = dist.get_rank()
+        program = package.program
+        if len(program.RANKS) != dist.get_world_size():
+            raise DistIRError(
+                f"the plan is for {len(program.RANKS)} processes, but "
+                f"{dist.get_world_size()} were started; start as many, or choose other "
+                f"degrees of parallelism"
+            )
+        self._runtime = package.runtime
+        self.specs: Mapping[str, Any] = program.MESHES
+        process_meshes = {
+            name: self._runtime.ProcessMesh(spec, device.type)
+            for name, spec in self.specs.items()
+        }
+        self._device_meshes = {
+            name: self._device_mesh(self.specs[name], mesh.device_mesh)
+            for name, mesh in process_meshes.items()
+        }
+        own = program.RANKS[self.rank]
+        with torch.device(device):
+            self._body = own.program(process_meshes, own.numbers)
+        self.all_arguments: Sequence[Any] = program.ARGUMENTS
+        self.all_results: Sequence[Any] = program.RESULTS
+        self.arguments = {i: program.ARGUMENTS[i] for i in own.program.arguments}
+        self.results = {i: program.RESULTS[i] for i in own.program.results}
+        interface = json.loads((package.folder / INTERFACE).read_text())
+        self.inputs: list[str] = interface["inputs"]
+        self.labels: list[str] = interface["labels"]
+        tensors = package.module("tensors")
+        self.constants: dict[str, torch.Tensor] = tensors.load(
+            package.folder / CONSTANTS
+        )
+        self._initial = package.module("initial")
+
+    def _device_mesh(self, spec: Any, made: DeviceMesh | None) -> DeviceMesh:
+        if made is not None:
+            return made
+        return DeviceMesh(
+            self.device.type,
+            torch.tensor(spec.ranks, device="cpu"),
+            mesh_dim_names=(_REPLICAS,),
+        )
+
+    def initial(self, spec: Any, seed: int) -> torch.Tensor:
+        """This rank's part of a new parameter, drawn from the seed and its name."""
+        mesh = self.specs.get(spec.mesh)
+        return self._initial.parameter(spec, mesh, self.rank, seed).to(self.device)
+
+    def part(self, spec: Any, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a tensor."""
+        mesh = self.specs.get(spec.mesh)
+        # A copy, so that the whole tensor can go.
+        return self._runtime.shard(whole, spec, mesh, self.rank).clone()
+
+    def distributed(self, spec: Any, part: torch.Tensor) -> DTensor:
+        """The distributed tensor of which this rank holds that part."""
+        stride = tuple(prod(spec.shape[i + 1 :]) for i in range(len(spec.shape)))
+        return DTensor.from_local(
+            part,
+            self._device_meshes[spec.mesh],
+            self._placements(spec),
+            run_check=False,
+            shape=torch.Size(spec.shape),
+            stride=stride,
+        )
+
+    def _placements(self, spec: Any) -> list[Placement]:
+        axes = self.specs[spec.mesh].axes
+        return placements(spec.shape, spec.split, axes) if axes else [Replicate()]
+
+    def held(self, spec: Any, part: torch.Tensor) -> torch.Tensor:
+        """This rank's part of a parameter, or of a buffer that is split, as a DTensor."""
+        if spec.role == "parameter" or any(spec.split):
+            return self.distributed(spec, part)
+        return part
+
+    def other(self, spec: Any) -> torch.Tensor:
+        """
+        This rank's part of what the source module does not have: a constant that the
+        exporter made, or the first value of a state.
+        """
+        if spec.name in self.constants:
+            return self.part(spec, self.constants[spec.name]).to(self.device)
+        shape = self._runtime.local_shape(spec, self.specs.get(spec.mesh))
+        return torch.zeros(shape, dtype=spec.dtype, device=self.device)
+
+    def place_of(self, spec: Any) -> tuple[Any, ...]:
+        """Equal for two tensors, also of two programs, whose parts are in the same places."""
+        mesh = self.specs.get(spec.mesh)
+        split = spec.split if any(spec.split) else ()
+        return () if mesh is None else (mesh.ranks, mesh.axes, split)
+
+    # The batch
+
+    def batch_axes(self) -> dict[str, int]:
+        """The axes that split the first dimension of inputs and labels, with their sizes."""
+        found: dict[str, int] = {}
+        for spec in self.all_arguments:
+            if spec.role in ("input", "label") and spec.split:
+                axes = self.specs[spec.mesh].axes
+                found |= {name: axes[name] for name, _ in spec.split[0]}
+        return found
+
+    def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
+        """Which part of the batch a rank (this one) is to be given, and of how many."""
+        rank = self.rank if rank is None else rank
+        axes = self.batch_axes()
+        place = 0
+        for spec in self.specs.values():
+            if rank in spec.ranks:
+                own = spec.coordinates()[spec.ranks.index(rank)]
+                for name, size in axes.items():
+                    place = place * size + own.get(name, 0)
+                break
+        return place, prod(axes.values())
+
+    def of_batch(self, spec: Any, given: torch.Tensor) -> torch.Tensor:
+        """
+        What this rank takes of an input, whose part of the batch it was given.
+        Raises DistIRError for another shape.
+        """
+        axes = self.batch_axes()
+        mesh = self.specs.get(spec.mesh)
+        expected = list(spec.shape)
+        others: list[tuple[tuple[str, int | None], ...]] = []
+        for dim, split in enumerate(spec.split):
+            data = [name for name, _ in split if dim == 0 and name in axes]
+            expected[dim] //= prod(axes[name] for name in data)
+            others.append(tuple(s for s in split if s[0] not in data))
+        if list(given.shape) != expected:
+            whole = f"a batch of {spec.shape[0]}" if spec.shape else "the batch"
+            raise DistIRError(
+                f"{spec.role} {spec.name!r} has shape {list(given.shape)}, but rank "
+                f"{self.rank} takes {expected}, its part of {whole}; give that, or "
+                f"parallelize with an example of another batch"
+            )
+        if given.dtype != spec.dtype:
+            raise DistIRError(
+                f"{spec.role} {spec.name!r} is {given.dtype}, but the program takes "
+                f"{spec.dtype}"
+            )
+        own = replace(spec, split=tuple(others))
+        part = self._runtime.shard(given, own, mesh, self.rank)
+        return part.to(self.device).contiguous()
+
+    # Running
+
+    def run(self, values: Mapping[str, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """
+        The results of this rank, by their place in the table, for its parts of all
+        arguments.
+        """
+        arguments = [values[spec.name] for spec in self.arguments.values()]
+        with torch.no_grad():
+            results = self._runtime.results_of(self._body, arguments)
+        return dict(zip(self.results, results, strict=True))
+
+    def everywhere(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
+        """A tensor that the ranks of its mesh have whole, on all ranks."""
+        ranks = self.specs[spec.mesh].ranks if spec.mesh else [0]
+        if len(ranks) < dist.get_world_size():
+            if value is None:
+                value = torch.empty(spec.shape, dtype=spec.dtype, device=self.device)
+            value = value.contiguous()
+            dist.broadcast(value, ranks[0])
+        assert value is not None
+        return value
+
+    def output(self, index: int, value: torch.Tensor | None) -> torch.Tensor:
+        """
+        This rank's part of the batch of a result: with a pipeline, ranks of other stages
+        than the last get theirs too.
+        """
+        spec = self.all_results[index]
+        mesh = self.specs.get(spec.mesh)
+        if value is not None and mesh is not None:
+            value = self._of_batch_only(spec, value)
+        if mesh is None or len(mesh.ranks) == dist.get_world_size():
+            assert value is not None
+            return value
+        return self._from_its_stage(spec, value)
+
+    def _of_batch_only(self, spec: Any, value: torch.Tensor) -> torch.Tensor:
+        """A result that is split over the axes of the batch alone."""
+        axes = self.batch_axes()
+        kept = tuple(
+            tuple(s for s in split if dim == 0 and s[0] in axes)
+            for dim, split in enumerate(spec.split)
+        )
+        if kept == tuple(map(tuple, spec.split)):
+            return value
+        made = self.distributed(spec, value)
+        wanted = self._placements(replace(spec, split=kept))
+        return made.redistribute(placements=wanted).to_local()
+
+    def _from_its_stage(self, spec: Any, value: torch.Tensor | None) -> torch.Tensor:
+        own, count = self.place_in_batch()
+        axes = self.batch_axes()
+        is_split = bool(spec.split) and any(s[0] in axes for s in spec.split[0])
+        shape = list(spec.shape)
+        if is_split:
+            shape[0] //= count
+        found = torch.empty(shape, dtype=spec.dtype, device=self.device)
+        ranks = self.specs[spec.mesh].ranks
+        for place in range(count if is_split else 1):
+            source = next(
+                r for r in ranks if not is_split or self.place_in_batch(r)[0] == place
+            )
+            sent = value if source == self.rank else torch.empty_like(found)
+            assert sent is not None
+            sent = sent.contiguous()
+            dist.broadcast(sent, source)
+            if place == own or not is_split:
+                found = sent
+        return found

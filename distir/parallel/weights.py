@@ -1,0 +1,76 @@
+"""What parameters and buffers begin with: the source module's values on rank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def names_of(source: nn.Module) -> dict[str, list[str]]:
+    """Per parameter of a module, by its first name, all names that it has."""
+    first: dict[nn.Parameter, str] = {}
+    found: dict[str, list[str]] = {}
+    for name, parameter in source.named_parameters(remove_duplicate=False):
+        found.setdefault(first.setdefault(parameter, name), []).append(name)
+    return found
+
+
+def values_of_rank_0(source: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """
+    The parameters and buffers of a module on every rank as they are on rank 0, by their
+    first name, but for those on the meta device, which have no values. Ranks that made
+    their module from the same seed have them already: nothing is sent then.
+    """
+    tensors = {
+        name: tensor.detach()
+        for name, tensor in (*source.named_parameters(), *source.named_buffers())
+        if not tensor.is_meta
+    }
+    differ = _different(tensors)
+    device = next(iter(tensors.values()), torch.empty(0)).device
+    for name, tensor in tensors.items():
+        if name in differ:
+            tensor = tensor.to(device).clone()
+            dist.broadcast(tensor, 0)
+        yield name, tensor
+
+
+def _different(tensors: Mapping[str, torch.Tensor]) -> set[str]:
+    """The names of those that are not the same on all ranks."""
+    own = {name: _fingerprint(tensor) for name, tensor in tensors.items()}
+    everyone: list[dict[str, tuple[float, ...]]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    return {n for n in own if any(other.get(n) != own[n] for other in everyone)}
+
+
+def _fingerprint(tensor: torch.Tensor) -> tuple[float, ...]:
+    """Numbers that differ where two tensors do, as good as always."""
+    flat = tensor.reshape(-1)
+    if not flat.is_floating_point():
+        return (float(flat.to(torch.float64).sum()),)
+    places = torch.arange(1, min(flat.numel(), 4096) + 1, dtype=torch.float64)
+    first = flat[: len(places)].to("cpu", torch.float64)
+    return (
+        float(flat.sum(dtype=torch.float64)),
+        float(torch.linalg.vector_norm(flat, dtype=torch.float64)),
+        float(first @ places),
+    )
+
+
+def batch_counters(source: nn.Module) -> list[str]:
+    """
+    The names of the buffers in which batch normalisations count their steps: no op reads
+    them, and programs do not have them.
+    """
+    from torch.nn.modules.batchnorm import (
+        _BatchNorm,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    return [
+        f"{name}.num_batches_tracked" if name else "num_batches_tracked"
+        for name, part in source.named_modules()
+        if isinstance(part, _BatchNorm) and part.num_batches_tracked is not None
+    ]

@@ -1,0 +1,34 @@
+"""Models from Hugging Face's library, distributed by `distir.parallelize`, train as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.parallel_families import FAMILIES, family_run
+from support.ranks import run_ranks
+
+PLANS: dict[str, dict[str, Any]] = {
+    "d2 t2": dict(d=2, t=2),
+    "d4 zero 1": dict(d=4, zero=1),
+    "d4 zero 2": dict(d=4, zero=2),
+    "d4 zero 3": dict(d=4, zero=3),
+    "p2 d2": dict(p=2, d=2),
+}
+
+
+def assert_trains_as_pytorch_does(name: str, plan: str, steps: int) -> None:
+    for rank in run_ranks(4, family_run, name, PLANS[plan], steps):
+        assert rank["found"] == pytest.approx(rank["expected"], rel=1e-4)
+        assert rank["worst"][0] < 1e-4, rank["worst"]
+
+
+def test_llama_on_two_axes() -> None:
+    assert_trains_as_pytorch_does("llama", "d2 t2", 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families(name: str, plan: str) -> None:
+    assert_trains_as_pytorch_does(name, plan, 10)

@@ -1,0 +1,90 @@
+"""Modules that are distributed train as PyTorch does on one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.parallel_scripts import (
+    dropout_run,
+    frozen_run,
+    refusals,
+    resumed,
+    resumed_plainly,
+    samples,
+    saved,
+    training_run,
+)
+from support.ranks import run_ranks
+
+PLANS: dict[str, dict[str, Any]] = {
+    "one rank": dict(),
+    "d2 t2": dict(d=2, t=2),
+    "d4 zero 1": dict(d=4, zero=1),
+    "d2 t2 zero 2": dict(d=2, t=2, zero=2),
+    "d4 zero 3": dict(d=4, zero=3),
+    "p2 d2 zero 3": dict(p=2, d=2, k=2, zero=3),
+}
+
+
+@pytest.mark.parametrize("options", PLANS.values(), ids=PLANS)
+def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
+    count = options.get("d", 1) * options.get("t", 1) * options.get("p", 1)
+    ranks = run_ranks(count, training_run, options)
+    names: set[str] = set()
+    for rank in ranks:
+        assert rank["found"] == [pytest.approx(e, rel=1e-4) for e in rank["expected"]]
+        assert rank["parameters"] < 1e-5
+        assert rank["output"] < 1e-4
+        assert rank["kind"] == "CausalLMOutputWithCrossAttentions"
+        names |= set(rank["names"])
+    assert names == set(ranks[0]["all names"])
+    if options.get("zero"):
+        parts = max(rank["bytes"] for rank in ranks)
+        # Tensor parallelism leaves small models whole, and pipelines have a tied head twice.
+        assert parts <= 1.01 * ranks[0]["all bytes"] / options["d"]
+
+
+def test_dropout_is_that_of_one_rank() -> None:
+    (alone,) = run_ranks(1, dropout_run, {})
+    for rank in run_ranks(4, dropout_run, dict(d=2, t=2)):
+        assert rank == [pytest.approx(values, rel=1e-4) for values in alone]
+
+
+@pytest.mark.parametrize("options", [dict(d=2), dict(p=2)], ids=["d2", "p2"])
+def test_what_is_frozen_buffers_and_losses_of_ones_own(options: dict[str, Any]) -> None:
+    ranks = run_ranks(2, frozen_run, options)
+    assert set.union(*(rank["names"] for rank in ranks)) == ranks[0]["all names"]
+    for rank in ranks:
+        assert rank["backbone"]
+        assert rank["state"] < 1e-5
+        assert rank["output"] < 1e-5
+
+
+def test_every_sample_is_seen_once() -> None:
+    first, second, third, fourth = run_ranks(4, samples, dict(d=2, t=2), 12)
+    assert first == second and third == fourth
+    assert sorted(first + third) == list(range(12))
+
+
+def test_checkpoints_are_read_under_other_plans(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    expected = run_ranks(4, saved, dict(d=2, t=2), folder)[0]
+    plan = dict(p=2, d=2, k=2, zero=3)
+    assert (
+        run_ranks(4, resumed, plan, folder) == [pytest.approx(expected, rel=1e-5)] * 4
+    )
+    assert run_ranks(1, resumed_plainly, folder) == [pytest.approx(expected, rel=1e-5)]
+
+
+def test_what_cannot_be_is_said() -> None:
+    for told in run_ranks(2, refusals):
+        world, loss, shape, dtype, mask, labels, name = told
+        assert "needs 4 processes, but there are 2" in world
+        assert "cannot be the loss" in loss and 'loss="cross_entropy"' in loss
+        assert "'input_ids' has shape [8, 8], but rank" in shape and "[4, 8]" in shape
+        assert "'input_ids' is torch.int32" in dtype
+        assert "attention_mask = None, but is called with a tensor" in mask
+        assert "labels" in labels
+        assert "crossentropy" in name

@@ -1,0 +1,198 @@
+"""Models of several families, trained in parallel and plainly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+import distir
+from support.parallel_scripts import own_part, whole
+
+BATCH, LENGTH, WORDS = 8, 8, 64
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model, example inputs by name, and the loss of (output, labels) that it is for."""
+
+    module: nn.Module
+    inputs: dict[str, torch.Tensor]
+    labels: torch.Tensor
+    loss: Any
+    plain_loss: Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def _logits(output: Any, labels: torch.Tensor) -> torch.Tensor:
+    logits = getattr(output, "logits", output)
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def _of_words(module: nn.Module, **more: torch.Tensor) -> Family:
+    words = torch.randint(0, WORDS, (BATCH, LENGTH))
+    labels = torch.randint(0, WORDS, (BATCH, LENGTH))
+    return Family(
+        module, {"input_ids": words, **more}, labels, "cross_entropy", _logits
+    )
+
+
+def _of_images(module: nn.Module, name: str, size: int, classes: int) -> Family:
+    images = torch.randn(BATCH, 3, size, size)
+    labels = torch.randint(0, classes, (BATCH,))
+    return Family(module, {name: images}, labels, _logits, _logits)
+
+
+def llama() -> Family:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        use_cache=False,
+    )
+    return _of_words(LlamaForCausalLM(config))
+
+
+def bert() -> Family:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    mask = torch.ones(BATCH, LENGTH, dtype=torch.int64)
+    mask[::2, -2:] = 0
+    return _of_words(BertForMaskedLM(config), attention_mask=mask)
+
+
+def t5() -> Family:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=WORDS,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        use_cache=False,
+    )
+    module = T5ForConditionalGeneration(config)
+    words = torch.randint(0, WORDS, (BATCH, LENGTH))
+    return _of_words(module, decoder_input_ids=words)
+
+
+def vit() -> Family:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    config = ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        image_size=8,
+        patch_size=4,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=4,
+    )
+    return _of_images(ViTForImageClassification(config), "pixel_values", 8, 4)
+
+
+def resnet() -> Family:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    config = ResNetConfig(
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        num_labels=4,
+    )
+    return _of_images(ResNetForImageClassification(config), "pixel_values", 16, 4)
+
+
+FAMILIES = {f.__name__: f for f in (llama, bert, t5, vit, resnet)}
+
+
+def _train(
+    module: nn.Module,
+    loss: Callable[[], torch.Tensor],
+    clip: Callable[[float], torch.Tensor],
+    steps: int,
+) -> list[float]:
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    found: list[float] = []
+    for _ in range(steps):
+        value = loss()
+        value.backward()
+        clip(0.5)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        found.append(value.item())
+    return found
+
+
+def family_run(name: str, options: dict[str, Any], steps: int) -> dict[str, Any]:
+    """Losses and parameters after some steps on one batch, in parallel and plainly."""
+    torch.manual_seed(0)
+    family = FAMILIES[name]()
+    torch.manual_seed(0)
+    plain = FAMILIES[name]().module
+    parallel = distir.parallelize(
+        family.module, (), family.inputs, loss=family.loss, **options
+    ).train()
+    plain.train()
+    own = {n: own_part(parallel, v) for n, v in family.inputs.items()}
+    own_labels = own_part(parallel, family.labels)
+    parameters = list(plain.parameters())
+    found = _train(
+        parallel,
+        lambda: parallel(own_labels, **own),
+        parallel.clip_grad_norm_,
+        steps,
+    )
+    expected = _train(
+        plain,
+        lambda: family.plain_loss(plain(**family.inputs), family.labels),
+        lambda norm: nn.utils.clip_grad_norm_(parameters, norm),
+        steps,
+    )
+    state = plain.state_dict()
+    worst = (0.0, "")
+    for key, value in parallel.state_dict().items():
+        difference = (whole(value).double() - state[key].double()).norm()
+        worst = max(
+            worst, ((difference / (state[key].double().norm() + 1)).item(), key)
+        )
+    split = sum(
+        math.prod(p.shape) > p.to_local().numel()  # type: ignore[union-attr]
+        for p in parallel.parameters()
+    )
+    return {
+        "rank": dist.get_rank(),
+        "found": found,
+        "expected": expected,
+        "worst": worst,
+        "split": split,
+    }

@@ -1,0 +1,287 @@
+"""Training scripts that tests run on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.tensor import DTensor
+
+from distir.parallel.parallel_module import ParallelModule
+from distir.parallel.parallelize import parallelize
+
+BATCH, LENGTH, WORDS = 8, 8, 32
+
+Options = dict[str, Any]
+
+
+def tiny_gpt(dropout: float = 0.0) -> nn.Module:
+    """GPT-2 with two layers; its fused projections are split in runs, its head is tied."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(
+        GPT2Config(
+            n_layer=2,
+            n_embd=32,
+            n_head=4,
+            vocab_size=WORDS,
+            n_positions=LENGTH,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
+            attn_pdrop=dropout,
+            use_cache=False,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The global batch of a step, of words and of what is to come next."""
+    generator = torch.Generator().manual_seed(step)
+    shape = (BATCH, LENGTH)
+    return (
+        torch.randint(0, WORDS, shape, generator=generator),
+        torch.randint(0, WORDS, shape, generator=generator),
+    )
+
+
+def own_part(parallel: ParallelModule, whole: torch.Tensor) -> torch.Tensor:
+    """What this rank is given of a batch."""
+    return whole.chunk(parallel.data_ranks)[parallel.data_rank]
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor, of which this rank may have a part."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def cross_entropy(output: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Of Hugging Face's outputs or of logits, whatever their dimensions."""
+    logits = getattr(output, "logits", output)
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def train(
+    module: nn.Module,
+    loss: Callable[[int], torch.Tensor],
+    clip: Callable[[float], torch.Tensor],
+    steps: range,
+) -> list[tuple[float, float]]:
+    """Loss and norm of the gradients of each step, with AdamW and a cosine schedule."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-4)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    found: list[tuple[float, float]] = []
+    for step in steps:
+        value = loss(step)
+        value.backward()
+        norm = clip(0.5)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        found.append((value.item(), norm.item()))
+    return found
+
+
+def train_plainly(module: nn.Module, steps: range) -> list[tuple[float, float]]:
+    """As PyTorch does by itself, on the whole batch."""
+
+    def loss(step: int) -> torch.Tensor:
+        words, labels = batch(step)
+        return cross_entropy(module(words), labels)
+
+    module.train()
+    parameters = list(module.parameters())
+    return train(module, loss, lambda n: nn.utils.clip_grad_norm_(parameters, n), steps)
+
+
+def train_parallel(parallel: ParallelModule, steps: range) -> list[tuple[float, float]]:
+    """As a script on each rank does."""
+
+    def loss(step: int) -> torch.Tensor:
+        return parallel(*(own_part(parallel, part) for part in batch(step)))
+
+    parallel.train()
+    return train(parallel, loss, parallel.clip_grad_norm_, steps)
+
+
+def worst_difference(parallel: ParallelModule, plain: nn.Module) -> float:
+    """The largest difference of a parameter's element on this rank."""
+    reference = dict(plain.named_parameters())
+    return max(
+        (whole(parameter) - reference[name]).abs().max().item()
+        for name, parameter in parallel.named_parameters()
+    )
+
+
+def training_run(options: Options) -> dict[str, Any]:
+    """Trains GPT-2 in parallel and plainly; gives what a test compares."""
+    model, plain = tiny_gpt(), tiny_gpt()
+    words, _ = batch(0)
+    parallel = parallelize(model, (words,), loss="cross_entropy", **options)
+    steps = range(3)
+    found = train_parallel(parallel, steps)
+    expected = train_plainly(plain, steps)
+    names = [name for name, _ in parallel.named_parameters()]
+    parallel.eval()
+    plain.eval()
+    with torch.no_grad():
+        output = parallel(own_part(parallel, words))
+        logits = own_part(parallel, plain(words).logits)
+    return {
+        "found": found,
+        "expected": expected,
+        "parameters": worst_difference(parallel, plain),
+        "names": names,
+        "all names": [name for name, _ in plain.named_parameters()],
+        "all bytes": sum(p.nbytes for p in plain.parameters()),
+        "output": (output.logits - logits).abs().max().item(),
+        "kind": type(output).__name__,
+        "bytes": sum(
+            p.to_local().nbytes for p in parallel.parameters() if isinstance(p, DTensor)
+        ),
+    }
+
+
+def dropout_run(options: Options) -> list[tuple[float, float]]:
+    """Trains GPT-2 with dropout."""
+    words, _ = batch(0)
+    parallel = parallelize(tiny_gpt(0.5), (words,), loss="cross_entropy", **options)
+    return train_parallel(parallel, range(2))
+
+
+class Frozen(nn.Module):
+    """A convolution that is not trained, batch normalisation, and a head that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Conv2d(3, 4, 3).requires_grad_(False)
+        self.norm = nn.BatchNorm2d(4)
+        self.head = nn.Linear(4, 2)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, images: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        """Two numbers for each image."""
+        found = torch.relu(self.norm(self.backbone(images)))
+        return self.head(found.mean((2, 3))) * scale
+
+
+def mean_of_absolutes(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """A loss of one's own."""
+    return (output - wanted).abs().mean()
+
+
+def frozen_run(options: Options) -> dict[str, Any]:
+    """Trains `Frozen` in parallel and plainly, with a loss that is a function."""
+    model, plain = Frozen(), Frozen().train()
+    images, wanted = torch.randn(BATCH, 3, 6, 6), torch.randn(BATCH, 2)
+    dist.broadcast(images, 0)
+    dist.broadcast(wanted, 0)
+    kwargs = {"scale": 2.0}
+    parallel = parallelize(model, (images,), kwargs, loss=mean_of_absolutes, **options)
+    parallel.train()
+    ours = torch.optim.SGD(parallel.parameters(), lr=0.1, momentum=0.9)
+    theirs = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        parts = (own_part(parallel, t) for t in (images, wanted))
+        parallel.step(*parts, scale=2.0)
+        mean_of_absolutes(plain(images, scale=2.0), wanted).backward()
+        for optimizer in (ours, theirs):
+            optimizer.step()
+            optimizer.zero_grad()
+    state, expected = parallel.state_dict(), plain.state_dict()
+    parallel.eval()
+    plain.eval()
+    output = parallel(own_part(parallel, images), scale=2.0)
+    return {
+        "names": set(state),
+        "all names": set(expected),
+        "state": max(
+            (whole(state[n]).double() - expected[n].double()).abs().max().item()
+            for n in state
+        ),
+        "backbone": all(
+            torch.equal(whole(state[n]), Frozen().state_dict()[n])
+            for n in state
+            if n.startswith("backbone")
+        ),
+        "output": (output - own_part(parallel, plain(images, scale=2.0)))
+        .abs()
+        .max()
+        .item(),
+    }
+
+
+def samples(options: Options, count: int) -> list[int]:
+    """Which samples of a dataset a rank sees in an epoch."""
+    words, _ = batch(0)
+    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    dataset = torch.utils.data.TensorDataset(torch.arange(count))
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=2, sampler=parallel.sampler(dataset, seed=1)
+    )
+    return [int(sample) for (part,) in loader for sample in part]
+
+
+def saved(options: Options, folder: Path) -> float:
+    """Trains, saves a checkpoint, and gives the loss of a step more."""
+    words, _ = batch(0)
+    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+    train_parallel(parallel, range(2))
+    state_dict_saver.save({"model": parallel.state_dict()}, checkpoint_id=folder)
+    return train_parallel(parallel, range(2, 3))[0][0]
+
+
+def resumed(options: Options, folder: Path) -> float:
+    """Reads the checkpoint under another plan, and gives the loss of the step after it."""
+    words, _ = batch(0)
+    model = tiny_gpt()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    parallel = parallelize(model, (words,), loss="cross_entropy", **options)
+    state_dict_loader.load({"model": parallel.state_dict()}, checkpoint_id=folder)
+    return train_parallel(parallel, range(2, 3))[0][0]
+
+
+def resumed_plainly(folder: Path) -> float:
+    """Reads the checkpoint into Hugging Face's own model."""
+    model = tiny_gpt()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    state_dict_loader.load({"model": model.state_dict()}, checkpoint_id=folder)
+    return train_plainly(model, range(2, 3))[0][0]
+
+
+def refusals() -> list[str]:
+    """What users are told of calls that cannot be."""
+    from distir.errors import DistIRError
+
+    words, labels = batch(0)
+    parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=2).train()
+    found: list[str] = []
+    half, own = own_part(parallel, words), own_part(parallel, labels)
+    calls: list[Callable[[], Any]] = [
+        lambda: parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=4),
+        lambda: parallelize(tiny_gpt(), (words,), d=2),
+        lambda: parallel(words, labels),
+        lambda: parallel(half.int(), own),
+        lambda: parallel(half, own, attention_mask=torch.ones_like(half)),
+        lambda: parallel(half),
+        lambda: parallelize(tiny_gpt(), (words,), loss="crossentropy", d=2),
+    ]
+    for call in calls:
+        try:
+            call()
+            found.append("nothing")
+        except DistIRError as error:
+            found.append(str(error))
+    return found
