@@ -393,9 +393,8 @@ class _AxisGroups:
         if least <= self.limits.worth:
             return None
         return NoLayouts(
-            f"search-sharding: work and communication take {least:.4g} {self.costs.unit} or "
-            f"more with any layouts that were weighed, and {self.limits.worth:.4g} would be "
-            f"too much",
+            f"search-sharding: work and communication take {least:.4g} s or more with any "
+            f"layouts that were weighed, and {self.limits.worth:.4g} s would be too long",
             slow=True,
         )
 
