@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from distir.errors import DistIRError
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.planning.distribution import DistributionOptions
 
 if TYPE_CHECKING:
-    import torch
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.frontends.imported_model import ImportedModel
@@ -82,8 +84,10 @@ def training_package(
     )
     from distir.tools.files import apply_passes
 
-    # A function takes the labels as the last of the inputs.
-    labels = _inputs(imported.module)[-1:] if own is not None else []
+    labels: list[str] = []
+    if own is not None:  # it takes the labels behind the positional arguments
+        before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
+        labels = [_inputs(imported.module)[before]]
     apply_passes(imported.module, differentiate)
     return _package(imported, request, labels + _inputs(imported.module, "label"))
 
