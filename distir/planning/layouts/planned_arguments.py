@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
 from distir.planning.annotations import requested_layout
+from distir.planning.programs import batch_of
 from distir.planning.zero import divides_runs
 from distir.program import (
     argument_attributes,
@@ -27,8 +29,13 @@ from distir.sharding.rule import shape_of
 Dims = tuple[tuple[Shard, ...], ...]
 """Per dimension the axes that it is split over."""
 
-_MATCHED = ("parameter", "input", "label")
+_OF_BATCH = ("input", "label")
+"""Roles of what may have the batch as its first dimension."""
+
+_MATCHED = ("parameter", *_OF_BATCH)
 """Roles of the arguments that programs of one model have in common, whatever optimizer."""
+
+_FIRST_SIZE = re.compile(r"tensor<(\d+)x")
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,12 @@ class PlannedArgument:
     type: str
     dims: Dims = ()
     stored: Dims = ()
+
+    @property
+    def first_size(self) -> int | None:
+        """The size of the first dimension; None of a scalar."""
+        found = _FIRST_SIZE.match(self.type)
+        return int(found[1]) if found else None
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data."""
@@ -138,32 +151,52 @@ def place_arguments(
 ) -> None:
     """
     Asks for the layouts of a plan for those arguments of a sequential program that it knows
-    by name. With `stored`, parameters whose states are in smaller parts are kept like these
-    and brought together once for all uses, where DTensor can say such parts.
+    by name. They come as a training script has them, and are brought to the plan's layouts
+    for all that uses them: inputs and labels are split over the batch alike, and with
+    `stored`, parameters are in the parts of their states, where DTensor can say such parts.
     """
     function = entry_function(module)
-    attributes, names = argument_attributes(function), argument_names(function)
+    attributes = argument_attributes(function)
     known = {argument.name: argument for argument in planned}
-    for i, (name, value) in enumerate(
-        zip(names, function.body.block.args, strict=True)
-    ):
+    batch, split = batch_of(module), _split_of_batch(planned)
+    names, block = argument_names(function), function.body.block
+    axes = [name for name, _ in mesh.axes if name != TIME_AXIS]
+    for i, (name, value) in enumerate(zip(names, block.args, strict=True)):
         if name not in known:
             continue
-        own = known[name]
-        layout = Layout(mesh.name, own.dims)
-        kept = Layout(mesh.name, own.stored)
-        if stored and kept != layout and not _cuts_runs(value.type, kept, mesh):
-            attributes[i][LAYOUT] = LayoutAttr(kept)
-            if value.first_use is not None:
-                gathered = ConstrainOp(value, layout)
-                value.replace_all_uses_with(gathered.result)
-                gathered.operands[0] = value
-                first = function.body.block.first_op
-                assert first is not None
-                function.body.block.insert_op_before(gathered, first)
-        else:
-            attributes[i][LAYOUT] = LayoutAttr(layout)
+        own, shape = known[name], shape_of(value.type)
+        layout = given = Layout(mesh.name, own.dims)
+        if own.role in _OF_BATCH and shape[:1] == (batch,):
+            given = _with_batch(layout, split, len(shape))
+        elif own.role == "parameter" and stored:
+            kept = Layout(mesh.name, own.stored)
+            given = layout if _cuts_runs(value.type, kept, mesh) else kept
+        attributes[i][LAYOUT] = LayoutAttr(given)
+        if given != layout and value.first_use is not None:
+            brought = ConstrainOp(value, layout, axes)
+            value.replace_all_uses_with(brought.result)
+            brought.operands[0] = value
+            assert block.first_op is not None
+            block.insert_op_before(brought, block.first_op)
     set_argument_attributes(function, attributes)
+
+
+def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
+    """How a plan splits the batch, at the finest: arguments may differ in that."""
+    of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
+    size = of_batch[0].first_size if of_batch else None
+    splits = [a.dims[0] for a in of_batch if a.first_size == size and a.dims]
+    return max(splits, key=len, default=())
+
+
+def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
+    """The layout with the first dimension split like that, and these axes nowhere else."""
+    axes = {shard.axis for shard in split}
+    others = [
+        tuple(shard for shard in dim if shard.axis not in axes)
+        for dim in layout.full_dims(rank)[1:]
+    ]
+    return Layout(layout.mesh, (split, *others))
 
 
 def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
