@@ -106,6 +106,11 @@ def requested_splits(
             yield i, dim, shard
 
 
+def named_argument(request: str) -> str:
+    """The name or pattern in `NAME:DIM=AXIS[:RUN]`. Raises DistIRError."""
+    return _read_split(request).name
+
+
 class _Split(NamedTuple):
     """What `NAME:DIM=AXIS[:RUN]` says."""
 

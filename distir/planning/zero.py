@@ -49,13 +49,13 @@ def _storage(
     for dim in range(len(shape)):
         split = request_split(layout, dim, Shard(axis), len(shape))
         if fits(shape, split, mesh) and not (
-            whole_runs and _divides_runs(shape[dim], layout.dim(dim), mesh, axis)
+            whole_runs and divides_runs(shape[dim], layout.dim(dim), mesh, axis)
         ):
             return split
     return layout
 
 
-def _divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
+def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
     """Whether splitting what these shards leave of a dimension over an axis cuts runs."""
     for shard in shards:
         size //= mesh.size(shard.axis)

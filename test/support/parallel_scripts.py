@@ -323,3 +323,25 @@ def refusals() -> list[str]:
         except DistIRError as error:
             found.append(str(error))
     return found
+
+
+def planned_refusals(folder: Path) -> list[str]:
+    """What users are told of plans, in files of a folder, that cannot be."""
+    from distir.errors import DistIRError
+
+    words, _ = batch(0)
+    plan = folder / "plan.json"
+    given: list[Options] = [
+        dict(plan=plan, t=2, cluster="dgx2"),
+        dict(plan=plan),
+        dict(plan=folder / "model.json"),
+        dict(plan=folder / "nowhere.json"),
+    ]
+    found: list[str] = []
+    for options in given:
+        try:
+            parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
+            found.append("nothing")
+        except DistIRError as error:
+            found.append(str(error))
+    return found
