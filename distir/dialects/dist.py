@@ -6,7 +6,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
   `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
-  and, in a sequential program, `dist.layout` (a requested layout); on a parameter,
+  and, in a sequential program, `dist.layout`, a requested layout; with `dist.fixed`, a
+  list of axes, a user asks for what these do, and others are free to split the argument
+  too; `dist.fixed_by` says for each of them who asked; on a parameter,
   `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
   `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
   belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
@@ -57,6 +59,8 @@ OF = "dist.of"
 COUNTER = "dist.counter"
 INITIAL = "dist.initial"
 LAYOUT = "dist.layout"
+FIXED = "dist.fixed"
+FIXED_BY = "dist.fixed_by"
 FROZEN = "dist.frozen"
 DOUBT = "dist.doubt"
 STOP_GRADIENT = "dist.stop_gradient"
