@@ -17,6 +17,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
+- on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
+  with it, and as its value who asks for that; `dist.stage`, the stage that was found;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
@@ -73,6 +75,7 @@ WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
 JOINED = "dist.joined"
 STAGE = "dist.stage"
+STAGE_START = "dist.stage_start"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")
