@@ -19,6 +19,7 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
 - on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
   with it, and as its value who asks for that; `dist.stage`, the stage that was found;
+- on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
@@ -76,6 +77,7 @@ ASYNCHRONOUS = "dist.asynchronous"
 JOINED = "dist.joined"
 STAGE = "dist.stage"
 STAGE_START = "dist.stage_start"
+RECOMPUTE = "dist.recompute"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")
