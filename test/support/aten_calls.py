@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -27,11 +26,8 @@ class AtenCalls(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func.namespace == "aten" and not _is_view(func):
-            self.counts[str(func.overloadpacket.__name__)] += 1
+        name = str(func.overloadpacket.__name__)
+        # It is for gradients that PyTorch does not call that one a view.
+        if func.namespace == "aten" and not func.is_view and name != "_unsafe_view":
+            self.counts[name] += 1
         return func(*args, **(kwargs or {}))
-
-
-def _is_view(func: torch._ops.OpOverload) -> bool:
-    aliases = [returned.alias_info for returned in func._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in aliases)
