@@ -13,12 +13,9 @@ from support.programs import names_by_role, ops_of, round_trip
 from distir.errors import DistIRError
 from distir.frontends.imported_model import ImportedModel
 from distir.frontends.onnx_importer import import_onnx
-from distir.frontends.torch_importer import (
-    Exporter,
-    export_onnx,
-    import_torch,
-    leaf_names,
-)
+from distir.frontends.torch_export import Exporter
+from distir.frontends.torch_importer import export_onnx, import_torch
+from distir.frontends.torch_names import leaf_names
 from distir.interpreters.reference import run_program
 from distir.program import argument_names, entry_function, result_names, scope_of
 
