@@ -134,15 +134,10 @@ def training_program(
     )
     from distir.tools.files import apply_passes
 
-<<<<<<< HEAD
-    # A function takes the labels as the last of the inputs.
-    last = _inputs(imported.module)[-1:] if own is not None else []
-=======
-    labels: list[str] = []
+    last: list[str] = []
     if own is not None:  # it takes the labels behind the positional arguments
         before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
-        labels = [_inputs(imported.module)[before]]
->>>>>>> main
+        last = [_inputs(imported.module)[before]]
     apply_passes(imported.module, differentiate)
     return imported, last + _inputs(imported.module, "label")
 
