@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from distir.errors import DistIRError
 from distir.parallel.losses import Loss, labels_of, with_loss
 from distir.planning.distribution import DistributionOptions, distribute
@@ -16,7 +19,6 @@ from distir.planning.found_plan import FoundPlan
 from distir.planning.programs import cluster_of_text, replace_cluster
 
 if TYPE_CHECKING:
-    import torch
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.frontends.imported_model import ImportedModel
@@ -132,8 +134,10 @@ def training_program(
     )
     from distir.tools.files import apply_passes
 
-    # A function takes the labels as the last of the inputs.
-    last = _inputs(imported.module)[-1:] if own is not None else []
+    last: list[str] = []
+    if own is not None:  # it takes the labels behind the positional arguments
+        before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
+        last = [_inputs(imported.module)[before]]
     apply_passes(imported.module, differentiate)
     return imported, last + _inputs(imported.module, "label")
 

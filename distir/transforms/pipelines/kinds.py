@@ -87,7 +87,8 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
     before = {over_time(v).kind for v in op.operands}
     after = {over_time(v).kind for v in op.results}
     depends = [v for v in op.operands if v in late]
-    if gathers_micro_batches(op) and not depends:
+    # A single micro-batch is there as a whole once it is done.
+    if gathers_micro_batches(op) and (not depends or micro_batches == 1):
         # Whole inputs are there from the beginning.
         return Kind.BEFORE if isinstance(op.operands[0], BlockArgument) else Kind.AFTER
     if depends and "split" not in before | after:
