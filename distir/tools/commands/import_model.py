@@ -1,4 +1,4 @@
-"""`distir import`: an ONNX model becomes a sequential program and its weights."""
+"""`distir import`: a model becomes a sequential program and its weights."""
 
 from __future__ import annotations
 
@@ -6,18 +6,31 @@ import argparse
 from pathlib import Path
 
 from distir.tools.arguments import dimension, non_negative_integer
+from distir.tools.model_arguments import (
+    add_transformers_arguments,
+    imported_model,
+    source_of,
+)
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL.onnx")
+    parser.add_argument(
+        "model",
+        type=Path,
+        nargs="?",
+        metavar="MODEL",
+        help="an ONNX file, or FILE.py:FUNCTION, a function that returns (module, args) or "
+        "(module, args, kwargs): a PyTorch module and example inputs",
+    )
+    add_transformers_arguments(parser)
     parser.add_argument(
         "--dim",
         type=dimension,
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="the size of a dynamic dimension; may be repeated",
+        help="the size of a dynamic dimension of an ONNX file; may be repeated",
     )
     parser.add_argument(
         "--no-outline",
@@ -65,23 +78,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from distir.dialects.train_ops.dropout import DropoutOp
     from distir.errors import DistIRError
-    from distir.frontends.onnx_importer import import_onnx
     from distir.passes.raise_patterns import RaisePatternsPass
     from distir.tools.files import apply_passes, named_pass
-    from distir.tools.reporting import progress
+    from distir.tools.reporting import note, progress
     from distir.tools.training_report import report_training
 
     differentiate = differentiate_pass(arguments)
     for option in ("trainable", "frozen"):
         if getattr(arguments, option) and not arguments.training:
             raise DistIRError(f"--{option} is of use with --training only; add it")
-    with progress(f"importing {arguments.model}"):
-        imported = import_onnx(
-            arguments.model,
-            dict(arguments.dim),
-            trainable=arguments.trainable,
-            frozen=arguments.frozen,
-        )
+    imported = imported_model(arguments)
     passes = [
         named_pass("fold-shapes"),
         RaisePatternsPass(attention=not arguments.no_fused_attention),
@@ -96,11 +102,16 @@ def run(arguments: argparse.Namespace) -> int:
         drops = any(isinstance(op, DropoutOp) for op in imported.module.walk())
         if arguments.dropout_seed is not None and not drops:
             raise DistIRError(
-                f"--dropout-seed is for models with dropout, but {arguments.model} has none "
-                f"in training mode; export it in training mode, or leave the seed out"
+                f"--dropout-seed is for models with dropout, but {source_of(arguments)} has "
+                f"none in training mode; export it in training mode, or leave the seed out"
             )
     with progress(f"writing {arguments.output}"):
         imported.save(arguments.output)
     if differentiate is not None:
         report_training(imported)
+    if imported.valueless:
+        note(
+            f"{len(imported.valueless)} parameters and constants have no values, such as "
+            f"{imported.valueless[0]!r}; `distir run` draws them, as for `distir build`"
+        )
     return 0
