@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from distir.errors import DistIRError, listed, one_of
 
@@ -129,7 +129,7 @@ def from_config(
         fitting = [
             name
             for name, other in TASKS.items()
-            if type(config) in cast(Any, getattr(transformers, other))._model_mapping
+            if type(config) in getattr(transformers, other)._model_mapping
         ]
         raise DistIRError(
             f"{path} describes a model of type {config.model_type!r}, which transformers "
