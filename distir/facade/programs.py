@@ -31,7 +31,7 @@ def import_model(
     `optimizer`, `frozen`, ... A module is imported in evaluation mode, and with `training`
     in the mode that its parts are in. Raises DistIRError.
     """
-    from distir.tools.commands.import_model import imported_model, prepare
+    from distir.tools.commands.import_model import prepare, prepared_model
 
     if isinstance(model, str | Path):
         if args is not None or kwargs is not None:
@@ -40,7 +40,7 @@ def import_model(
                 f"are for a module"
             )
         given = command_options("import", "import_model", [model, *_NOWHERE], options)
-        made = imported_model(given)
+        made = prepared_model(given)
         return ModelProgram(made.module, arrays=made.weights)
     from torch import nn
 

@@ -23,6 +23,7 @@ def export_dynamo(
     """
     import torch
 
+    from distir.frontends.torch_decompositions import quick_decompositions
     from distir.frontends.torch_gradients import write_stops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
@@ -32,14 +33,15 @@ def export_dynamo(
     if isinstance(source, torch.export.ExportedProgram):
         write_stops(source)
     # The optimizer would merge, transpose and rename the parameters.
-    program = torch.onnx.export(
-        source,  # pyright: ignore[reportArgumentType]
-        args,
-        kwargs=kwargs,
-        dynamo=True,
-        optimize=False,
-        verbose=False,
-    )
+    with quick_decompositions():
+        program = torch.onnx.export(
+            source,  # pyright: ignore[reportArgumentType]
+            args,
+            kwargs=kwargs,
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
     assert program is not None and program.exported_program is not None
     outputs = program.model.graph.outputs
     names = _names_of_outputs(program.exported_program)

@@ -59,8 +59,9 @@ def export_module(
         if not isinstance(outcome, Exception):
             if failed:
                 warnings.warn(
-                    f"PyTorch's older exporter wrote {type(module).__name__}, because "
-                    f"the newer one cannot: {failed['dynamo']}",
+                    f"PyTorch's older exporter wrote {type(module).__name__}: what it does "
+                    f"for these inputs, whichever way others would go. The newer one "
+                    f"cannot: {failed['dynamo']}",
                     stacklevel=3,
                 )
             return outcome

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,12 +57,30 @@ def import_torch(
     """
     from distir.frontends.onnx_importer import import_onnx
 
-    exported = export_module(module, args, kwargs, exporter=exporter, training=training)
-    imported = import_onnx(exported.model, values=exported.values)
+    with _no_garbage():
+        exported = export_module(
+            module, args, kwargs, exporter=exporter, training=training
+        )
+        imported = import_onnx(exported.model, values=exported.values)
     if copy:
         imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)
     return imported
+
+
+@contextlib.contextmanager
+def _no_garbage() -> Generator[None]:
+    """
+    Inside, nobody looks for objects that are not needed and refer to each other: millions
+    are made, of which hardly one dies before the end.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def import_exported(

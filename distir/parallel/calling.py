@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
+from distir.frontends.torch_meta import fake_on_cpu
 from distir.frontends.torch_names import leaf_names
 
 
@@ -22,7 +23,9 @@ def fake_output(
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         fakes = _pytree.tree_map_only(
             torch.Tensor,
-            lambda t: mode.from_tensor(t.detach()),
+            lambda t: (
+                fake_on_cpu(t, mode) if t.is_meta else mode.from_tensor(t.detach())
+            ),
             (state, tuple(args), dict(kwargs)),
         )
         return torch.func.functional_call(module, *fakes)

@@ -120,9 +120,11 @@ def training_program(
         if own is not None:
             labels = labels_of(module, args, kwargs, own)
             with with_loss(module, own):
-                imported = import_torch(module, (*args, labels), kwargs, training=True)
+                imported = import_torch(
+                    module, (*args, labels), kwargs, training=True, copy=False
+                )
         else:
-            imported = import_torch(module, args, kwargs, training=True)
+            imported = import_torch(module, args, kwargs, training=True, copy=False)
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -148,7 +150,7 @@ def forward_program(
     """The sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
 
-    imported = import_torch(module, args, kwargs)
+    imported = import_torch(module, args, kwargs, copy=False)
     _simplify(imported.module)
     return imported
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset, DistributedSampler
 
+from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
 from distir.parallel.chunks import store_runs_apart
 from distir.parallel.rank_program import RankProgram
@@ -127,6 +128,12 @@ class ParallelModule(nn.Module):
         first = {name: f for f, all_names in names.items() for name in all_names}
         own = {first.get(s.name, s.name): s for s in program.arguments.values()}
         used = {first.get(s.name, s.name) for s in program.all_arguments}
+        for name, buffer in source.named_buffers():
+            if buffer.is_meta and name in used and name not in program.constants:
+                raise DistIRError(
+                    f"parallelize: buffer {name!r} is on the meta device and has no value, "
+                    f"and nothing tells which; make the module's buffers on the CPU"
+                )
         values: dict[str, torch.Tensor] = {}
         for name, value in values_of_rank_0(source):
             if name in own:

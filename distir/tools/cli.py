@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, cast
 from distir import __version__
 
 COMMANDS = {
-    "import": ("import_model", "read an ONNX model"),
+    "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),
     "build": ("build", "make an MLP or a GPT of any size, without weights"),
     "distribute": ("distribute", "distribute a program over a cluster"),
     "simulate": ("simulate", "predict step time, memory and communication"),

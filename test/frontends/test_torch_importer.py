@@ -136,6 +136,37 @@ def test_a_module_that_cannot_run(exporter):
         import_torch(torch.nn.Linear(2, 2), (torch.randn(3, 3),), exporter=exporter)
 
 
+class _Branch(torch.nn.Module):
+    """What it computes depends on values, which the newer exporter does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) if x.sum() > 0 else x
+
+
+def test_the_other_exporter_is_tried():
+    module, x = torch.nn.Sequential(torch.nn.ReLU(), _Branch()), torch.ones(2, 2)
+    with pytest.raises(DistIRError, match=re.escape("in its part '1' (_Branch): ")):
+        import_torch(module, (x,), exporter="dynamo")
+    with pytest.warns(UserWarning, match="older exporter wrote Sequential") as told:
+        imported = import_torch(module, (x,))
+    assert "in its part '1' (_Branch): " in str(told[-1].message)
+    assert __file__ in {warning.filename for warning in told}
+    names = argument_names(entry_function(imported.module))
+    arguments = [x.numpy() if n == "input" else imported.weights[n] for n in names]
+    np.testing.assert_allclose(
+        run_program(imported.module, arguments)[0], module(x).detach(), rtol=1e-6
+    )
+
+
+def test_neither_exporter_can():
+    with pytest.raises(DistIRError, match=r"^neither .* can export Linear: "):
+        import_torch(torch.nn.Linear(2, 2), (torch.randn(3, 3),))
+
+
 def test_leaf_names():
     assert leaf_names(0, "output") == ["output"]
     assert leaf_names((0, 1), "output") == ["output0", "output1"]

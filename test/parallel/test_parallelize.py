@@ -9,6 +9,8 @@ import pytest
 from support.parallel_scripts import (
     dropout_run,
     frozen_run,
+    meta_buffer,
+    meta_run,
     refusals,
     resumed,
     resumed_plainly,
@@ -44,6 +46,14 @@ def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
         parts = max(rank["bytes"] for rank in ranks)
         # Tensor parallelism leaves small models whole, and pipelines have a tied head twice.
         assert parts <= 1.01 * ranks[0]["all bytes"] / options["d"]
+
+
+def test_modules_on_the_meta_device_begin_alike_under_every_plan() -> None:
+    (alone,) = run_ranks(1, meta_run, {})
+    for rank in run_ranks(2, meta_run, dict(d=2, zero=1)):
+        assert rank == [pytest.approx(values, rel=1e-4) for values in alone]
+    (told,) = run_ranks(1, meta_buffer, {})
+    assert "buffer '1.running_mean' is on the meta device" in told
 
 
 def test_dropout_is_that_of_one_rank() -> None:

@@ -123,6 +123,50 @@ def worst_difference(parallel: ParallelModule, plain: nn.Module) -> float:
     )
 
 
+def tiny_llama() -> nn.Module:
+    """LLaMA with two layers, without a tied head."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            num_hidden_layers=2,
+            hidden_size=32,
+            intermediate_size=64,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            vocab_size=WORDS,
+            max_position_embeddings=LENGTH,
+            use_cache=False,
+        )
+    )
+
+
+def meta_run(options: Options) -> list[tuple[float, float]]:
+    """Trains a model that nobody has values of; gives losses and norms of gradients."""
+    with torch.device("meta"):
+        module = tiny_llama()
+    words, _ = batch(0)
+    parallel = parallelize(module, (words,), loss=cross_entropy, seed=3, **options)
+    assert all(not parameter.is_meta for parameter in parallel.parameters())
+    found = train_parallel(parallel, range(2))
+    parallel.eval()
+    assert torch.isfinite(parallel(own_part(parallel, words)).logits).all()
+    return found
+
+
+def meta_buffer(options: Options) -> str:
+    """What is said of statistics on the meta device."""
+    from distir.errors import DistIRError
+
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    try:
+        parallelize(module, (torch.ones(4, 4),), loss="mse", **options)
+    except DistIRError as error:
+        return str(error)
+    return ""
+
+
 def training_run(options: Options) -> dict[str, Any]:
     """Trains GPT-2 in parallel and plainly; gives what a test compares."""
     model, plain = tiny_gpt(), tiny_gpt()

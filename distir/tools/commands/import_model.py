@@ -1,4 +1,4 @@
-"""`distir import`: an ONNX model becomes a sequential program and its weights."""
+"""`distir import`: a model becomes a sequential program and its weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.tools.arguments import dimension, non_negative_integer
+from distir.tools.model_arguments import (
+    add_transformers_arguments,
+    imported_model,
+    source_of,
+)
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
 
 if TYPE_CHECKING:
@@ -16,14 +21,22 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", type=Path, metavar="MODEL.onnx")
+    parser.add_argument(
+        "model",
+        type=Path,
+        nargs="?",
+        metavar="MODEL",
+        help="an ONNX file, or FILE.py:FUNCTION, a function that returns (module, args) or "
+        "(module, args, kwargs): a PyTorch module and example inputs",
+    )
+    add_transformers_arguments(parser)
     parser.add_argument(
         "--dim",
         type=dimension,
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="the size of a dynamic dimension; may be repeated",
+        help="the size of a dynamic dimension of an ONNX file; may be repeated",
     )
     parser.add_argument(
         "--no-outline",
@@ -69,34 +82,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.tools.reporting import progress
+    from distir.tools.reporting import note, progress
     from distir.tools.training_report import report_training
 
-    imported = imported_model(arguments)
+    imported = prepared_model(arguments)
     with progress(f"writing {arguments.output}"):
         imported.save(arguments.output)
     if arguments.training:
         report_training(imported)
+    if imported.valueless:
+        note(
+            f"{len(imported.valueless)} parameters and constants have no values, such as "
+            f"{imported.valueless[0]!r}; `distir run` draws them, as for `distir build`"
+        )
     return 0
 
 
-def imported_model(arguments: argparse.Namespace) -> ImportedModel:
-    """The model of the file that the arguments name, as they ask for it. Raises DistIRError."""
+def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
+    """The model that the arguments name, made what they ask for. Raises DistIRError."""
     from distir.errors import DistIRError
-    from distir.frontends.onnx_importer import import_onnx
-    from distir.tools.reporting import progress
 
     differentiate_pass(arguments)  # refuses options before the file is read
     for option in ("trainable", "frozen"):
         if getattr(arguments, option) and not arguments.training:
             raise DistIRError(f"--{option} is of use with --training only; add it")
-    with progress(f"importing {arguments.model}"):
-        imported = import_onnx(
-            arguments.model,
-            dict(arguments.dim),
-            trainable=arguments.trainable,
-            frozen=arguments.frozen,
-        )
+    imported = imported_model(arguments)
     prepare(imported.module, arguments)
     return imported
 
@@ -128,6 +138,6 @@ def prepare(module: ModuleOp, arguments: argparse.Namespace) -> None:
     drops = any(isinstance(op, DropoutOp) for op in module.walk())
     if arguments.dropout_seed is not None and not drops:
         raise DistIRError(
-            f"--dropout-seed is for models with dropout, but {arguments.model} has none "
-            f"in training mode; export it in training mode, or leave the seed out"
+            f"--dropout-seed is for models with dropout, but {source_of(arguments)} has "
+            f"none in training mode; export it in training mode, or leave the seed out"
         )

@@ -9,7 +9,9 @@ heads, and a mask of known zeros and lowest numbers that hides what is behind ea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy.typing as npt
 from xdsl.ir import SSAValue
 
 from distir.dialects.dist import layout_of
@@ -43,6 +45,7 @@ class AttentionRaiser:
 
     def __init__(self) -> None:
         self._masks: dict[SSAValue, bool] = {}
+        self._known: dict[SSAValue, npt.NDArray[Any] | None] = {}
 
     def replace(self, op: OnnxOp) -> bool:
         """
@@ -99,7 +102,7 @@ class AttentionRaiser:
         if scores[2] != scores[3] or source is None:
             return False
         if source not in self._masks:
-            found = known_array(source)
+            found = known_array(source, self._known)
             self._masks[source] = found is not None and is_triangle(found, scores[2])
         return self._masks[source]
 

@@ -123,13 +123,17 @@ _MOST_ELEMENTS = 1 << 24
 """Of masks whose elements are looked at."""
 
 
-def known_array(value: SSAValue) -> npt.NDArray[Any] | None:
+def known_array(
+    value: SSAValue, known: dict[SSAValue, npt.NDArray[Any] | None]
+) -> npt.NDArray[Any] | None:
     """
     The array that constants alone make, through operators of ONNX; None for a value that
-    depends on anything else, or is large.
+    depends on anything else, or is large. `known` keeps what was found on the way, for
+    other values that depend on the same.
     """
-    known: dict[SSAValue, npt.NDArray[Any] | None] = {}
     for op in _in_order(value):
+        if all(result in known for result in op.results):
+            continue
         found: Sequence[Any] = ()
         small = all(prod(shape_of(r) or (0,)) <= _MOST_ELEMENTS for r in op.results)
         inputs = [None if v is None else known.get(v) for v in op.input_values]
@@ -140,6 +144,7 @@ def known_array(value: SSAValue) -> npt.NDArray[Any] | None:
         if small and not lacks and not draws_random_numbers(op):
             results = evaluated(op, inputs)
             found = () if isinstance(results, Exception) else results
+        known.update(dict.fromkeys(op.results))
         for result, array in zip(op.results, found, strict=False):
             known[result] = array
     return known.get(value)

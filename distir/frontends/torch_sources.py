@@ -1,0 +1,220 @@
+"""
+Modules for `distir import` that come from code: a function in a Python file, or the
+configuration of a model of Hugging Face.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import sys
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from distir.errors import DistIRError, listed, one_of
+
+if TYPE_CHECKING:
+    import torch
+
+TASKS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+}
+"""By the name of a task, the class of transformers that makes models for it."""
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """A module with example inputs."""
+
+    module: torch.nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def from_function(path: Path, name: str) -> ModuleSource:
+    """
+    What the function of that name in a Python file returns: `(module, args)` or
+    `(module, args, kwargs)`. Raises DistIRError, also for what the file raises.
+    """
+    import torch
+
+    code = _loaded(path)
+    function = getattr(code, name, None)
+    if not callable(function):
+        own = [
+            n
+            for n, v in vars(code).items()
+            if callable(v) and getattr(v, "__module__", None) == code.__name__
+        ]
+        raise DistIRError(
+            f"{path} has no function {name!r}; it has {listed(own) or 'none'}"
+        )
+    with _failures_of(f"{path}:{name}"):
+        found: Any = function()
+    parts: tuple[Any, ...] = found if isinstance(found, tuple) else ()
+    if (
+        len(parts) not in (2, 3)
+        or not isinstance(parts[0], torch.nn.Module)
+        or not isinstance(parts[1], tuple | list)
+        or not isinstance(parts[-1] if len(parts) == 3 else {}, Mapping)
+    ):
+        what = type(found).__name__
+        if parts:
+            what += f" of {', '.join(type(part).__name__ for part in parts)}"
+        raise DistIRError(
+            f"{path}:{name} returns {what}; it has to return (module, args) or (module, "
+            f"args, kwargs): a torch.nn.Module, a tuple of example inputs and a "
+            f"dictionary of those that are given by name"
+        )
+    return ModuleSource(*parts)
+
+
+@contextlib.contextmanager
+def _failures_of(code: str) -> Generator[None]:
+    """Raises DistIRError for what a user's code, called inside, raises."""
+    try:
+        yield
+    except Exception as error:
+        raise DistIRError(
+            f"{code} raises {type(error).__name__}: {error}; DISTIR_DEBUG=1 shows where"
+        ) from error
+
+
+def _loaded(path: Path) -> ModuleType:
+    """The module of a Python file, which finds what lies beside it. Raises DistIRError."""
+    if not path.is_file():
+        raise DistIRError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"distir_source_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise DistIRError(f"{path} is no Python file; its name has to end in .py")
+    code = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = code
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        with _failures_of(str(path)):
+            spec.loader.exec_module(code)
+    finally:
+        sys.path.remove(str(path.resolve().parent))
+    return code
+
+
+def from_config(
+    path: Path, task: str, batch: int, seq: int | None, *, meta: bool
+) -> ModuleSource:
+    """
+    The model of Hugging Face that a `config.json` describes, for a task, with example
+    inputs: `batch` sequences of `seq` words, or images of the size that the config says.
+    Nothing is downloaded: parameters have initial values, or none with `meta`. Raises
+    DistIRError.
+    """
+    one_of("task", task, tuple(TASKS))
+    try:
+        import transformers
+    except ImportError:
+        raise DistIRError(
+            "--transformers needs the package transformers; pip install transformers"
+        ) from None
+    import torch
+
+    config = _config(path)
+    maker: Any = getattr(transformers, TASKS[task])
+    if type(config) not in maker._model_mapping:
+        fitting = [
+            name
+            for name, other in TASKS.items()
+            if type(config) in getattr(transformers, other)._model_mapping
+        ]
+        raise DistIRError(
+            f"{path} describes a model of type {config.model_type!r}, which transformers "
+            f"has not for the task {task!r}; it has it for {listed(fitting) or 'no task here'}"
+        )
+    example = _example(path, config, task, batch, seq)
+    config.use_cache = False  # A cache of keys and values is no tensor.
+    with (
+        _parameters_on_meta() if meta else contextlib.nullcontext(),
+        torch.random.fork_rng(devices=[]),
+        _failures_of(f"transformers, given {path},"),
+    ):
+        torch.manual_seed(0)
+        module: Any = maker.from_config(config)
+    return ModuleSource(module, (), example)
+
+
+def _config(path: Path) -> Any:
+    """The configuration in a file. Raises DistIRError."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        content: Any = json.loads(path.read_text())
+    except OSError as error:
+        raise DistIRError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DistIRError(f"{path} is not JSON: {error}") from error
+    kind = content.get("model_type") if isinstance(content, dict) else None  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+    known: Any = CONFIG_MAPPING
+    if not isinstance(kind, str) or kind not in known:
+        raise DistIRError(
+            f"{path} is no configuration of a model that transformers knows: its "
+            f'"model_type" is {kind!r}; give the config.json of a model'
+        )
+    try:
+        return known[kind].from_dict(content)
+    except Exception as error:  # configurations check themselves, each in its own way
+        raise DistIRError(
+            f"{path} is no valid configuration of a {kind} model: {error}"
+        ) from error
+
+
+def _example(
+    path: Path, config: Any, task: str, batch: int, seq: int | None
+) -> dict[str, torch.Tensor]:
+    """Inputs of a model by name. Raises DistIRError."""
+    import torch
+
+    if task == "image-classification":
+        size: Any = getattr(config, "image_size", None) or 224
+        height, width = (size, size) if isinstance(size, int) else tuple(size)
+        channels = getattr(config, "num_channels", 3)
+        return {"pixel_values": torch.zeros(batch, channels, height, width)}
+    if seq is None:
+        raise DistIRError(
+            f"--task {task} needs the length of the sequences; give --seq"
+        )
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and seq > longest:
+        raise DistIRError(
+            f"--seq {seq} is longer than the {longest} positions of the model "
+            f"(max_position_embeddings in {path}); give a shorter one"
+        )
+    return {"input_ids": torch.zeros(batch, seq, dtype=torch.int64)}
+
+
+@contextlib.contextmanager
+def _parameters_on_meta() -> Generator[None]:
+    """
+    Inside, parameters that modules register have no values and take no memory; buffers,
+    which no checkpoint may have, are computed.
+    """
+    import torch
+
+    register = torch.nn.Module.register_parameter
+
+    def without_value(
+        self: torch.nn.Module, name: str, param: torch.nn.Parameter | None
+    ) -> None:
+        if param is not None and not param.is_meta:
+            param = torch.nn.Parameter(param.to("meta"), param.requires_grad)
+        register(self, name, param)
+
+    torch.nn.Module.register_parameter = without_value
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register

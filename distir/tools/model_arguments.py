@@ -1,0 +1,127 @@
+"""Which model `distir import` reads: a file, a function in Python, or a configuration."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distir.tools.arguments import positive_integer
+
+if TYPE_CHECKING:
+    from distir.frontends.imported_model import ImportedModel
+
+TASKS = ("causal-lm", "masked-lm", "sequence-classification", "image-classification")
+
+
+def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares `--transformers` and what goes with it."""
+    group = parser.add_argument_group("models of Hugging Face, without a download")
+    group.add_argument(
+        "--transformers",
+        type=Path,
+        metavar="CONFIG.json",
+        help="the model that this configuration describes, with initial values",
+    )
+    group.add_argument("--task", choices=TASKS, help="what the model is for")
+    group.add_argument(
+        "--batch",
+        type=positive_integer,
+        metavar="N",
+        help="sequences or images in a batch",
+    )
+    group.add_argument(
+        "--seq", type=positive_integer, metavar="N", help="words in a sequence"
+    )
+    group.add_argument(
+        "--meta",
+        action="store_true",
+        help="without values of parameters, for models of any size",
+    )
+
+
+def source_of(arguments: argparse.Namespace) -> Path:
+    """The file or function that the model comes from."""
+    return arguments.model or arguments.transformers
+
+
+def imported_model(arguments: argparse.Namespace) -> ImportedModel:
+    """The program of the model that the arguments name. Raises DistIRError."""
+    from distir.errors import DistIRError
+    from distir.tools.reporting import progress
+
+    function = _function(arguments)
+    _check(arguments, is_module=function is not None or arguments.model is None)
+    with progress(f"importing {source_of(arguments)}"):
+        if arguments.model is not None and function is None:
+            from distir.frontends.onnx_importer import import_onnx
+
+            return import_onnx(
+                arguments.model,
+                dict(arguments.dim),
+                trainable=arguments.trainable,
+                frozen=arguments.frozen,
+            )
+        try:
+            import torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        except ImportError:
+            raise DistIRError(
+                "modules are imported with PyTorch; pip install torch"
+            ) from None
+        from distir.frontends.torch_importer import import_torch
+        from distir.frontends.torch_sources import from_config, from_function
+
+        if function is not None:
+            source = from_function(*function)
+        else:
+            source = from_config(
+                arguments.transformers,
+                arguments.task,
+                arguments.batch,
+                arguments.seq,
+                meta=arguments.meta,
+            )
+        return import_torch(
+            source.module,
+            source.args,
+            source.kwargs,
+            training=arguments.training,
+            trainable=arguments.trainable,
+            frozen=arguments.frozen,
+            copy=False,
+        )
+
+
+def _function(arguments: argparse.Namespace) -> tuple[Path, str] | None:
+    """The file and the name in `FILE.py:FUNCTION`; None for a model of another kind."""
+    file, colon, name = str(arguments.model or "").rpartition(":")
+    return (Path(file), name) if colon and file.endswith(".py") else None
+
+
+def _check(arguments: argparse.Namespace, *, is_module: bool) -> None:
+    """Raises DistIRError for arguments that do not go together."""
+    from distir.errors import DistIRError
+
+    if (arguments.model is None) == (arguments.transformers is None):
+        raise DistIRError(
+            "give one model: an ONNX file, FILE.py:FUNCTION, or --transformers CONFIG.json"
+        )
+    if arguments.model is not None and arguments.model.suffix == ".py":
+        raise DistIRError(
+            f"{arguments.model} is code; say which function makes the model: "
+            f"{arguments.model}:FUNCTION"
+        )
+    if is_module and arguments.dim:
+        raise DistIRError(
+            "--dim is for ONNX files; modules have the sizes of their example inputs"
+        )
+    if arguments.transformers is None:
+        for option in ("task", "batch", "seq", "meta"):
+            if getattr(arguments, option):
+                raise DistIRError(
+                    f"--{option} is of use with --transformers only; add it"
+                )
+        return
+    for option in ("task", "batch"):
+        if not getattr(arguments, option):
+            raise DistIRError(f"--transformers needs --{option}; add it")

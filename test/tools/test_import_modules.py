@@ -1,0 +1,212 @@
+"""`distir import` of functions in Python and of configurations of Hugging Face's models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.command_line import failure, succeed
+
+from distir.tools.files import read_program
+from distir.weights import load_weights
+
+CODE = """
+import torch
+from beside import WIDTH
+
+def make():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4), torch.nn.Tanh())
+    return module, (torch.ones(2, WIDTH),)
+
+def by_name():
+    module, (x,) = make()
+    return module, (), {"input": x}
+
+def on_meta():
+    with torch.device("meta"):
+        return make()
+
+def module_alone():
+    return make()[0]
+
+def no_example():
+    return make()[0], 3
+
+def broken():
+    return missing
+
+def unusable():
+    return torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(3, 4)), (torch.ones(2, 5),)
+
+SIZE = 3
+"""
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 32,
+}
+BERT = {
+    "model_type": "bert",
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "vocab_size": 64,
+    "max_position_embeddings": 32,
+}
+VIT = {
+    "model_type": "vit",
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 16,
+}
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "beside.py").write_text("WIDTH = 8\n")
+    path = folder / "model.py"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.mark.parametrize("function", ["make", "by_name"])
+def test_a_function(code: Path, tmp_path: Path, function: str) -> None:
+    program = tmp_path / "m.mlir"
+    succeed("import", f"{code}:{function}", "-o", program)
+    weights = load_weights(tmp_path / "m.safetensors")
+    torch.manual_seed(0)
+    expected = torch.nn.Linear(8, 4).weight.detach().numpy()
+    np.testing.assert_array_equal(weights["0.weight"], expected)
+    assert "Tanh" in program.read_text()
+    read_program(program)
+
+
+def test_a_function_on_the_meta_device(code: Path, tmp_path: Path) -> None:
+    program = tmp_path / "m.mlir"
+    told = succeed("import", f"{code}:on_meta", "-o", program)
+    assert (
+        "2 parameters and constants have no values, such as '0.weight'" in told.errors
+    )
+    assert not program.with_suffix(".safetensors").exists()
+
+
+def test_a_training_step_of_a_function(code: Path, tmp_path: Path) -> None:
+    program = tmp_path / "m.mlir"
+    options = ("--training", "--loss", "mse", "--frozen", "*.bias")
+    told = succeed("import", f"{code}:make", *options, "-o", program)
+    assert "trained: 1 parameters of 32 elements; not trained: 1 frozen" in told.output
+
+
+@pytest.mark.parametrize(
+    ("model", "error"),
+    [
+        ("{}:nothing", "has no function 'nothing'; it has make, by_name"),
+        ("{}:SIZE", "has no function 'SIZE'"),
+        ("{}:module_alone", "returns Sequential; it has to return (module, args)"),
+        ("{}:no_example", "returns tuple of Sequential, int; it has to return"),
+        ("{}:broken", "broken raises NameError: name 'missing' is not defined"),
+        ("{}:unusable", "can export Sequential: in its part '1' (Linear): "),
+        ("{}", "is code; say which function makes the model"),
+        ("{}.py:make", "there is no file"),
+    ],
+)
+def test_what_is_wrong_with_a_function(
+    code: Path, tmp_path: Path, model: str, error: str
+) -> None:
+    told = failure("import", model.format(code), "-o", tmp_path / "m.mlir")
+    assert error in told
+
+
+CONFIGS = [
+    (LLAMA, "causal-lm", "--seq", "[2, 16, 64]"),
+    (BERT, "masked-lm", "--seq", "[2, 16, 64]"),
+    (BERT, "sequence-classification", "--seq", "[2, 2]"),
+    (VIT, "image-classification", "", "[2, 2]"),
+]
+
+
+def _config(folder: Path, content: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "task", "seq", "shape"),
+    CONFIGS,
+    ids=[f"{c['model_type']}-{task}" for c, task, *_ in CONFIGS],
+)
+def test_a_configuration(
+    tmp_path: Path, content: Any, task: str, seq: str, shape: str
+) -> None:
+    config = _config(tmp_path, content)
+    texts: list[str] = []
+    for meta in ([], ["--meta"]):
+        program = tmp_path / f"m{len(meta)}.mlir"
+        options = ["--task", task, "--batch", "2", *([seq, "16"] if seq else []), *meta]
+        told = succeed("import", "--transformers", config, *options, "-o", program)
+        assert ("have no values" in told.errors) == bool(meta)
+        module = read_program(program)
+        module.attributes.clear()
+        texts.append(str(module))
+    assert texts[0] == texts[1]
+    result = "tensor<" + shape.strip("[]").replace(", ", "x") + "xf32>"
+    assert f"-> ({result}" in texts[0] or f"-> {result}" in texts[0]
+
+
+def test_a_model_without_values_runs(tmp_path: Path) -> None:
+    """What no checkpoint has, such as the frequencies of rotary embeddings, has values."""
+    config, program = _config(tmp_path, LLAMA), tmp_path / "m.mlir"
+    options = ("--task", "causal-lm", "--batch", "2", "--seq", "8", "--meta")
+    training = ("--training", "--loss", "cross_entropy", "--optimizer", "sgd")
+    succeed("import", "--transformers", config, *options, *training, "-o", program)
+    weights = load_weights(tmp_path / "m.safetensors")
+    assert list(weights) == ["model.rotary_emb.inv_freq"]
+    np.testing.assert_allclose(weights["model.rotary_emb.inv_freq"][0], 1.0)
+    succeed("simulate", program, "--cluster", "dgx2", "-d", "2", "-t", "2")
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "error"),
+    [
+        (LLAMA, "--task masked-lm --seq 8", "it has it for causal-lm"),
+        (LLAMA, "--task causal-lm", "give --seq"),
+        (LLAMA, "--task causal-lm --seq 64", "longer than the 32 positions"),
+        (LLAMA, "--seq 8", "--transformers needs --task"),
+        ({"model_type": "nobody"}, "--task causal-lm --seq 8", "is 'nobody'"),
+        ([], "--task causal-lm --seq 8", '"model_type" is None'),
+        (LLAMA, "--task causal-lm --seq 8 --dim x=3", "--dim is for ONNX files"),
+        (LLAMA, "--task causal-lm --seq 8 other.onnx", "give one model"),
+        (None, "--task causal-lm --seq 8", "cannot read"),
+    ],
+)
+def test_what_is_wrong_with_a_configuration(
+    tmp_path: Path, content: Any, options: str, error: str
+) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        _config(tmp_path, content)
+    command = ("import", "--transformers", path, "--batch", "2", *options.split())
+    assert error in failure(*command, "-o", tmp_path / "m.mlir")
+
+
+def test_options_without_a_configuration(tmp_path: Path) -> None:
+    told = failure("import", "m.onnx", "--seq", "8", "-o", tmp_path / "m.mlir")
+    assert "--seq is of use with --transformers only" in told
+    assert "give one model" in failure("import", "-o", tmp_path / "m.mlir")
