@@ -11,8 +11,8 @@ from distir.scheduling import Columns, Rows, Schedule
 
 def schedule(s: Schedule) -> None:
     """Asks for the splits over axis "t"."""
-    layers = s["transformer.h.*"]
-    layers.plan({"attn.c_proj": Rows("t")})
+    layers = s["**.h.*"]
+    layers["attn.c_proj"].split(Rows("t"))
     layers.plan({"mlp.c_fc": Columns("t"), "mlp.c_proj": Rows("t")})
-    s["transformer.wte"].param("weight").split(0, "t")
+    s["**.wte"].param("weight").split(0, "t")
     layers.first(s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])).recompute("full")
