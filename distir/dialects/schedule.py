@@ -190,6 +190,24 @@ class RecomputeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class ExpectOp(IRDLOperation):
+    """
+    Expects of the forward of each of these modules that it has `count` collectives of a kind
+    (`all_reduce`) over mesh axis `axis`. What distributes the program checks it, unless
+    that axis is of size 1, or the program is a pipeline.
+    """
+
+    name = "schedule.expect"
+
+    modules = operand_def(AnyOpType())
+    collective = attr_def(StringAttr)
+    axis = attr_def(StringAttr)
+    count = attr_def(IntegerAttr[I64])
+
+    assembly_format = "$modules attr-dict"
+
+
+@irdl_op_definition
 class KnobOp(IRDLOperation):
     """
     A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
@@ -220,6 +238,7 @@ ScheduleDialect = Dialect(
         SplitLinearOp,
         StageOp,
         RecomputeOp,
+        ExpectOp,
         KnobOp,
     ],
 )

@@ -30,6 +30,7 @@ from xdsl.rewriter import InsertPoint
 
 from distir.dialects.schedule import (
     BY,
+    ExpectOp,
     FirstOp,
     KnobOp,
     MatchOp,
@@ -223,6 +224,22 @@ class Modules:
     def stage(self) -> Modules:
         """Asks that a stage of a pipeline begins with each of them: `s["h.6"].stage()`."""
         self._recording.add(StageOp.create(operands=[self._handle]))
+        return self
+
+    def expect(self, axis: str, **collectives: int) -> Modules:
+        """
+        Expects that the forward of each of them has so many collectives over a mesh axis,
+        when the program is distributed: `s["h.*"].expect("t", all_reduce=2)`.
+        """
+        for kind, count in collectives.items():
+            attributes = {
+                "collective": StringAttr(kind),
+                "axis": StringAttr(axis),
+                "count": IntegerAttr(count, i64),
+            }
+            self._recording.add(
+                ExpectOp.create(operands=[self._handle], attributes=attributes)
+            )
         return self
 
     def recompute(

@@ -12,9 +12,9 @@ from distir.dialects.dist import layout_of
 from distir.dialects.schedule import BY
 from distir.errors import DistIRError, listed
 from distir.gradients.call_pairs import FORWARD
+from distir.planning.modules import ProgramModules
 from distir.program import functions, is_training_step, text_attribute
 from distir.registries import Registry
-from distir.scheduling.modules import ProgramModules
 
 Value = int | float | str
 """What a knob may be."""

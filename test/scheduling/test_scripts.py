@@ -13,7 +13,7 @@ from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import RECOMPUTE, layout_of
+from distir.dialects.dist import EXPECTED, RECOMPUTE, layout_of
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt, build_mlp
 from distir.interpreters.reference import run_program
@@ -175,6 +175,48 @@ def test_zero_splits_what_stays_whole_over_another_axis() -> None:
     DifferentiatePass(loss="mse", optimizer="adam").apply(Context(), asked)
     found = splits(distributed(asked, d=2, t=2, zero=3))
     assert found["layers.0.weight"] == ", [{d}, {}]"
+
+
+def expecting(count: int, **plan: Columns | Rows) -> ModuleOp:
+    """A GPT whose layers are to have so many all-reduces over t, with its MLPs split so."""
+    s = Schedule()
+    layers = s["transformer.h.*"]
+    layers.plan({f"mlp.{name}": how for name, how in plan.items()})
+    layers.expect("t", all_reduce=count)
+    return scheduled(gpt(layers=2), s)
+
+
+MEGATRON = {"c_fc": Columns("t"), "c_proj": Rows("t")}
+
+
+def test_expected_communication_is_there() -> None:
+    asked = expecting(2, **MEGATRON)
+    module = distributed(asked, t=2)
+    assert EXPECTED in asked.attributes and EXPECTED not in module.attributes
+    # Of a training step the forward counts; one device has none to expect.
+    DifferentiatePass(optimizer="sgd").apply(Context(), asked)
+    distributed(asked, d=2, t=2)
+    distributed(asked, d=2)
+
+
+def test_unexpected_communication_is_refused_with_its_cause() -> None:
+    message = (
+        r"test_scripts.py, line \d+: the forward of transformer.h.0 has 2 all_reduce over "
+        r"'t', expected 3: after onnx.MatMul .*\(in transformer.h.\*.attn.c_proj\)"
+    )
+    with pytest.raises(DistIRError, match=message):
+        distributed(expecting(3, **MEGATRON), t=2)
+    # Columns behind rows must be brought together, which Megatron's never are.
+    s = Schedule()
+    layers = s["transformer.h.*"]
+    layers.plan({"mlp.c_fc": Rows("t"), "mlp.c_proj": Columns("t")})
+    layers.expect("t", all_gather=0)
+    with pytest.raises(DistIRError, match=r"all_gather over 't', expected 0"):
+        distributed(scheduled(gpt(layers=2), s), t=2)
+    s = Schedule()
+    s["lm_head"].expect("t", all_reduced=2)
+    with pytest.raises(DistIRError, match="there is no collective 'all_reduced'"):
+        scheduled(gpt(layers=1), s)
 
 
 SCRIPT = """

@@ -8,8 +8,10 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
+from distir.dialects.collective import Collective
 from distir.dialects.dist import RECOMPUTE, STAGE_START, Layout, Shard
 from distir.dialects.schedule import (
+    ExpectOp,
     RecomputeOp,
     ShardOp,
     SplitLinearOp,
@@ -17,10 +19,11 @@ from distir.dialects.schedule import (
     WholeOp,
 )
 from distir.errors import DistIRError, one_of
+from distir.planning.expectations import expect
 from distir.planning.meshes import MESH
+from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
 from distir.program import describe, scope_of, text_attribute
-from distir.scheduling.modules import ScopedOp
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
 from distir.transforms.checkpointing import POLICIES
@@ -144,6 +147,16 @@ def recompute(op: Operation, run: ScheduleRun) -> None:
                 f"is by {before!r} already; ask for one of these"
             )
         call.attributes[RECOMPUTE] = StringAttr(policy)
+
+
+@schedule_action("schedule.expect")
+def expect_collectives(op: Operation, run: ScheduleRun) -> None:
+    """See `ExpectOp`. Raises DistIRError."""
+    assert isinstance(op, ExpectOp)
+    kinds = [kind.name.removeprefix("collective.") for kind in Collective.operations]
+    kind = one_of("collective", op.collective.data, kinds, origin(op))
+    for scope in run.modules_of(op.modules):
+        expect(run.module, scope, kind, op.axis.data, op.count.value.data, origin(op))
 
 
 def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
