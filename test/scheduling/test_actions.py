@@ -29,7 +29,7 @@ class PaintOp(IRDLOperation):
 def paint(op: Operation, run: ScheduleRun) -> None:
     for scope in run.modules_of(op.operands[0]):
         for scoped in run.modules.within(scope):
-            scoped.op.attributes["test_actions.painted"] = UnitAttr()
+            scoped.entered.attributes["test_actions.painted"] = UnitAttr()
 
 
 def test_an_op_from_outside_is_carried_out() -> None:
