@@ -2,7 +2,8 @@
 DistIR: an explicit IR for distributed neural-network programs, built on xDSL.
 
 `distir.parallelize` makes of a PyTorch module one that runs on several processes, by the
-options that it is given or by a `Plan` that `distir.search` found. What they
+options that it is given or by a `Plan` that `distir.search` found. The other functions are
+named like the commands, take their options and return programs and what is known of them. What they
 need is imported when it is first used: importing `distir` imports neither torch nor onnx.
 """
 
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distir.errors import DistIRError as DistIRError
+    from distir.facade.check import check as check
+    from distir.facade.programs import build as build
+    from distir.facade.programs import distribute as distribute
+    from distir.facade.programs import import_model as import_model
+    from distir.facade.run import lower as lower
+    from distir.facade.run import run as run
     from distir.facade.search import search as search
+    from distir.facade.simulate import simulate as simulate
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
     from distir.planning.found_plan import FoundPlan
@@ -26,6 +34,13 @@ _NAMES = {
     "DistIRError": "distir.errors:DistIRError",
     "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
     "Plan": "distir.planning.found_plan:FoundPlan",
+    "build": "distir.facade.programs:build",
+    "check": "distir.facade.check:check",
+    "distribute": "distir.facade.programs:distribute",
+    "import_model": "distir.facade.programs:import_model",
+    "lower": "distir.facade.run:lower",
+    "run": "distir.facade.run:run",
+    "simulate": "distir.facade.simulate:simulate",
     "parallelize": "distir.parallel.parallelize:parallelize",
     "search": "distir.facade.search:search",
 }

@@ -16,7 +16,8 @@ Which layout, which stage, which plan: the decisions of DistIR.
 - `distribution`: what `distribute` does, `zero` what it stores split;
 - `annotations`, `requests`, `meshes`: what users and passes ask for;
 - `plan`, `result`, `programs`: what searches choose from, what comes of it, for which
-  programs.
+  programs; `plan_search`, `found_plan`: what all searches have in common, and the plan that one
+  found, in a file and followed again.
 
 The mathematics is in `distir.solver`.
 """

@@ -128,13 +128,25 @@ def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     Distributes a program, in place, over the cluster and with the options that a command
     was given, and prints the remarks of the passes. Raises DistIRError.
     """
+    from distir.planning.annotations import read_notes
+    from distir.tools.reporting import note
+
+    distribute_as_asked(module, arguments)
+    for text in read_notes(module):
+        note(text)
+
+
+def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
+    """
+    Distributes a program, in place, over the cluster and with the options that a command
+    was given. Raises DistIRError.
+    """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
     from distir.passes.distribute import DistributePass
-    from distir.planning.annotations import read_notes
     from distir.planning.programs import replace_cluster
     from distir.tools.files import apply_passes
-    from distir.tools.reporting import note, progress
+    from distir.tools.reporting import progress
 
     cluster = load_cluster(arguments.cluster, arguments.devices)
     if module.body.block.first_op is None:
@@ -150,5 +162,3 @@ def distributed_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     }
     with progress("distributing"):
         apply_passes(module, DistributePass(cluster=cluster.sym_name.data, **options))
-    for text in read_notes(module):
-        note(text)

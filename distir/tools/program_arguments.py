@@ -28,9 +28,18 @@ def given_and_random_arguments(
     order: from `given` or the program's weights where they hold it, else random.
     Raises DistIRError.
     """
+    return whole_arguments(module, path, program_weights(module, path), given, seed)
+
+
+def whole_arguments(
+    module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    The same for a program with these weights; `path` is what messages call it. Raises
+    DistIRError.
+    """
     names = argument_names(entry_function(module))
-    weights = program_weights(module, path)
-    _check_known(module, path, given)
+    _check_known(module, path, weights, given)
     values = dict(zip(names, random_arguments(module, seed, weights), strict=True))
     types = entry_function(module).function_type.inputs
     for name, type_ in zip(names, types, strict=True):
@@ -39,11 +48,12 @@ def given_and_random_arguments(
     return values
 
 
-def _check_known(module: ModuleOp, path: Path, given: Arrays) -> None:
+def _check_known(
+    module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays
+) -> None:
     names = argument_names(entry_function(module))
     unknown = sorted(set(given) - set(names))
     if unknown:
-        weights = program_weights(module, path)
         known = [name for name in names if name not in weights]
         raise DistIRError(
             f"the inputs hold {unknown[0]!r}, but {path} has no such argument; it takes "
@@ -52,10 +62,10 @@ def _check_known(module: ModuleOp, path: Path, given: Arrays) -> None:
 
 
 def training_arguments(
-    module: ModuleOp, path: Path, given: Arrays, seed: int
+    module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays, seed: int
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    What a training of the program read from `path` is given by name: all of `given`, and
+    What a training of a program with these weights is given by name: all of `given`, and
     random inputs and labels where it does not hold them. Inputs and labels in `given` may
     have one more dimension in front, of steps. The runtime initialises the rest.
     Raises DistIRError.
@@ -64,7 +74,7 @@ def training_arguments(
     names, roles = argument_names(function), argument_roles(function)
     types = function.function_type.inputs
     batches = {n for n, role in zip(names, roles, strict=True) if role in _BATCHES}
-    _check_known(module, path, given)
+    _check_known(module, path, weights, given)
     values = {
         name: _fitting(module, name, given[name], type_, over_steps=name in batches)
         for name, type_ in zip(names, types, strict=True)

@@ -24,5 +24,9 @@ def test_importing_distir_imports_no_torch_and_no_onnx() -> None:
 def test_public_names_are_found_and_others_are_not() -> None:
     assert "parallelize" in dir(distir)
     assert callable(distir.parallelize)
+    functions = "build check distribute import_model lower run search simulate"
+    for name in functions.split():
+        assert name in dir(distir) and getattr(distir, name).__name__ == name
+    assert callable(distir.Plan.load)
     with pytest.raises(AttributeError, match="no attribute 'paralelize'"):
         distir.paralelize  # type: ignore[attr-defined]  # noqa: B018

@@ -9,7 +9,7 @@ import pytest
 from support.command_line import distir, failure, succeed, write_program
 
 from distir.interpreters import reference
-from distir.tools.commands.check import largest_difference
+from distir.tools.comparison import largest_difference
 
 STEP = """
 func.func @main(

@@ -88,7 +88,15 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.tools.files import apply_passes, write_program
+    from distir.tools.files import write_program
+
+    write_program(built(arguments), arguments.output)
+    return 0
+
+
+def built(arguments: argparse.Namespace) -> ModuleOp:
+    """The program that the arguments ask for. Raises DistIRError."""
+    from distir.tools.files import apply_passes
 
     loss = "mse" if arguments.model == "mlp" else "cross_entropy"
     differentiate = differentiate_pass(arguments, loss)
@@ -96,8 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     module = build(arguments, differentiate is not None)
     if differentiate is not None:
         apply_passes(module, differentiate)
-    write_program(module, arguments.output)
-    return 0
+    return module
 
 
 def _sizes(arguments: argparse.Namespace) -> dict[str, Any]:

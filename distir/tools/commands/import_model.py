@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distir.tools.arguments import dimension, non_negative_integer
 from distir.tools.training_arguments import add_training_arguments, differentiate_pass
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from distir.frontends.imported_model import ImportedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,15 +69,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.dialects.train_ops.dropout import DropoutOp
-    from distir.errors import DistIRError
-    from distir.frontends.onnx_importer import import_onnx
-    from distir.passes.raise_patterns import RaisePatternsPass
-    from distir.tools.files import apply_passes, named_pass
     from distir.tools.reporting import progress
     from distir.tools.training_report import report_training
 
-    differentiate = differentiate_pass(arguments)
+    imported = imported_model(arguments)
+    with progress(f"writing {arguments.output}"):
+        imported.save(arguments.output)
+    if arguments.training:
+        report_training(imported)
+    return 0
+
+
+def imported_model(arguments: argparse.Namespace) -> ImportedModel:
+    """The model of the file that the arguments name, as they ask for it. Raises DistIRError."""
+    from distir.errors import DistIRError
+    from distir.frontends.onnx_importer import import_onnx
+    from distir.tools.reporting import progress
+
+    differentiate_pass(arguments)  # refuses options before the file is read
     for option in ("trainable", "frozen"):
         if getattr(arguments, option) and not arguments.training:
             raise DistIRError(f"--{option} is of use with --training only; add it")
@@ -82,6 +97,22 @@ def run(arguments: argparse.Namespace) -> int:
             trainable=arguments.trainable,
             frozen=arguments.frozen,
         )
+    prepare(imported.module, arguments)
+    return imported
+
+
+def prepare(module: ModuleOp, arguments: argparse.Namespace) -> None:
+    """
+    Makes of a program as a frontend gives it what the arguments ask for: folded, with
+    repeated layers as functions, and differentiated. Raises DistIRError.
+    """
+    from distir.dialects.train_ops.dropout import DropoutOp
+    from distir.errors import DistIRError
+    from distir.passes.raise_patterns import RaisePatternsPass
+    from distir.tools.files import apply_passes, named_pass
+    from distir.tools.reporting import progress
+
+    differentiate = differentiate_pass(arguments)
     passes = [
         named_pass("fold-shapes"),
         RaisePatternsPass(attention=not arguments.no_fused_attention),
@@ -89,18 +120,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.no_outline:
         passes.append(named_pass("outline-repeats"))
     with progress("folding shapes, outlining repeated layers"):
-        apply_passes(imported.module, *passes)
-    if differentiate is not None:
-        with progress("differentiating"):
-            apply_passes(imported.module, differentiate)
-        drops = any(isinstance(op, DropoutOp) for op in imported.module.walk())
-        if arguments.dropout_seed is not None and not drops:
-            raise DistIRError(
-                f"--dropout-seed is for models with dropout, but {arguments.model} has none "
-                f"in training mode; export it in training mode, or leave the seed out"
-            )
-    with progress(f"writing {arguments.output}"):
-        imported.save(arguments.output)
-    if differentiate is not None:
-        report_training(imported)
-    return 0
+        apply_passes(module, *passes)
+    if differentiate is None:
+        return
+    with progress("differentiating"):
+        apply_passes(module, differentiate)
+    drops = any(isinstance(op, DropoutOp) for op in module.walk())
+    if arguments.dropout_seed is not None and not drops:
+        raise DistIRError(
+            f"--dropout-seed is for models with dropout, but {arguments.model} has none "
+            f"in training mode; export it in training mode, or leave the seed out"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ import numpy.typing as npt
 from distir.tools.arguments import non_negative_number, positive_integer
 
 if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
     from distir.lowering.launch import Training
+    from distir.tools.files import Arrays
 
 
 def _resume(text: str) -> str:
@@ -92,15 +96,9 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
 
 def _training(arguments: argparse.Namespace) -> Training | None:
     """The training that is asked for. Raises DistIRError."""
-    from distir.errors import DistIRError
     from distir.lowering.launch import Training
 
-    needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
-    needs["resume"] = "checkpoint_dir"
-    for option, needed in needs.items():
-        if getattr(arguments, option) and not getattr(arguments, needed):
-            option, needed = option.replace("_", "-"), needed.replace("_", "-")
-            raise DistIRError(f"--{option} is of use with --{needed} only; add it")
+    check_options(arguments)
     if arguments.steps is None:
         return None
     return Training(
@@ -112,20 +110,24 @@ def _training(arguments: argparse.Namespace) -> Training | None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from tempfile import TemporaryDirectory
+def check_options(arguments: argparse.Namespace) -> None:
+    """Refuses options that do not go together. Raises DistIRError."""
+    from distir.errors import DistIRError
 
-    from distir.lowering.launch import run_package
-    from distir.lowering.torch_package import write_package
+    needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
+    needs["resume"] = "checkpoint_dir"
+    for option, needed in needs.items():
+        if getattr(arguments, option) and not getattr(arguments, needed):
+            option, needed = option.replace("_", "-"), needed.replace("_", "-")
+            raise DistIRError(f"--{option} is of use with --{needed} only; add it")
+
+
+def run(arguments: argparse.Namespace) -> int:
     from distir.tools.files import (
         program_weights,
         read_arrays,
         read_program,
         write_arrays,
-    )
-    from distir.tools.program_arguments import (
-        given_and_random_arguments,
-        training_arguments,
     )
     from distir.tools.reporting import progress, table
     from distir.weights import weights_file
@@ -135,27 +137,13 @@ def run(arguments: argparse.Namespace) -> int:
         if not line.startswith("error: "):
             print(line, file=sys.stderr)
 
-    training = _training(arguments)
-    with progress(f"lowering {arguments.program}"):
+    check_options(arguments)
+    with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
         weights = weights_file(module, arguments.program)
         in_weights = program_weights(module, arguments.program)
         given = read_arrays(arguments.inputs)
-        choose = given_and_random_arguments if training is None else training_arguments
-        values = choose(module, arguments.program, given, arguments.seed)
-        inputs = {k: v for k, v in values.items() if k in given or k not in in_weights}
-    with TemporaryDirectory(prefix="distir-") as folder:
-        package = write_package(module, folder, weights)
-        with progress("running"):
-            results = run_package(
-                package,
-                backend=arguments.backend,
-                inputs=inputs,
-                weights=weights,
-                timeout_s=arguments.timeout,
-                progress=log,
-                training=training,
-            )
+    results = executed(module, arguments, (weights, in_weights), given, log)
     if arguments.outputs is not None:
         write_arrays(arguments.outputs, results)
     table(
@@ -163,3 +151,42 @@ def run(arguments: argparse.Namespace) -> int:
         [_row(name, array) for name, array in results.items()],
     )
     return 0
+
+
+def executed(
+    module: ModuleOp,
+    arguments: argparse.Namespace,
+    weights: tuple[Path | None, Arrays],
+    given: Arrays,
+    log: Callable[[str], None],
+) -> dict[str, npt.NDArray[Any]]:
+    """
+    The results by name of a distributed program on processes of this machine, run as the
+    arguments say: with these weights, in a file and by name, and the inputs that are given.
+    `log` gets lines of text meanwhile. Raises DistIRError.
+    """
+    from tempfile import TemporaryDirectory
+
+    from distir.lowering.launch import run_package
+    from distir.lowering.torch_package import write_package
+    from distir.tools.program_arguments import training_arguments, whole_arguments
+    from distir.tools.reporting import progress
+
+    training = _training(arguments)
+    path, (file, by_name) = arguments.program, weights
+    choose = whole_arguments if training is None else training_arguments
+    values = choose(module, path, by_name, given, arguments.seed)
+    inputs = {k: v for k, v in values.items() if k in given or k not in by_name}
+    with TemporaryDirectory(prefix="distir-") as folder:
+        with progress(f"lowering {path}"):
+            package = write_package(module, folder, file)
+        with progress("running"):
+            return run_package(
+                package,
+                backend=arguments.backend,
+                inputs=inputs,
+                weights=file,
+                timeout_s=arguments.timeout,
+                progress=log,
+                training=training,
+            )

@@ -1,0 +1,81 @@
+"""`distir.check`: do two programs compute the same?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.facade.model_program import Arrays, ModelProgram
+from distir.tools.comparison import OutputDifference, check_same_outputs, compare
+from distir.tools.files import read_arrays
+from distir.tools.program_arguments import whole_arguments
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """
+    How far the outputs of two programs are apart; true if all are as close as they are to
+    be. `module` is the IR of the second one.
+    """
+
+    module: ModuleOp
+    outputs: Sequence[OutputDifference]
+
+    def __bool__(self) -> bool:
+        return all(output.within for output in self.outputs)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the differences, as JSON. Raises DistIRError."""
+        rows = [{**vars(output), "within": output.within} for output in self.outputs]
+        try:
+            Path(path).write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(o.name)}</td><td>{o.absolute:.3g}</td>"
+            f"<td>{o.relative:.3g}</td><td>{'equal' if o.within else 'DIFFERS'}</td></tr>"
+            for o in self.outputs
+        )
+        head = "<tr><th>output</th><th>difference</th><th>relative</th><th></th></tr>"
+        return f"<table>{head}{rows}</table>"
+
+
+def check(
+    reference: ModelProgram | str | Path,
+    candidate: ModelProgram | str | Path,
+    *,
+    seed: int = 0,
+    tolerance: float | None = None,
+    inputs: Mapping[str, Any] | str | Path | None = None,
+) -> Comparison:
+    """
+    Runs two programs on the same arguments in this process, and compares what they give.
+    `inputs` are arrays by name or an .npz file; what neither they nor the weights of the first
+    program hold is random, drawn from `seed`. `tolerance`: as in `distir check`. Raises
+    DistIRError.
+    """
+    first, second = ModelProgram.of(reference), ModelProgram.of(candidate)
+    names = first.name, second.name
+    check_same_outputs(names[0], first.module, names[1], second.module)
+    given = arrays_of(inputs)
+    values = whole_arguments(first.module, names[0], first.weights, given, seed)
+    modules = first.module, second.module
+    return Comparison(second.module, compare(modules, names, values, tolerance))
+
+
+def arrays_of(inputs: Mapping[str, Any] | str | Path | None) -> Arrays:
+    """Arrays by name, also those of tensors or of an .npz file. Raises DistIRError."""
+    import numpy as np
+
+    if inputs is None or isinstance(inputs, str | Path):
+        return read_arrays(None if inputs is None else Path(inputs))
+    return {name: np.asarray(value) for name, value in inputs.items()}

@@ -1,0 +1,57 @@
+"""Options in Python that are those of a command: checked, converted and refused alike."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from distir.errors import DistIRError
+from distir.tools.cli import COMMANDS, Command
+
+
+class _OptionParser(ArgumentParser):
+    """Reports what is wrong with an option as an error that users can read."""
+
+    def error(self, message: str) -> NoReturn:
+        raise DistIRError(f"distir.{self.prog}: {message}")
+
+
+def command_options(
+    command: str,
+    function: str,
+    positional: Sequence[str | Path],
+    options: Mapping[str, Any],
+) -> Namespace:
+    """
+    The arguments of a command, from the options that a function of Python is given: those of
+    the command, with _ for -. True stands for an option without a value, False and None for
+    one that is left out; several values are a list, pairs a dictionary. Raises DistIRError.
+    """
+    parser = _OptionParser(prog=function, add_help=False, allow_abbrev=False)
+    module = cast(
+        Command, import_module(f"distir.tools.commands.{COMMANDS[command][0]}")
+    )
+    module.add_arguments(parser)
+    texts = [str(text) for text in positional]
+    for name, value in options.items():
+        texts += _texts(name, value)
+    return parser.parse_args(texts)
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """An option as it is written for a command."""
+    option = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [option]
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[str, Any], value)
+        return [f"{option}={key}={one}" for key, one in pairs.items()]
+    if isinstance(value, list | tuple):
+        several = cast(Sequence[Any], value)
+        return [text for one in several for text in _texts(name, one)]
+    return [f"{option}={value}"] if len(name) > 1 else [f"{option}{value}"]

@@ -1,0 +1,115 @@
+"""`distir.import_model`, `build` and `distribute`: what gives a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distir.errors import DistIRError
+from distir.facade.model_program import ModelProgram
+from distir.facade.options import command_options
+
+if TYPE_CHECKING:
+    import torch
+
+    from distir.planning.found_plan import FoundPlan
+
+_NOWHERE = ("-o", "-")
+"""What stands for the file that a command must be told, and a function has no use for."""
+
+
+def import_model(
+    model: torch.nn.Module | str | Path,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> ModelProgram:
+    """
+    The sequential program of an ONNX file, or of a PyTorch module for example inputs of
+    the global batch. `options` are those of `distir import`: `training`, `loss`,
+    `optimizer`, `frozen`, ... A module is imported in evaluation mode, and with `training`
+    in the mode that its parts are in. Raises DistIRError.
+    """
+    from distir.tools.commands.import_model import imported_model, prepare
+
+    if isinstance(model, str | Path):
+        if args is not None or kwargs is not None:
+            raise DistIRError(
+                f"distir.import_model: {model} has its inputs already; example inputs "
+                f"are for a module"
+            )
+        given = command_options("import", "import_model", [model, *_NOWHERE], options)
+        made = imported_model(given)
+        return ModelProgram(made.module, arrays=made.weights)
+    from torch import nn
+
+    from distir.frontends.torch_importer import import_torch
+
+    if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DistIRError(
+            f"distir.import_model: a {type(model).__name__} is no model; give a module "
+            f"of PyTorch or the path of an ONNX file"
+        )
+    if args is None and kwargs is None:
+        raise DistIRError(
+            "distir.import_model: a module needs example inputs; give args=(...)"
+        )
+    name = type(model).__name__
+    given = command_options("import", "import_model", [name, *_NOWHERE], options)
+    if given.dim:
+        raise DistIRError(
+            "distir.import_model: dim is for files; the inputs of a module have sizes"
+        )
+    made = import_torch(
+        model,
+        tuple(args or ()),
+        dict(kwargs or {}),
+        training=given.training,
+        trainable=given.trainable,
+        frozen=given.frozen,
+    )
+    prepare(made.module, given)
+    return ModelProgram(made.module, arrays=made.weights)
+
+
+def build(model: str, **options: Any) -> ModelProgram:
+    """
+    A model of any size without weights, `gpt`, `moe` or `mlp`: as `distir build`, with its
+    options. Raises DistIRError.
+    """
+    from distir.tools.commands.build import built
+
+    words = [model, *_NOWHERE]
+    return ModelProgram(built(command_options("build", "build", words, options)))
+
+
+def distribute(
+    program: ModelProgram | str | Path,
+    *,
+    plan: FoundPlan | str | Path | None = None,
+    **options: Any,
+) -> ModelProgram:
+    """
+    A program, distributed over a cluster with the options of `distir distribute`, or by the
+    `plan` that `distir.search` found for it. The program that is given stays as it is, and
+    the `notes` of the other say what could not be split. Raises DistIRError.
+    """
+    from distir.planning.found_plan import FoundPlan
+    from distir.tools.distribution import distribute_as_asked
+
+    source = ModelProgram.of(program)
+    module = source.module.clone()
+    if plan is not None:
+        if options:
+            raise DistIRError(
+                f"distir.distribute: the plan says how to distribute, so that "
+                f"{', '.join(options)} cannot be given beside plan="
+            )
+        found = plan if isinstance(plan, FoundPlan) else FoundPlan.load(plan)
+        found.distribute(module, source.name)
+    else:
+        words = [source.name, *_NOWHERE]
+        given = command_options("distribute", "distribute", words, options)
+        distribute_as_asked(module, given)
+    return source.with_module(module)

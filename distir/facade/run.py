@@ -1,0 +1,119 @@
+"""`distir.lower` and `distir.run`: a distributed program as a package, and on processes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.facade.check import arrays_of
+from distir.facade.model_program import ModelProgram
+from distir.facade.options import command_options
+from distir.lowering.torch_package import write_package
+from distir.tools.files import write_arrays
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredProgram:
+    """A package of PyTorch code in a `folder`; `module` is the IR that it was made of."""
+
+    module: ModuleOp
+    folder: Path
+
+    def save(self, path: str | Path) -> None:
+        """Copies the package to another folder, made if needed. Raises DistIRError."""
+        try:
+            shutil.copytree(self.folder, path, dirs_exist_ok=True)
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error}") from error
+
+    @property
+    def source(self) -> str:
+        """The code of all ranks."""
+        return (self.folder / "program.py").read_text("utf-8")
+
+    def _repr_html_(self) -> str:
+        return (
+            f"<p>{escape(str(self.folder))}: start it with torchrun "
+            f"{escape(str(self.folder / 'main.py'))}</p><details><summary>program.py"
+            f"</summary><pre>{escape(self.source)}</pre></details>"
+        )
+
+
+def lower(program: ModelProgram | str | Path, output: str | Path) -> LoweredProgram:
+    """
+    Writes the PyTorch package that runs a distributed program to the folder `output`, made
+    if needed. Raises DistIRError.
+    """
+    source = ModelProgram.of(program)
+    with TemporaryDirectory(prefix="distir-") as made:
+        weights = source.weights_path(Path(made))
+        if weights is not None and weights.exists() and source.source is not None:
+            source.weights  # noqa: B018  # refuses those of another program
+        return LoweredProgram(
+            source.module, write_package(source.module, output, weights)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """What a program gave: `outputs` by name; `module` is its IR."""
+
+    module: ModuleOp
+    outputs: Mapping[str, npt.NDArray[Any]]
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.outputs[name]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the outputs to an .npz file. Raises DistIRError."""
+        try:
+            write_arrays(Path(path), self.outputs)
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{array.dtype}{list(array.shape)}</td></tr>"
+            for name, array in self.outputs.items()
+        )
+        return f"<table>{rows}</table>"
+
+
+def _silent(line: str) -> None:
+    """Nothing is printed: what goes wrong is raised."""
+
+
+def run(
+    program: ModelProgram | str | Path,
+    *,
+    inputs: Mapping[str, Any] | str | Path | None = None,
+    **options: Any,
+) -> RunResult:
+    """
+    Runs a distributed program on processes of this machine, with the options of `distir
+    run`: `backend`, `seed`, `timeout`, `steps`, ... `inputs` are whole arrays or tensors
+    by name, or an .npz file. Raises DistIRError.
+    """
+    from distir.tools.commands.run import check_options, executed
+
+    if "outputs" in options:
+        raise DistIRError("distir.run: outputs are returned; what is returned has save")
+    source = ModelProgram.of(program)
+    given = command_options("run", "run", [source.name], options)
+    check_options(given)
+    arrays = {name: np.asarray(array) for name, array in arrays_of(inputs).items()}
+    with TemporaryDirectory(prefix="distir-") as made:
+        weights = source.weights_path(Path(made)), source.weights
+        return RunResult(
+            source.module, executed(source.module, given, weights, arrays, _silent)
+        )

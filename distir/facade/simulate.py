@@ -1,0 +1,111 @@
+"""`distir.simulate`: what a program costs on its cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError, one_of
+from distir.facade.model_program import ModelProgram
+from distir.facade.options import command_options
+from distir.interpreters.simulator import MemoryReport, Simulation, write_html
+from distir.interpreters.simulator import simulate as run_simulator
+from distir.interpreters.simulator.reports.html_report import html_report
+from distir.interpreters.simulator.simulation import write_json
+
+_OF_FILES = ("json", "trace", "html", "memory", "diff")
+"""Options of the command for which the result has methods."""
+
+_KINDS = (".html", ".json")
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedProgram:
+    """What a distributed program costs: `program`, its `simulation`, and what it is called."""
+
+    program: ModelProgram
+    simulation: Simulation
+
+    @property
+    def module(self) -> ModuleOp:
+        """The IR of the distributed program."""
+        return self.program.module
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step."""
+        return self.simulation.step_time_s
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most bytes at a time, on the device that holds the most."""
+        return max(self.simulation.peak_memory_bytes)
+
+    @cached_property
+    def memory(self) -> MemoryReport:
+        """What is in memory at the peak."""
+        return MemoryReport.of(self.simulation)
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes the report for a browser (`.html`) or the numbers (`.json`), as the ending
+        says. Raises DistIRError.
+        """
+        path = Path(path)
+        if one_of("ending of a report", path.suffix, _KINDS) == ".html":
+            write_html(self.simulation, path, self.program.name)
+        else:
+            more = {"memory": self.memory.to_json()}
+            write_json(path, self.simulation.to_json() | more)
+
+    def save_trace(self, path: str | Path) -> None:
+        """Writes a timeline for ui.perfetto.dev. Raises DistIRError."""
+        self.simulation.write_trace(path)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.step_time_s:.4g} s a step, {self.memory_bytes / 1e9:.4g} GB on the "
+            f"fullest of {len(self.simulation.devices)} devices"
+        )
+
+    def _repr_html_(self) -> str:
+        """The report of `save`, in a frame of its own."""
+        page = html_report(self.simulation, self.program.name)
+        return (
+            f"<p>{escape(str(self))}</p><iframe style='width:100%;height:600px;border:0' "
+            f'srcdoc="{escape(page)}"></iframe>'
+        )
+
+
+def simulate(program: ModelProgram | str | Path, **options: Any) -> SimulatedProgram:
+    """
+    What a distributed program costs on its cluster, or a sequential one, distributed with
+    the options of `distir distribute`. `profile` and `flat` as in `distir simulate`. Raises
+    DistIRError.
+    """
+    from distir.tools.distribution import distribute_as_asked, given_options
+
+    wrong = [name for name in _OF_FILES if name in options]
+    if wrong:
+        raise DistIRError(
+            f"distir.simulate: {', '.join(wrong)} is an option of the command; what is "
+            f"returned has save, save_trace and memory"
+        )
+    source = ModelProgram.of(program)
+    given = command_options("simulate", "simulate", [source.name], options)
+    if given.cluster is not None:
+        module = source.module.clone()
+        distribute_as_asked(module, given)
+        source = source.with_module(module)
+    elif asked := given_options(given):
+        raise DistIRError(
+            f"distir.simulate: {' and '.join(asked)} distributes a sequential program; say "
+            f"over which cluster with cluster="
+        )
+    found = run_simulator(source.module, flat=given.flat, profiles=given.profile)
+    return SimulatedProgram(source, found)

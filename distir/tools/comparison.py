@@ -1,0 +1,208 @@
+"""Two programs on the same inputs: how far their outputs are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+_AT_ONCE = 1 << 20
+"""Elements that are compared at a time, in numbers of several times their size."""
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """
+    How far an output of two programs is apart at most, `absolute` and `relative` to its
+    largest magnitude or 1, and the relative difference that is allowed.
+    """
+
+    name: str
+    absolute: float
+    relative: float
+    tolerance: float
+
+    @property
+    def within(self) -> bool:
+        """Whether it is as close as it is to be."""
+        return self.relative <= self.tolerance
+
+
+def default_tolerance(dtype: np.dtype[Any]) -> float:
+    """The largest relative difference allowed of outputs of that element type."""
+    return 2e-2 if dtype.itemsize <= 2 and dtype.kind in "fV" else 1e-4
+
+
+def largest_difference(
+    reference: npt.NDArray[Any], candidate: npt.NDArray[Any]
+) -> tuple[float, float]:
+    """
+    The largest difference of two arrays of one shape, absolute and relative to
+    max(1, largest finite magnitude). Equal infinities and two NaNs do not differ; a NaN
+    differs infinitely from a number, and so do two texts from each other.
+    """
+    if reference.dtype.kind in "OUS":
+        equal = bool((reference == candidate).all())
+        return (0.0, 0.0) if equal else (inf, inf)
+    wide: Any = np.clongdouble if reference.dtype.kind == "c" else np.longdouble
+    largest, scale = 0.0, 1.0
+    left, right = reference.reshape(-1), candidate.reshape(-1)
+    for start in range(0, left.size, _AT_ONCE):
+        expected = left[start : start + _AT_ONCE].astype(wide)
+        actual = right[start : start + _AT_ONCE].astype(wide)
+        magnitudes = np.abs(expected[np.isfinite(expected)])
+        scale = max(scale, float(magnitudes.max(initial=0)))
+        same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
+        with np.errstate(invalid="ignore"):
+            difference = np.where(same, 0, np.abs(expected - actual))
+        difference = np.where(np.isnan(difference), inf, difference)
+        largest = max(largest, float(difference.max()))
+    return largest, largest / scale
+
+
+def _shapes(value: Any) -> list[Any]:
+    """The shape of an array, or those of the arrays of a sequence."""
+    return [_shapes(v) for v in value] if isinstance(value, list) else [*value.shape]
+
+
+def _outputs(module: ModuleOp) -> list[tuple[str, str]]:
+    """For each result of a program its name, and what it is declared to be, for messages."""
+    from xdsl.dialects.builtin import TensorType
+
+    from distir.dialects.onnx_values import numpy_dtype
+    from distir.program import (
+        argument_names,
+        entry_function,
+        result_names,
+        updated_arguments,
+    )
+
+    function = entry_function(module)
+    arguments, updates = argument_names(function), updated_arguments(function)
+    outputs: list[tuple[str, str]] = []
+    for i, (name, type_) in enumerate(
+        zip(result_names(function), function.function_type.outputs, strict=True)
+    ):
+        text = str(type_)
+        if isinstance(type_, TensorType):
+            sizes = ", ".join("?" if n < 0 else str(n) for n in type_.get_shape())
+            text = f"{numpy_dtype(type_.element_type)}[{sizes}]"
+        if i in updates:
+            text += f", the next value of {arguments[updates[i]]!r}"
+        outputs.append((name, text))
+    return outputs
+
+
+def check_same_outputs(
+    path: str | Path, module: ModuleOp, other_path: str | Path, other: ModuleOp
+) -> None:
+    """Raises DistIRError unless two programs declare the same results in one order."""
+    from distir.errors import DistIRError
+
+    ours, theirs = _outputs(module), _outputs(other)
+    if len(ours) != len(theirs):
+        raise DistIRError(
+            f"{path} has {len(ours)} outputs, but {other_path} has {len(theirs)}; they are "
+            f"not the same program"
+        )
+    for i, ((name, text), (other_name, other_text)) in enumerate(
+        zip(ours, theirs, strict=True)
+    ):
+        if name != other_name:
+            raise DistIRError(
+                f"output {i} is called {name!r} in {path} and {other_name!r} in "
+                f"{other_path}; they are not the same program"
+            )
+        if text != other_text:
+            raise DistIRError(
+                f"output {name!r} is {text} in {path} and {other_text} in {other_path}; "
+                f"they are not the same program"
+            )
+
+
+def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -> None:
+    """Raises DistIRError for a result that is not of the type that it is declared to be."""
+    from xdsl.dialects.builtin import TensorType
+
+    from distir.dialects.onnx_values import numpy_dtype
+    from distir.errors import DistIRError
+    from distir.program import entry_function
+
+    types = entry_function(module).function_type.outputs
+    for (name, text), type_, value in zip(
+        _outputs(module), types, results, strict=True
+    ):
+        if not isinstance(type_, TensorType):
+            continue
+        array, sizes = np.asarray(value), type_.get_shape()
+        dtype = numpy_dtype(type_.element_type)
+        fits = array.ndim == len(sizes) and all(
+            n < 0 or n == size for n, size in zip(sizes, array.shape, strict=True)
+        )
+        if not fits or (array.dtype != dtype and dtype.kind != "O"):
+            raise DistIRError(
+                f"output {name!r} of {path} is declared as {text}, but is "
+                f"{array.dtype}{list(array.shape)}; correct the type, or report the op "
+                f"that computes it"
+            )
+
+
+def compare(
+    programs: tuple[ModuleOp, ModuleOp],
+    paths: tuple[str | Path, str | Path],
+    values: Mapping[str, npt.NDArray[Any]],
+    tolerance: float | None,
+) -> list[OutputDifference]:
+    """
+    Runs two programs on the same arguments, by name, in one process, and compares their
+    outputs; `paths` are what messages call them. Without a `tolerance` that of the outputs'
+    types is allowed. Raises DistIRError for programs that are not the same.
+    """
+    from distir.errors import DistIRError
+    from distir.interpreters.reference import run_program
+    from distir.tools.program_arguments import arguments_by_name
+    from distir.tools.reporting import progress
+
+    (reference, candidate), (path, other_path) = programs, paths
+    check_same_outputs(path, reference, other_path, candidate)
+    with progress(f"running {path}"):
+        expected = run_program(reference, arguments_by_name(reference, values))
+    with progress(f"running {other_path}"):
+        actual = run_program(candidate, arguments_by_name(candidate, values))
+    _check_outputs(path, reference, expected)
+    _check_outputs(other_path, candidate, actual)
+    found: list[OutputDifference] = []
+    for (name, _), left, right in zip(
+        _outputs(reference), expected, actual, strict=True
+    ):
+        # A sequence is compared tensor by tensor.
+        pairs = [(left, right)]
+        shapes, other_shapes = _shapes(left), _shapes(right)
+        if shapes != other_shapes:  # of dimensions without a fixed size
+            raise DistIRError(
+                f"output {name!r} has shape {shapes} in {path} and {other_shapes} in "
+                f"{other_path}; they are not the same program"
+            )
+        if isinstance(left, list):
+            pairs = list(zip(left, right, strict=True))
+        differences = [largest_difference(*pair) for pair in pairs]
+        allowed = tolerance
+        if allowed is None:
+            allowed = max((default_tolerance(a.dtype) for a, _ in pairs), default=0.0)
+        found.append(
+            OutputDifference(
+                name,
+                max((a for a, _ in differences), default=0.0),
+                max((r for _, r in differences), default=0.0),
+                allowed,
+            )
+        )
+    return found

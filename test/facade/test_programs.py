@@ -1,0 +1,125 @@
+"""The commands as functions: they do what the commands do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.command_line import TWO_LAYERS, succeed, write_program
+from torch import nn
+
+import distir
+from distir.facade.model_program import ModelProgram
+
+MLP: dict[str, Any] = dict(layers=2, d_model=16, batch=8)
+SPLIT: dict[str, Any] = dict(cluster="cpu", d=2, t=2)
+
+
+def test_files_are_those_of_the_commands(tmp_path: Path) -> None:
+    by_command, ours = tmp_path / "a.mlir", tmp_path / "b.mlir"
+    words = ("--layers", "2", "--d-model", "16", "--batch", "8", "--training")
+    succeed("build", "mlp", *words, "-o", by_command)
+    program = distir.build("mlp", **MLP, training=True)
+    program.save(ours)
+    assert ours.read_text() == by_command.read_text()
+    both = tmp_path / "c.mlir", tmp_path / "d.mlir"
+    options = ("--cluster", "cpu", "-d", "2", "--zero", "1", "--shard", "*0.weight:0=d")
+    succeed("distribute", by_command, *options, "-o", both[0])
+    shard = ["*0.weight:0=d"]
+    distir.distribute(program, cluster="cpu", d=2, zero=1, shard=shard).save(both[1])
+    assert both[0].read_text() == both[1].read_text()
+    assert program.module.body.block.first_op is not None
+    program.save(both[1])  # it stayed as it was
+    assert both[1].read_text() == by_command.read_text()
+
+
+def test_simulate_shows_what_the_command_writes(tmp_path: Path) -> None:
+    program = distir.build("mlp", **MLP)
+    simulated = distir.simulate(program, **SPLIT)
+    again = distir.simulate(distir.distribute(program, **SPLIT))
+    assert simulated.step_time_s == again.step_time_s > 0
+    assert simulated.memory_bytes > 0
+    for name in ("report.html", "report.json"):
+        again.save(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 500
+    again.save_trace(tmp_path / "trace.json")
+    assert "<iframe" in again._repr_html_() and "GB on the fullest" in str(again)  # pyright: ignore[reportPrivateUsage]
+    assert "no ending of a report '.txt'" in told(
+        lambda: again.save(tmp_path / "a.txt")
+    )
+
+
+def test_modules_with_weights_are_checked_and_run(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    x = torch.randn(8, 16)
+    program = distir.import_model(model, (x,))
+    dist = distir.distribute(program, cluster="cpu", t=2)
+    compared = distir.check(program, dist, seed=1)
+    assert compared and "equal" in compared._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    dist.save(tmp_path / "dist.mlir")
+    assert (tmp_path / "dist.safetensors").is_file()
+    read = ModelProgram.of(tmp_path / "dist.mlir")
+    assert distir.check(program, read)
+    package = distir.lower(dist, tmp_path / "package")
+    assert "class" in package.source
+    (name,) = (n for n, a in program_inputs(program) if a == "input")
+    result = distir.run(dist, backend="gloo", inputs={name: x})
+    (output,) = result.outputs.values()
+    np.testing.assert_allclose(output, model(x).detach().numpy(), atol=1e-5)
+    result.save(tmp_path / "outputs.npz")
+
+
+def program_inputs(program: ModelProgram) -> list[tuple[str, str]]:
+    from distir.program import argument_names, argument_roles, entry_function
+
+    function = entry_function(program.module)
+    return list(zip(argument_names(function), argument_roles(function), strict=True))
+
+
+def test_a_plan_distributes_as_its_options(tmp_path: Path) -> None:
+    path = write_program(tmp_path / "m.mlir")
+    options: dict[str, Any] = dict(cluster="dgx2", world_size=2, jobs=1)
+    plan = distir.search(path, **options, degrees=[(1, 2, 1)])
+    planned = distir.distribute(path, plan=plan)
+    asked = distir.distribute(path, cluster="dgx2", t=2)
+    assert str(planned) == str(asked)
+    assert "cannot be given beside" in told(
+        lambda: distir.distribute(path, plan=plan, t=2)
+    )
+
+
+def told(call: Any) -> str:
+    with pytest.raises(distir.DistIRError) as error:
+        call()
+    return str(error.value)
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    path = write_program(tmp_path / "m.mlir")
+    other = write_program(tmp_path / "n.mlir", TWO_LAYERS.replace('"y"', '"z"'))
+    calls: dict[str, Any] = {
+        "'0' is not a positive": lambda: distir.distribute(path, cluster="cpu", d=0),
+        "unrecognized arguments: --e=2": lambda: distir.distribute(
+            path, cluster="cpu", ee=2
+        ),
+        "arguments are required: --cluster": lambda: distir.distribute(path),
+        "invalid choice": lambda: distir.build("rnn", layers=2),
+        "needs example inputs": lambda: distir.import_model(nn.Linear(2, 2)),
+        "is no model": lambda: distir.import_model(3),  # type: ignore[arg-type]
+        "a program is wanted": lambda: distir.simulate(3),  # type: ignore[arg-type]
+        "over which cluster": lambda: distir.simulate(path, d=2),
+        "html is an option of the command": lambda: distir.simulate(path, html="a"),
+        "not the same program": lambda: distir.check(path, other),
+        "outputs are returned": lambda: distir.run(path, backend="gloo", outputs="o"),
+    }
+    for expected, call in calls.items():
+        assert expected.replace("--e=", "--ee=") in told(call)
+
+
+def test_notebooks_show_programs() -> None:
+    shown = distir.build("mlp", **MLP)._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert "func.func" in shown and "input" in shown
