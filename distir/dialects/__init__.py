@@ -28,6 +28,11 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
 
         return Onnx
 
+    def schedule() -> Dialect:
+        from distir.dialects.schedule import ScheduleDialect
+
+        return ScheduleDialect
+
     def train() -> Dialect:
         from distir.dialects.train import Train
 
@@ -38,5 +43,6 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
         "device": device,
         "dist": dist,
         "onnx": onnx,
+        "schedule": schedule,
         "train": train,
     }

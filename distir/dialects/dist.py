@@ -27,6 +27,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   they are computed instead of where they are used, `dist.reduce_late` that partial sums
   that reach the op are reduced behind it.
 
+On a module, `dist.expected` lists how often modules of the model are to communicate.
+
 Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.joined`, it
 travels in one message with the collective before it (see `CollectiveOp`).
 """
@@ -78,6 +80,7 @@ JOINED = "dist.joined"
 STAGE = "dist.stage"
 STAGE_START = "dist.stage_start"
 RECOMPUTE = "dist.recompute"
+EXPECTED = "dist.expected"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")

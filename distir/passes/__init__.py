@@ -13,6 +13,7 @@ _PASSES: dict[str, str] = {
     "outline-repeats": "OutlineRepeatsPass",
     "add-mesh": "AddMeshPass",
     "activation-checkpoint": "ActivationCheckpointPass",
+    "apply-schedule": "ApplySchedulePass",
     "auto-parallel": "AutoParallelPass",
     "batch-statistics": "BatchStatisticsPass",
     "bucket-collectives": "BucketCollectivesPass",

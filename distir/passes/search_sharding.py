@@ -13,6 +13,7 @@ from distir.interpreters.simulator.profiles.files import load_profiles
 from distir.passes.options import DistIRPass
 from distir.pipelining import PipelineOptions
 from distir.planning.annotations import add_notes
+from distir.planning.expectations import check_expectations
 from distir.planning.layouts.fitted import FittedSearch, search_without_cluster
 from distir.planning.layouts.search import LEVELS, SOLVERS, LayoutResult, Limits
 from distir.planning.meshes import add_mesh, check_sequential, cluster_in
@@ -110,6 +111,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
             else:
                 found = self._simulated(op, mesh, cluster, limits, clock)
         verify_distribution(op)
+        check_expectations(op)
         note = found or (
             "the time was over before any layouts were found; arguments are split as was "
             "asked for, and nothing else is"

@@ -10,7 +10,7 @@ micro-batches it keeps activations. Nothing here knows of programs, meshes or xD
 data, for the pipeline pass and for users.
 """
 
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 from distir.pipelining.check import check_schedule
 from distir.pipelining.csv_format import read_csv, write_csv
 from distir.pipelining.dependencies import StageEdges, dependencies
@@ -30,7 +30,7 @@ __all__ = [
     "Action",
     "Phase",
     "PipelineOptions",
-    "Schedule",
+    "PipelineSchedule",
     "ScheduleKind",
     "ScheduleOptions",
     "ScheduleTimeline",

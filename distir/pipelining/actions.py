@@ -42,7 +42,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """
     The actions of each rank, in order. A rank takes its next action as soon as what the
     action needs has arrived: idle time follows from the order and is not stored. Stages
@@ -53,9 +53,9 @@ class Schedule:
     actions: tuple[tuple[Action, ...], ...]
 
     @staticmethod
-    def of(actions: Sequence[Sequence[Action]]) -> Schedule:
+    def of(actions: Sequence[Sequence[Action]]) -> PipelineSchedule:
         """The schedule with these actions on each rank."""
-        return Schedule(tuple(map(tuple, actions)))
+        return PipelineSchedule(tuple(map(tuple, actions)))
 
     @property
     def ranks(self) -> int:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 Work = tuple[int, int]
 """A stage and a micro-batch."""
 
 
-def forward_only(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def forward_only(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """Inference: forwards in the order of interleaved 1F1B; P - 1 idle steps per rank."""
-    return Schedule.of(
+    return PipelineSchedule.of(
         [
             [
                 Action(stage, Phase.FORWARD, batch)
@@ -27,7 +27,7 @@ def forward_only(ranks: int, micro_batches: int, chunks: int) -> Schedule:
     )
 
 
-def gpipe(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def gpipe(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     All forwards, then all backwards (Huang et al. 2019, GPipe). Bubble over work
     (P - 1) / K; each stage keeps all K micro-batches.
@@ -35,7 +35,9 @@ def gpipe(ranks: int, micro_batches: int, chunks: int) -> Schedule:
     return _schedule(ranks, micro_batches, chunks, [micro_batches * chunks] * ranks)
 
 
-def one_forward_one_backward(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def one_forward_one_backward(
+    ranks: int, micro_batches: int, chunks: int
+) -> PipelineSchedule:
     """
     A backward as soon as one can be had (Narayanan et al. 2021, section 2.2.1). GPipe's
     bubble, but stage s keeps at most P - s micro-batches.
@@ -46,7 +48,7 @@ def one_forward_one_backward(ranks: int, micro_batches: int, chunks: int) -> Sch
 
 def interleaved_one_forward_one_backward(
     ranks: int, micro_batches: int, chunks: int
-) -> Schedule:
+) -> PipelineSchedule:
     """
     1F1B with v stages per rank (Narayanan et al. 2021, section 2.2.2). Bubble over work
     (P - 1) / (v K) for K >= P, a multiple of P or not. For multiples from 2 P on, rank r
@@ -58,7 +60,7 @@ def interleaved_one_forward_one_backward(
     return _schedule(ranks, micro_batches, chunks, warm_up)
 
 
-def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def zero_bubble(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     ZB-H1 (Qi et al. 2024, section 3.1), and with v > 1 the same for interleaved stages:
     weight gradients follow later on higher ranks, where they fill the bubble. With one
@@ -107,13 +109,13 @@ def _schedule(
     chunks: int,
     warm_up: Sequence[int],
     weight_lag: Sequence[int] | None = None,
-) -> Schedule:
+) -> PipelineSchedule:
     """
     On each rank `warm_up[rank]` forwards, then forward and backward in turn, then the rest
     of the backwards. With `weight_lag`, backwards are split, and weight gradients follow
     `weight_lag[rank]` backwards later.
     """
-    return Schedule.of(
+    return PipelineSchedule.of(
         [
             _alternate(
                 _forwards(rank, ranks, micro_batches, chunks),

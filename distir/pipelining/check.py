@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from itertools import count
 
 from distir.errors import DistIRError
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 from distir.pipelining.dependencies import StageEdges, executable_order
 
 
-def check_schedule(schedule: Schedule, edges: StageEdges | None = None) -> None:
+def check_schedule(schedule: PipelineSchedule, edges: StageEdges | None = None) -> None:
     """
     Raises DistIRError unless every stage is on one rank, has each micro-batch's forward
     and backward once, and all ranks reach the end of their lists when each action waits
@@ -20,7 +20,7 @@ def check_schedule(schedule: Schedule, edges: StageEdges | None = None) -> None:
     executable_order(schedule, edges)
 
 
-def check_complete(schedule: Schedule) -> None:
+def check_complete(schedule: PipelineSchedule) -> None:
     """
     Raises DistIRError unless every rank has actions, every stage is on one rank, and each
     stage and micro-batch has one forward and, but for inference, one backward: `B`, or `I`
@@ -37,7 +37,7 @@ def check_complete(schedule: Schedule) -> None:
             _check_micro_batch(schedule, every, stage, micro_batch)
 
 
-def _check_ranks(schedule: Schedule) -> None:
+def _check_ranks(schedule: PipelineSchedule) -> None:
     if not schedule.actions:
         raise DistIRError("schedule: it has no ranks: give each rank a list of actions")
     ranks: dict[int, int] = {}
@@ -75,7 +75,7 @@ def _check_no_gaps(what: str, numbers: Iterable[int]) -> None:
 
 
 def _check_micro_batch(
-    schedule: Schedule, every: set[Action], stage: int, micro_batch: int
+    schedule: PipelineSchedule, every: set[Action], stage: int, micro_batch: int
 ) -> None:
     """The actions of one stage on one micro-batch: `F`, or `F B`, or `F I W`."""
     forward, whole, gradient, weights = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from distir.errors import DistIRError
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 from distir.pipelining.check import check_schedule
 
 _ACTION = re.compile(r"([0-9]{1,9})([FBIW])([0-9]{1,9})")
@@ -22,18 +22,20 @@ _DERIVED = re.compile(
 )
 
 
-def write_csv(schedule: Schedule) -> str:
+def write_csv(schedule: PipelineSchedule) -> str:
     """The schedule as text, without idle cells."""
     return "".join(",".join(map(str, row)) + "\n" for row in schedule.actions)
 
 
-def read_csv(text: str) -> Schedule:
+def read_csv(text: str) -> PipelineSchedule:
     """
     The schedule in a text. Raises DistIRError, with row and column from 1 on, for a cell
     that is no action, and for what `check_schedule` rejects.
     """
     rows = text.rstrip().splitlines()
-    schedule = Schedule.of([_read_row(row, number) for number, row in enumerate(rows)])
+    schedule = PipelineSchedule.of(
+        [_read_row(row, number) for number, row in enumerate(rows)]
+    )
     check_schedule(schedule)
     return schedule
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from distir.errors import DistIRError
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 StageEdges = Collection[tuple[int, int]]
 """
@@ -16,7 +16,7 @@ skip stages. Where edges are left out, each stage sends to the next one.
 
 
 def dependencies(
-    schedule: Schedule, edges: StageEdges | None = None
+    schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> dict[Action, tuple[Action, ...]]:
     """
     The actions whose results each action needs. A forward needs the forward of all stages
@@ -60,7 +60,7 @@ def dependencies(
 
 
 def executable_order(
-    schedule: Schedule, edges: StageEdges | None = None
+    schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[Action]:
     """
     All actions in some order that keeps each rank's own and every dependency. The schedule
@@ -92,7 +92,7 @@ def executable_order(
 
 
 def _deadlock(
-    schedule: Schedule, position: list[int], waiting: dict[Action, list[int]]
+    schedule: PipelineSchedule, position: list[int], waiting: dict[Action, list[int]]
 ) -> str:
     """Who waits for whom, in a circle. `waiting`: the ranks by the action they miss."""
     missing = {rank: action for action, ranks in waiting.items() for rank in ranks}

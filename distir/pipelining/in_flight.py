@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 
-def in_flight_per_stage(schedule: Schedule) -> list[int]:
+def in_flight_per_stage(schedule: PipelineSchedule) -> list[int]:
     """
     The most micro-batches that each stage has begun and not ended at a time. They end with
     `B` or `W`, or for inference with the forward.
@@ -19,7 +19,7 @@ def in_flight_per_stage(schedule: Schedule) -> list[int]:
     ]
 
 
-def in_flight_per_rank(schedule: Schedule) -> list[int]:
+def in_flight_per_rank(schedule: PipelineSchedule) -> list[int]:
     """
     The most pairs of a stage and a micro-batch that each rank has begun and not ended at a
     time: with v stages on a rank, each counts for one v-th of the rank's layers.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distir.errors import DistIRError
-from distir.pipelining.actions import Schedule
+from distir.pipelining.actions import PipelineSchedule
 from distir.pipelining.csv_format import read_csv
 from distir.pipelining.registry import build_schedule
 
@@ -31,7 +31,7 @@ class ScheduleOptions:
     schedule_file: str = ""
     blocking_sends: bool = False
 
-    def schedule_of(self, micro_batches: int, trains: bool) -> Schedule:
+    def schedule_of(self, micro_batches: int, trains: bool) -> PipelineSchedule:
         """
         The schedule of so many micro-batches of a training step, or of inference. Raises
         DistIRError.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from distir.pipelining.actions import Action, Schedule
+from distir.pipelining.actions import Action, PipelineSchedule
 from distir.pipelining.dependencies import StageEdges
 from distir.pipelining.simulation import simulate_schedule
 
 
 def global_steps(
-    schedule: Schedule, edges: StageEdges | None = None
+    schedule: PipelineSchedule, edges: StageEdges | None = None
 ) -> list[list[Action]]:
     """
     The actions of all ranks, those together that start at the same time when each takes as
@@ -22,7 +22,9 @@ def global_steps(
     return [list(step) for _, step in groupby(order, key=lambda a: start[a])]
 
 
-def global_order(schedule: Schedule, edges: StageEdges | None = None) -> list[Action]:
+def global_order(
+    schedule: PipelineSchedule, edges: StageEdges | None = None
+) -> list[Action]:
     """
     The actions of all ranks in one order that keeps each rank's own and every dependency:
     that of `global_steps`.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distir.errors import DistIRError
-from distir.pipelining.actions import Schedule
+from distir.pipelining.actions import PipelineSchedule
 from distir.pipelining.alternating import (
     forward_only,
     gpipe,
@@ -24,7 +24,7 @@ class ScheduleKind:
     rank, which may be from `least_chunks` to `most_chunks` (None: any number).
     """
 
-    generate: Callable[[int, int, int], Schedule]
+    generate: Callable[[int, int, int], PipelineSchedule]
     least_chunks: int = 1
     most_chunks: int | None = 1
 
@@ -44,7 +44,7 @@ SCHEDULES: dict[str, ScheduleKind] = {
 
 def build_schedule(
     name: str, ranks: int, micro_batches: int, chunks: int | None = None
-) -> Schedule:
+) -> PipelineSchedule:
     """
     The schedule of this name for P ranks, K micro-batches and v chunks (stages per rank;
     left out: the fewest that the schedule can have). Raises DistIRError for an unknown name

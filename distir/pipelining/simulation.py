@@ -8,7 +8,7 @@ from functools import cached_property
 from math import inf
 
 from distir.errors import DistIRError
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 from distir.pipelining.check import check_complete
 from distir.pipelining.dependencies import StageEdges, dependencies, executable_order
 
@@ -20,7 +20,7 @@ Durations = Callable[[Action], float]
 class ScheduleTimeline:
     """When each action of a schedule starts and ends."""
 
-    schedule: Schedule
+    schedule: PipelineSchedule
     start: Mapping[Action, float]
     end: Mapping[Action, float]
 
@@ -66,7 +66,7 @@ def phase_durations(
 
 
 def simulate_schedule(
-    schedule: Schedule,
+    schedule: PipelineSchedule,
     durations: Durations,
     communication: float = 0.0,
     edges: StageEdges | None = None,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from distir.pipelining.actions import Action, Phase, Schedule
+from distir.pipelining.actions import Action, Phase, PipelineSchedule
 
 
-def zbv(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def zbv(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     ZB-V (Qi et al. 2024, section 6). With F, I and W equally long the P - 1 idle steps of
     the start are all that remain of the bubble, and each rank keeps 2 P micro-batches of
@@ -39,7 +39,7 @@ def zbv(ranks: int, micro_batches: int, chunks: int) -> Schedule:
     return _schedule(rank_actions, ranks, micro_batches)
 
 
-def dualpipev(ranks: int, micro_batches: int, chunks: int) -> Schedule:
+def dualpipev(ranks: int, micro_batches: int, chunks: int) -> PipelineSchedule:
     """
     DualPipeV (DeepSeek-AI 2024, DualPipe; cut in half). Like ZB-V, but most backwards are
     whole, and each forms a pair with a forward of the other stage on the rank. The two may
@@ -67,8 +67,8 @@ def dualpipev(ranks: int, micro_batches: int, chunks: int) -> Schedule:
 
 def _schedule(
     rank_actions: Callable[[int], _RankActions], ranks: int, micro_batches: int
-) -> Schedule:
-    return Schedule.of(
+) -> PipelineSchedule:
+    return PipelineSchedule.of(
         [
             [a for a in rank_actions(rank).actions if a.micro_batch < micro_batches]
             for rank in range(ranks)

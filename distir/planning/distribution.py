@@ -13,6 +13,7 @@ from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.batches import split_batch
 from distir.planning.buckets import bucket_collectives_of
+from distir.planning.expectations import check_expectations
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
 from distir.planning.requests import keep_whole, request_shards
@@ -109,6 +110,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
     verify_distribution(module)
+    check_expectations(module)
     if options.overlap:
         overlap_communication(module)
     if options.buckets:

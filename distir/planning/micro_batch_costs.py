@@ -13,7 +13,7 @@ from distir.dialects.device import ClusterOp
 from distir.dialects.dist import Layout, layout_of, with_layout
 from distir.dialects.onnx import operator
 from distir.interpreters.simulator.profiles.profile import Profile
-from distir.pipelining import Schedule, in_flight_per_rank
+from distir.pipelining import PipelineSchedule, in_flight_per_rank
 from distir.planning.simulated_costs import SimulatedCosts
 from distir.planning.strategies import Strategy
 from distir.sharding.mesh import TIME_AXIS, Mesh
@@ -45,7 +45,7 @@ class Shares:
     of_micro_batch: float = 1.0
 
     @staticmethod
-    def of(schedule: Schedule) -> Shares:
+    def of(schedule: PipelineSchedule) -> Shares:
         """The shares under a schedule, on the rank that keeps the most micro-batches."""
         return Shares(
             1 / schedule.ranks, max(in_flight_per_rank(schedule)) / schedule.stages

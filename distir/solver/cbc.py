@@ -13,12 +13,12 @@ import numpy as np
 from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
-from distir.solver.program import LinearProgram, ProgramSolution, Rows
+from distir.solver.program import ConstraintRows, LinearProgram, ProgramSolution
 
 
 def run_cbc(
     program: LinearProgram,
-    extra: Sequence[Rows],
+    extra: Sequence[ConstraintRows],
     clock: Clock,
     gap: float,
     start: Costs | None,
@@ -71,7 +71,7 @@ def _bound(log: str) -> float:
     return float(found[-1]) if found else -math.inf
 
 
-def _model(program: LinearProgram, extra: Sequence[Rows], pulp):  # pyright: ignore
+def _model(program: LinearProgram, extra: Sequence[ConstraintRows], pulp):  # pyright: ignore
     width = len(str(len(program.costs)))  # names that sort as numbers do
     variables = [
         pulp.LpVariable(

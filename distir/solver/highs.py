@@ -11,7 +11,7 @@ import numpy as np
 from distir.errors import DistIRError
 from distir.solver.clock import Clock
 from distir.solver.problem import Costs
-from distir.solver.program import LinearProgram, ProgramSolution, Rows
+from distir.solver.program import ConstraintRows, LinearProgram, ProgramSolution
 
 
 def is_installed() -> bool:
@@ -62,7 +62,7 @@ class Highs:
             model.integrality_ = integrality
         return model
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: ConstraintRows) -> None:
         """Add rows; the next run continues from the last."""
         self.highs.addRows(
             len(rows.lower),

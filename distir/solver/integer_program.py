@@ -21,7 +21,7 @@ from distir.solver.found import ROUNDING, SolverResult, trivial_bound
 from distir.solver.graph import CostGraph, replay
 from distir.solver.highs import Highs
 from distir.solver.problem import Costs
-from distir.solver.program import Program, ProgramSolution, Rows, violated
+from distir.solver.program import ConstraintRows, Program, ProgramSolution, violated
 from distir.solver.reductions import reduce
 
 NEAR = 0.9
@@ -199,7 +199,7 @@ def _solve_with_cbc(
 
     program = Program(graph)
     columns = None if start is None else program.assignment(start)
-    extra: list[Rows] = [program.points(np.arange(len(graph.limit)))]
+    extra: list[ConstraintRows] = [program.points(np.arange(len(graph.limit)))]
     while True:
         answer = run_cbc(program.linear, extra, clock, gap, columns)
         bound = program.real(answer.bound)

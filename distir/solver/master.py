@@ -10,7 +10,7 @@ import numpy as np
 from distir.solver.clock import Clock
 from distir.solver.highs import Highs, is_installed
 from distir.solver.problem import Costs
-from distir.solver.program import LinearProgram, Rows
+from distir.solver.program import ConstraintRows, LinearProgram
 
 
 def best_multipliers(
@@ -31,7 +31,9 @@ def best_multipliers(
     program = LinearProgram(
         np.concatenate([np.zeros(points), [-1.0, 1.0]]),
         np.concatenate([np.ones(points), [np.inf, np.inf]]),
-        Rows.of(np.full(planes, -np.inf), costs / scale, rows, columns, values.ravel()),
+        ConstraintRows.of(
+            np.full(planes, -np.inf), costs / scale, rows, columns, values.ravel()
+        ),
     )
     answer = Highs(program).run(Clock())
     if answer.columns is None or answer.duals is None:
@@ -60,7 +62,7 @@ def best_weights(over: Costs) -> Costs | None:
     program = LinearProgram(
         np.concatenate([np.zeros(points), [-1.0, 1.0]]),
         np.full(points + 2, np.inf),
-        Rows.of(lower, upper, rows, columns, values.ravel()),
+        ConstraintRows.of(lower, upper, rows, columns, values.ravel()),
     )
     answer = Highs(program).run(Clock())
     return None if answer.columns is None else answer.columns[:points]

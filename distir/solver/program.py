@@ -40,7 +40,7 @@ class ProgramSolution:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ConstraintRows:
     """
     Rows between bounds, compressed: row r has the entries `starts[r]` to `starts[r + 1]` of
     `columns` and `values`.
@@ -55,12 +55,12 @@ class Rows:
     @staticmethod
     def of(
         lower: Costs, upper: Costs, rows: Table, columns: Table, values: Costs
-    ) -> Rows:
+    ) -> ConstraintRows:
         """From entries in any order."""
         order = np.argsort(rows, kind="stable")
         counts = np.bincount(rows, minlength=len(lower))
         starts = np.concatenate([[0], np.cumsum(counts)])
-        return Rows(lower, upper, starts, columns[order], values[order])
+        return ConstraintRows(lower, upper, starts, columns[order], values[order])
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class LinearProgram:
 
     costs: Costs
     upper: Costs
-    rows: Rows
+    rows: ConstraintRows
     integers: int = 0
 
 
@@ -121,7 +121,7 @@ class Program:
         self.linear = LinearProgram(
             cost / self.scale,
             np.ones(len(cost)),
-            Rows.of(bounds, bounds, *entries),
+            ConstraintRows.of(bounds, bounds, *entries),
             binaries,
         )
 
@@ -161,7 +161,7 @@ class Program:
             }
         )
 
-    def points(self, points: Table) -> Rows:
+    def points(self, points: Table) -> ConstraintRows:
         """The rows of these points."""
         rows: list[Table] = [np.zeros(0, np.int64)]
         columns: list[Table] = [np.zeros(0, np.int64)]
@@ -177,7 +177,7 @@ class Program:
         row, value = np.concatenate(rows), np.concatenate(values)
         largest = np.ones(len(points))
         np.maximum.at(largest, row, value)
-        return Rows.of(
+        return ConstraintRows.of(
             np.full(len(points), -np.inf),
             self.graph.capacity[points] / largest,
             row,
@@ -185,7 +185,7 @@ class Program:
             value / largest[row],
         )
 
-    def cover(self, choice: Mapping[int, int], point: int) -> Rows:
+    def cover(self, choice: Mapping[int, int], point: int) -> ConstraintRows:
         """The row that forbids together what a choice occupies at a point."""
         found: list[int] = []
         for i, pieces in self.graph.pieces.items():
@@ -193,7 +193,7 @@ class Program:
             if pieces.usage[live, choice[i]].any():
                 found.append(self.first[i] + choice[i])
         count = len(found)
-        return Rows.of(
+        return ConstraintRows.of(
             np.array([-np.inf]),
             np.array([count - 1.0]),
             np.zeros(count, np.int64),

@@ -13,6 +13,7 @@ from distir import __version__
 COMMANDS = {
     "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),
     "build": ("build", "make an MLP or a GPT of any size, without weights"),
+    "schedule": ("schedule", "write into a program what a script asks for"),
     "distribute": ("distribute", "distribute a program over a cluster"),
     "simulate": ("simulate", "predict step time, memory and communication"),
     "search": ("search", "find the best way to distribute a program"),

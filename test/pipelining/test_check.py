@@ -6,7 +6,7 @@ from distir.errors import DistIRError
 from distir.pipelining import (
     Action,
     Phase,
-    Schedule,
+    PipelineSchedule,
     build_schedule,
     check_schedule,
     dependencies,
@@ -15,9 +15,9 @@ from distir.pipelining import (
 )
 
 
-def schedule(*rows: str) -> Schedule:
+def schedule(*rows: str) -> PipelineSchedule:
     """A schedule from actions of one-digit numbers."""
-    return Schedule.of(
+    return PipelineSchedule.of(
         [
             [Action(int(a[0]), Phase(a[1]), int(a[2])) for a in row.split()]
             for row in rows
@@ -68,7 +68,7 @@ def test_rejected(rows: list[str], message: str) -> None:
 
 
 def test_negative_number() -> None:
-    bad = Schedule.of([[Action(s, Phase.FORWARD, 0) for s in (-1, 0)]])
+    bad = PipelineSchedule.of([[Action(s, Phase.FORWARD, 0) for s in (-1, 0)]])
     with pytest.raises(DistIRError, match="it names stage -1"):
         check_schedule(bad)
 

@@ -13,7 +13,7 @@ from distir.errors import DistIRError
 from distir.pipelining import (
     SCHEDULES,
     Action,
-    Schedule,
+    PipelineSchedule,
     build_schedule,
     check_schedule,
     dependencies,
@@ -25,7 +25,7 @@ from distir.pipelining import (
 
 
 @st.composite
-def schedules(draw: st.DrawFn, most_ranks: int = 6, most: int = 16) -> Schedule:
+def schedules(draw: st.DrawFn, most_ranks: int = 6, most: int = 16) -> PipelineSchedule:
     """Any schedule that we can build, up to these sizes."""
     name = draw(st.sampled_from(list(SCHEDULES)))
     kind = SCHEDULES[name]
@@ -38,7 +38,7 @@ Row = list[tuple[int, str, int]]
 """A rank's actions as plain tuples: stage, letter of the phase, micro-batch."""
 
 
-def plain(schedule: Schedule) -> list[Row]:
+def plain(schedule: PipelineSchedule) -> list[Row]:
     return [
         [(a.stage, a.phase.value, a.micro_batch) for a in row]
         for row in schedule.actions
@@ -91,7 +91,7 @@ def may_run(
 
 @given(schedules())
 @settings(deadline=None)
-def test_valid_and_through_csv(schedule: Schedule) -> None:
+def test_valid_and_through_csv(schedule: PipelineSchedule) -> None:
     check_schedule(schedule)
     assert is_valid(plain(schedule))
     assert read_csv(write_csv(schedule)) == schedule
@@ -99,7 +99,7 @@ def test_valid_and_through_csv(schedule: Schedule) -> None:
 
 @given(schedules(), st.data())
 @settings(deadline=None)
-def test_global_order(schedule: Schedule, data: st.DataObject) -> None:
+def test_global_order(schedule: PipelineSchedule, data: st.DataObject) -> None:
     """Of a chain, and of any graph of stages whose edges lead to later ones."""
     pairs = [(a, b) for b in range(schedule.stages) for a in range(b)]
     edges = (
@@ -118,19 +118,19 @@ def test_global_order(schedule: Schedule, data: st.DataObject) -> None:
 
 @given(schedules())
 @settings(deadline=None)
-def test_no_more_in_flight_than_all(schedule: Schedule) -> None:
+def test_no_more_in_flight_than_all(schedule: PipelineSchedule) -> None:
     chunks = schedule.stages // schedule.ranks
     assert max(in_flight_per_rank(schedule)) <= chunks * schedule.micro_batches
 
 
 @given(schedules(most_ranks=3, most=4), st.data())
 @settings(max_examples=tries(400), deadline=None)
-def test_damage(schedule: Schedule, data: st.DataObject) -> None:
+def test_damage(schedule: PipelineSchedule, data: st.DataObject) -> None:
     """One or two times an action is dropped, doubled, moved, swapped or altered."""
     rows: list[list[Action]] = [list(row) for row in schedule.actions]
     for _ in range(data.draw(st.integers(1, 2))):
         damage(rows, data)
-    damaged = Schedule.of(rows)
+    damaged = PipelineSchedule.of(rows)
     try:
         check_schedule(damaged)
         accepted = True

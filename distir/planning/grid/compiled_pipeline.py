@@ -32,7 +32,7 @@ from distir.interpreters.simulator.engine.uniform import UniformMachine
 from distir.interpreters.simulator.simulate import batch_size
 from distir.pipelining import (
     Action,
-    Schedule,
+    PipelineSchedule,
     ScheduleOptions,
     check_schedule,
     global_steps,
@@ -297,7 +297,7 @@ class PipelineSimulator:
 @lru_cache(maxsize=128)
 def planned(
     options: ScheduleOptions, micro_batches: int, trains: bool
-) -> tuple[Schedule, list[list[Action]]]:
+) -> tuple[PipelineSchedule, list[list[Action]]]:
     """A schedule and its steps, the same for many programs. Raises DistIRError."""
     schedule = options.schedule_of(micro_batches, trains)
     check_schedule(schedule)

@@ -16,6 +16,7 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import PipelineOptions, ScheduleOptions
 from distir.planning.distribution import DistributionOptions, distribute
+from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
@@ -48,6 +49,7 @@ def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> No
         searched.replay(module, plan, result.layouts)
         verify_distribution(module)
     check_whole(module, requests.whole)
+    check_expectations(module)
 
 
 def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
@@ -173,6 +175,7 @@ class Evaluator:
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))
         check_whole(found.module, self._requests.whole)
+        check_expectations(found.module)
         return found
 
     def _from_grid(self, plan: GridPlan) -> ModuleOp:

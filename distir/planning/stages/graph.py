@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from distir.dialects.dist import Layout, layout_of
 from distir.interpreters.simulator.costs.communication import send_seconds
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.pipelining import Action, Phase, Schedule, simulate_schedule
+from distir.pipelining import Action, Phase, PipelineSchedule, simulate_schedule
 from distir.pipelining.in_flight import in_flight_per_stage
 from distir.planning.stages.costs import OpCosts
 from distir.program import argument_roles
@@ -46,12 +46,14 @@ class StageGraph:
 
     ops: Sequence[Operation]
     problem: StageProblem
-    schedule: Schedule
+    schedule: PipelineSchedule
     work: Mapping[str, Sequence[float]]
     """By phase (`forward`, `backward`, or `once` a step) the seconds of each node."""
 
     @staticmethod
-    def of(structure: Structure, schedule: Schedule, costs: OpCosts) -> StageGraph:
+    def of(
+        structure: Structure, schedule: PipelineSchedule, costs: OpCosts
+    ) -> StageGraph:
         """The graph of a program for the stages of a schedule. Raises DistIRError."""
         return _StageGraphBuilder(structure, schedule, costs).build()
 
@@ -93,7 +95,9 @@ class StageGraph:
 
 
 class _StageGraphBuilder:
-    def __init__(self, structure: Structure, schedule: Schedule, costs: OpCosts):
+    def __init__(
+        self, structure: Structure, schedule: PipelineSchedule, costs: OpCosts
+    ):
         self.structure, self.schedule, self.costs = structure, schedule, costs
         self.mesh: Mesh = structure.mesh
         self.ops = structure.forward

@@ -22,7 +22,7 @@ import numpy as np
 
 from distir.solver.clock import Clock
 from distir.solver.highs import Highs
-from distir.solver.program import LinearProgram, Rows
+from distir.solver.program import ConstraintRows, LinearProgram
 from distir.solver.stages.problem import StageProblem
 
 SLACK = 1e-6
@@ -153,7 +153,7 @@ class _Program:
         values = np.bincount(where, values, len(keys)).astype(np.float64)
         row, column = np.divmod(keys, self._columns)
         no_limit = np.full(len(least), np.inf)
-        table = Rows.of(least, no_limit, row, column, values)
+        table = ConstraintRows.of(least, no_limit, row, column, values)
         return LinearProgram(costs, upper, table, len(self._later))
 
     def _column(self) -> int:

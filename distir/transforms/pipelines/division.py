@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from distir.dialects.device import MeshOp
-from distir.pipelining import Action, Phase, Schedule
+from distir.pipelining import Action, Phase, PipelineSchedule
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.emit import Emitter, Groups
@@ -100,7 +100,7 @@ class DividedProgram:
 
     def emit(
         self,
-        schedule: Schedule,
+        schedule: PipelineSchedule,
         steps: Sequence[Sequence[Action]],
         fold: Fold,
         entry: Entry[V],

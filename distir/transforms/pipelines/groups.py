@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from xdsl.ir import Operation
 
-from distir.pipelining import Phase, Schedule
+from distir.pipelining import Phase, PipelineSchedule
 from distir.transforms.pipelines.functions import StageOps
 from distir.transforms.pipelines.over_time import over_time
 from distir.transforms.pipelines.structure import Structure
@@ -20,7 +20,7 @@ NAMES = {
 
 
 def stage_groups(
-    structure: Structure, stages: Mapping[Operation, int], schedule: Schedule
+    structure: Structure, stages: Mapping[Operation, int], schedule: PipelineSchedule
 ) -> dict[tuple[int, Phase], StageOps]:
     """
     The ops of every stage and phase that the schedule has. `stages` has the stage of each op

@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 from distir.errors import DistIRError
 from distir.pipelining import (
     Phase,
-    Schedule,
+    PipelineSchedule,
     ScheduleOptions,
     check_schedule,
     global_steps,
@@ -56,7 +56,7 @@ def pipeline_ops(division: DividedProgram, options: ScheduleOptions) -> list[Ope
     return division.program(meshes, functions)
 
 
-def schedule_for(structure: Structure, options: ScheduleOptions) -> Schedule:
+def schedule_for(structure: Structure, options: ScheduleOptions) -> PipelineSchedule:
     """The schedule that the options ask for a program. Raises DistIRError."""
     trains = bool(structure.backward)
     schedule = options.schedule_of(structure.micro_batches, trains)
@@ -65,7 +65,7 @@ def schedule_for(structure: Structure, options: ScheduleOptions) -> Schedule:
     return schedule
 
 
-def check_fits(schedule: Schedule, ranks: int, structure: Structure) -> None:
+def check_fits(schedule: PipelineSchedule, ranks: int, structure: Structure) -> None:
     """Refuses a schedule that is one, but not for this program. Raises DistIRError."""
     if schedule.ranks != ranks:
         raise DistIRError(

@@ -1,0 +1,244 @@
+"""
+The `schedule` dialect: how a program is to run, as a user writes it beside the program.
+
+A schedule is the body of an `xdsl.dialects.transform` `named_sequence`, which is given a handle
+of the whole program. Its ops take and give handles: of modules of the model, of parameters,
+and of numbers that a user may still choose (knobs). `apply-schedule` carries them out.
+
+```mlir
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  %layers = schedule.match "encoder.layer.*" in %model
+  %up = schedule.match "intermediate.dense" in %layers
+  %weights = schedule.parameters "weight" of %up
+  schedule.shard %weights {dim = 1 : i64, axis = "t"}
+  transform.yield
+}
+```
+
+On any op `schedule.by` says for messages where the user wrote it.
+"""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import (
+    I64,
+    ArrayAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+)
+from xdsl.dialects.transform import AnyOpType, AnyParamType, AnyValueType
+from xdsl.ir import Dialect
+from xdsl.irdl import (
+    IRDLOperation,
+    attr_def,
+    irdl_op_definition,
+    operand_def,
+    opt_attr_def,
+    opt_operand_def,
+    prop_def,
+    result_def,
+)
+from xdsl.utils.exceptions import VerifyException
+
+BY = "schedule.by"
+"""On an op of a schedule: where the user wrote it, a file and a line."""
+
+KnobValue = IntegerAttr | FloatAttr | StringAttr
+
+
+@irdl_op_definition
+class MatchOp(IRDLOperation):
+    """
+    The modules whose path, from those of `root` on, is `pattern`: parts between dots, in
+    which `*` stands for any text, and `**` for any number of parts. With `count` there must
+    be that many.
+    """
+
+    name = "schedule.match"
+
+    pattern = prop_def(StringAttr)
+    root = operand_def(AnyOpType())
+    count = opt_attr_def(IntegerAttr[I64])
+    result = result_def(AnyOpType())
+
+    assembly_format = "$pattern `in` $root attr-dict"
+
+
+@irdl_op_definition
+class FirstOp(IRDLOperation):
+    """
+    The first of some modules, in the order of the program: as many as `amount` says, if it
+    is a whole number, or that part of them, if it is a number with a fraction (rounded down).
+    """
+
+    name = "schedule.first"
+
+    modules = operand_def(AnyOpType())
+    amount = operand_def(AnyParamType())
+    result = result_def(AnyOpType())
+
+    assembly_format = "$amount `of` $modules attr-dict"
+
+
+@irdl_op_definition
+class ParametersOp(IRDLOperation):
+    """
+    The parameters that modules use and whose name in its module is `pattern` (as in
+    `schedule.match`).
+    """
+
+    name = "schedule.parameters"
+
+    pattern = prop_def(StringAttr)
+    modules = operand_def(AnyOpType())
+    result = result_def(AnyValueType())
+
+    assembly_format = "$pattern `of` $modules attr-dict"
+
+
+@irdl_op_definition
+class ShardOp(IRDLOperation):
+    """
+    Asks that mesh axis `axis` splits dimension `dim` of parameters, in runs of `run`
+    elements if that is given.
+    """
+
+    name = "schedule.shard"
+
+    parameters = operand_def(AnyValueType())
+    dim = attr_def(IntegerAttr[I64])
+    axis = attr_def(StringAttr)
+    run = opt_attr_def(IntegerAttr[I64])
+
+    assembly_format = "$parameters attr-dict"
+
+    def verify_(self) -> None:
+        if self.dim.value.data < 0 or (self.run and self.run.value.data < 1):
+            raise VerifyException(
+                "schedule.shard: `dim` counts from 0, and `run` from 1 element"
+            )
+
+
+@irdl_op_definition
+class WholeOp(IRDLOperation):
+    """Asks that mesh axis `axis` does not split parameters; other axes may."""
+
+    name = "schedule.whole"
+
+    parameters = operand_def(AnyValueType())
+    axis = attr_def(StringAttr)
+
+    assembly_format = "$parameters attr-dict"
+
+
+@irdl_op_definition
+class SplitLinearOp(IRDLOperation):
+    """
+    Asks that mesh axis `axis` splits linear layers: each module has one matrix product with
+    a parameter. `by` says what of it is split: `columns`, the outputs, with those of
+    biases, or `rows`, the inputs that the product sums over; biases then stay whole.
+    """
+
+    name = "schedule.split_linear"
+
+    modules = operand_def(AnyOpType())
+    by = attr_def(StringAttr)
+    axis = attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        if self.by.data not in ("columns", "rows"):
+            raise VerifyException(
+                f"schedule.split_linear: by = {self.by}; write columns or rows"
+            )
+
+
+@irdl_op_definition
+class StageOp(IRDLOperation):
+    """Asks that a stage of a pipeline begins with each of these modules."""
+
+    name = "schedule.stage"
+
+    modules = operand_def(AnyOpType())
+
+    assembly_format = "$modules attr-dict"
+
+
+@irdl_op_definition
+class RecomputeOp(IRDLOperation):
+    """
+    Asks that the backward of modules computes again what it needs of their forward, by a
+    policy of `activation-checkpoint`: `policy`, or what the knob says. Modules must be calls
+    of functions (`outline-repeats`).
+    """
+
+    name = "schedule.recompute"
+
+    modules = operand_def(AnyOpType())
+    knob = opt_operand_def(AnyParamType())
+    policy = opt_attr_def(StringAttr)
+
+    assembly_format = "$modules (`by` $knob^)? attr-dict"
+
+    def verify_(self) -> None:
+        if (self.knob is None) == (self.policy is None):
+            raise VerifyException(
+                "schedule.recompute takes a `policy`, or a knob that says it"
+            )
+
+
+@irdl_op_definition
+class ExpectOp(IRDLOperation):
+    """
+    Expects of the forward of each of these modules that it has `count` collectives of a kind
+    (`all_reduce`) over mesh axis `axis`. What distributes the program checks it, unless
+    that axis is of size 1, or the program is a pipeline.
+    """
+
+    name = "schedule.expect"
+
+    modules = operand_def(AnyOpType())
+    collective = attr_def(StringAttr)
+    axis = attr_def(StringAttr)
+    count = attr_def(IntegerAttr[I64])
+
+    assembly_format = "$modules attr-dict"
+
+
+@irdl_op_definition
+class KnobOp(IRDLOperation):
+    """
+    A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
+    `values`; the only one needs no choice.
+    """
+
+    name = "schedule.knob"
+
+    knob = prop_def(StringAttr)
+    values = attr_def(ArrayAttr[KnobValue])
+    result = result_def(AnyParamType())
+
+    assembly_format = "$knob attr-dict"
+
+    def verify_(self) -> None:
+        if not self.values.data:
+            raise VerifyException(f"schedule.knob {self.knob} has no values")
+
+
+ScheduleDialect = Dialect(
+    "schedule",
+    [
+        MatchOp,
+        FirstOp,
+        ParametersOp,
+        ShardOp,
+        WholeOp,
+        SplitLinearOp,
+        StageOp,
+        RecomputeOp,
+        ExpectOp,
+        KnobOp,
+    ],
+)

@@ -1,0 +1,203 @@
+"""The modules of the model that a program came from, by the scopes of its ops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import translate
+from functools import lru_cache
+
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, ModuleOp
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation, SSAValue
+
+from distir.program import (
+    argument_names,
+    argument_roles,
+    entry_function,
+    functions,
+    scope_of,
+)
+from distir.sharding.rule import rank_of
+from distir.transforms.repeats.naming import specialise
+
+
+@dataclass(frozen=True)
+class ParameterUse:
+    """
+    An argument of the entry function as an op sees it: `index` says which, `dims` which of
+    its dimensions each dimension of what the op is given is.
+    """
+
+    index: int
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ScopedOp:
+    """
+    One run of an op.
+
+    - `scope`: the path of the module that it is of, with numbers in place of every `*`;
+    - `op`: the op; `entered`: the op of the entry function that it is, or runs in;
+    - `uses`: by operand, the argument of the entry that it is.
+    """
+
+    scope: str
+    op: Operation
+    entered: Operation
+    uses: Mapping[int, ParameterUse]
+
+
+class ProgramModules:
+    """What modules a program has, and what belongs to them. Raises DistIRError."""
+
+    def __init__(self, module: ModuleOp):
+        self.entry = entry_function(module)
+        self.names = argument_names(self.entry)
+        self.roles = argument_roles(self.entry)
+        self._functions = functions(module)
+        arguments = self.entry.body.block.args
+        known: dict[SSAValue, ParameterUse] = {
+            a: ParameterUse(a.index, tuple(range(rank_of(a.type)))) for a in arguments
+        }
+        self.ops = [
+            scoped
+            for op in self.entry.body.block.ops
+            for scoped in self._walk(op, op, "", known)
+        ]
+        self.on_inputs = self._on_inputs()
+        self.scopes: dict[str, None] = {}
+        for scoped in self.ops:
+            parts = scoped.scope.split(".")
+            for end in range(1, len(parts) + 1):
+                self.scopes[".".join(parts[:end])] = None
+        self.scopes.pop("", None)
+
+    def _on_inputs(self) -> set[Operation]:
+        """The ops of the entry function that work on inputs, or on what follows from these."""
+        values: set[SSAValue] = {
+            arg
+            for arg, role in zip(self.entry.body.block.args, self.roles, strict=True)
+            if role not in ("parameter", "constant", "state")
+        }
+        found: set[Operation] = set()
+        for op in self.entry.body.block.ops:
+            if any(value in values for value in op.operands):
+                values.update(op.results)
+                found.add(op)
+        return found
+
+    def _walk(
+        self,
+        op: Operation,
+        entered: Operation,
+        call_scope: str,
+        known: dict[SSAValue, ParameterUse],
+    ) -> Iterator[ScopedOp]:
+        """An op, and what it calls; `known` are the values that arguments are."""
+        own = scope_of(op)
+        scope = specialise(own, call_scope) if call_scope else own
+        uses = {i: known[v] for i, v in enumerate(op.operands) if v in known}
+        if isinstance(op, CallOp):
+            callee = self._functions[op.callee.string_value()]
+            inner: dict[SSAValue, ParameterUse] = {
+                callee.body.block.args[i]: use for i, use in uses.items()
+            }
+            for called in callee.body.block.ops:
+                yield from self._walk(called, entered, scope, inner)
+        else:
+            yield ScopedOp(scope, op, entered, uses)
+            same = _same_argument(op, uses)
+            if same is not None:
+                known[op.results[0]] = same
+
+    def find(self, pattern: str, inside: Sequence[str]) -> list[str]:
+        """
+        The modules with that path in one of these modules ("" is the model), in the order
+        of the program.
+        """
+        found: dict[str, None] = {}
+        for root in inside:
+            start = f"{root}." if root else ""
+            for scope in self.scopes:
+                if scope.startswith(start) and _matches(pattern, scope[len(start) :]):
+                    found[scope] = None
+        return list(found)
+
+    def nearest(self, pattern: str, inside: Sequence[str]) -> list[str]:
+        """Paths in these modules that are written like one that none has."""
+        start = f"{inside[0]}." if inside and inside[0] else ""
+        known = {s[len(start) :] for s in self.scopes if s.startswith(start)}
+        general = {re.sub(r"(?<![^.])\d+(?![^.])", "*", scope) for scope in known}
+        return get_close_matches(pattern, sorted(general | known), 4, 0.5)
+
+    def within(self, scope: str) -> list[ScopedOp]:
+        """The runs of ops of a module and of those in it, in the order of the program."""
+        return [
+            scoped
+            for scoped in self.ops
+            if scoped.scope == scope or scoped.scope.startswith(f"{scope}.")
+        ]
+
+    def parameters(self, scope: str) -> dict[int, str]:
+        """
+        The parameters that a module uses, by their index among the arguments, with their
+        names in it: what follows its path, or the last part of a name from elsewhere.
+        """
+        found: dict[int, str] = {}
+        for scoped in self.within(scope):
+            for use in scoped.uses.values():
+                if self.roles[use.index] == "parameter":
+                    name = self.names[use.index]
+                    start = f"{scope}."
+                    is_own = name.startswith(start)
+                    local = name[len(start) :] if is_own else name.rpartition(".")[2]
+                    found[use.index] = local
+        return found
+
+    def parameters_called(self, pattern: str, scope: str) -> list[int]:
+        """The parameters of a module whose name in it is this pattern."""
+        own = self.parameters(scope)
+        return [i for i, name in own.items() if _matches(pattern, name)]
+
+
+def _same_argument(
+    op: Operation, uses: Mapping[int, ParameterUse]
+) -> ParameterUse | None:
+    """The argument that an op's result is, with its dimensions in another order or type."""
+    if 0 not in uses or len(op.operands) != 1:
+        return None
+    use = uses[0]
+    if op.name in ("onnx.Identity", "onnx.Cast", "dist.constrain"):
+        return use
+    if op.name != "onnx.Transpose":
+        return None
+    order = range(len(use.dims))[::-1]
+    attr = op.properties.get("perm") or op.attributes.get("perm")
+    perm = (
+        [a.value.data for a in attr.data if isinstance(a, IntegerAttr)]
+        if isinstance(attr, ArrayAttr)
+        else list(order)
+    )
+    return ParameterUse(use.index, tuple(use.dims[i] for i in perm))
+
+
+@lru_cache(maxsize=1 << 12)
+def _part(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
+
+
+def _matches(pattern: str, path: str) -> bool:
+    return _parts_match(tuple(pattern.split(".")), tuple(path.split(".")))
+
+
+def _parts_match(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    if not pattern or not path:
+        return pattern == path or pattern == ("**",)
+    if pattern[0] == "**":
+        return _parts_match(pattern[1:], path) or _parts_match(pattern, path[1:])
+    same = _part(pattern[0]).match(path[0]) is not None
+    return same and _parts_match(pattern[1:], path[1:])

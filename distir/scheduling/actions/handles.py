@@ -1,0 +1,97 @@
+"""Ops that give handles: of modules, parameters and knobs."""
+
+from __future__ import annotations
+
+from math import floor
+
+from xdsl.ir import Operation
+
+from distir.dialects.schedule import FirstOp, KnobOp, MatchOp, ParametersOp
+from distir.errors import DistIRError, listed
+from distir.scheduling.run import ScheduleRun, knob_value, origin, schedule_action
+
+
+@schedule_action("schedule.match")
+def match(op: Operation, run: ScheduleRun) -> None:
+    """See `MatchOp`. Raises DistIRError."""
+    assert isinstance(op, MatchOp)
+    roots, pattern = run.modules_of(op.root), op.pattern.data
+    found = run.modules.find(pattern, roots)
+    if not found:
+        inside = f" in {listed(roots)}" if roots != [""] else ""
+        near = listed(run.modules.nearest(pattern, roots))
+        top = listed([s for s in run.modules.scopes if "." not in s], 8)
+        raise DistIRError(
+            f"{origin(op)}: no module{inside} matches {pattern!r}; "
+            + (f"there are {near}" if near else f"the model has {top or 'no scopes'}")
+        )
+    expected = op.count and op.count.value.data
+    if expected is not None and len(found) != expected:
+        raise DistIRError(
+            f"{origin(op)}: {pattern!r} is expected to match {expected} modules, but "
+            f"matches {len(found)}: {listed(found)}"
+        )
+    run.set_modules(op.result, found)
+
+
+@schedule_action("schedule.first")
+def first(op: Operation, run: ScheduleRun) -> None:
+    """See `FirstOp`. Raises DistIRError."""
+    assert isinstance(op, FirstOp)
+    modules, amount = run.modules_of(op.modules), run.value_of(op.amount)
+    count = floor(amount * len(modules)) if isinstance(amount, float) else amount
+    if isinstance(count, str) or not 0 <= count <= len(modules):
+        raise DistIRError(
+            f"{origin(op)}: cannot take the first {amount} of {len(modules)} modules; give "
+            f"a number of modules, or a part between 0.0 and 1.0"
+        )
+    run.set_modules(op.result, modules[:count])
+
+
+@schedule_action("schedule.parameters")
+def parameters(op: Operation, run: ScheduleRun) -> None:
+    """See `ParametersOp`. Raises DistIRError."""
+    assert isinstance(op, ParametersOp)
+    found: dict[int, None] = {}
+    for scope in run.modules_of(op.modules):
+        chosen = run.modules.parameters_called(op.pattern.data, scope)
+        if not chosen:
+            own = listed(list(run.modules.parameters(scope).values()), 8)
+            raise DistIRError(
+                f"{origin(op)}: module {scope!r} uses no parameter {op.pattern}; it uses "
+                f"{own or 'none'}"
+            )
+        found.update(dict.fromkeys(chosen))
+    run.set_parameters(op.result, list(found))
+
+
+@schedule_action("schedule.knob")
+def knob(op: Operation, run: ScheduleRun) -> None:
+    """See `KnobOp`. Raises DistIRError."""
+    assert isinstance(op, KnobOp)
+    name = op.knob.data
+    values = [knob_value(attr) for attr in op.values.data]
+    texts = [str(value) for value in values]
+    if name in run.knobs:
+        raise DistIRError(f"{origin(op)}: there is a knob {name!r} already")
+    run.knobs.add(name)
+    if name not in run.chosen and len(values) > 1:
+        raise DistIRError(
+            f"{origin(op)}: knob {name!r} has no value; choose one of {', '.join(texts)} "
+            f"with --set {name}=VALUE"
+        )
+    given = run.chosen.get(name, texts[0])
+    for value, text in zip(values, texts, strict=True):
+        if given == text or (not isinstance(value, str) and _number(given) == value):
+            run.set_value(op.result, value)
+            return
+    raise DistIRError(
+        f"{origin(op)}: knob {name!r} cannot be {given}; choose one of {', '.join(texts)}"
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,181 @@
+"""Ops that leave requests on a program, which every way of distributing it honours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.func import CallOp
+from xdsl.ir import Operation
+
+from distir.dialects.collective import Collective
+from distir.dialects.dist import RECOMPUTE, STAGE_START, Layout, Shard
+from distir.dialects.schedule import (
+    ExpectOp,
+    RecomputeOp,
+    ShardOp,
+    SplitLinearOp,
+    StageOp,
+    WholeOp,
+)
+from distir.errors import DistIRError, one_of
+from distir.planning.expectations import expect
+from distir.planning.meshes import MESH
+from distir.planning.modules import ScopedOp
+from distir.planning.requests import request
+from distir.program import describe, scope_of, text_attribute
+from distir.scheduling.run import ScheduleRun, origin, schedule_action
+from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
+from distir.transforms.checkpointing import POLICIES
+
+
+@schedule_action("schedule.shard")
+def shard(op: Operation, run: ScheduleRun) -> None:
+    """See `ShardOp`. Raises DistIRError."""
+    assert isinstance(op, ShardOp)
+    length = None if op.run is None else op.run.value.data
+    for index in run.parameters_of(op.parameters):
+        _split(op, run, index, op.dim.value.data, Shard(op.axis.data, length))
+
+
+@schedule_action("schedule.whole")
+def whole(op: Operation, run: ScheduleRun) -> None:
+    """See `WholeOp`. Raises DistIRError."""
+    assert isinstance(op, WholeOp)
+    for index in run.parameters_of(op.parameters):
+        request(run.modules.entry, index, Layout(MESH), [op.axis.data], origin(op))
+
+
+@schedule_action("schedule.split_linear")
+def split_linear(op: Operation, run: ScheduleRun) -> None:
+    """See `SplitLinearOp`. Raises DistIRError."""
+    assert isinstance(op, SplitLinearOp)
+    axis, by = op.axis.data, op.by.data
+    for scope in run.modules_of(op.modules):
+        products = list(_products(scope, run))
+        if len(products) != 1:
+            raise DistIRError(
+                f"{origin(op)}: module {scope!r} has {len(products)} matrix products with a "
+                f"parameter, but a linear layer has one; name the modules in it, or split "
+                f"its parameters"
+            )
+        product, position, rule = products[0]
+        use = product.uses[position]
+        summed = [
+            dim
+            for dim, factors in enumerate(rule.operands[position])
+            if factors and not rule.result_factors.intersection(factors)
+        ]
+        dims = [d for d in range(len(use.dims)) if (d in summed) == (by == "rows")]
+        if len(dims) != 1:
+            raise DistIRError(
+                f"{origin(op)}: {describe(product.op)} has {len(dims)} dimensions of "
+                f"{run.modules.names[use.index]!r} that could be its {by}; split "
+                f"the parameter itself"
+            )
+        dim = use.dims[dims[0]]
+        _split(op, run, use.index, dim, Shard(axis))
+        inputs = run.modules.entry.function_type.inputs.data
+        size = shape_of(inputs[use.index])[dim]
+        for index in run.modules.parameters(scope):
+            if index == use.index or rank_of(inputs[index]) != 1:
+                continue
+            if by == "rows":
+                request(run.modules.entry, index, Layout(MESH), [axis], origin(op))
+            elif shape_of(inputs[index]) == (size,):
+                _split(op, run, index, 0, Shard(axis))
+
+
+def _products(scope: str, run: ScheduleRun) -> Iterator[tuple[ScopedOp, int, Rule]]:
+    """The contractions of a module with a parameter, and which operand that is."""
+    for scoped in run.modules.within(scope):
+        for position, use in scoped.uses.items():
+            if run.modules.roles[use.index] == "parameter" and len(use.dims) > 1:
+                rule = rule_for(scoped.op)
+                if rule.flops:
+                    yield scoped, position, rule
+
+
+def _split(op: Operation, run: ScheduleRun, index: int, dim: int, shard: Shard) -> None:
+    entry = run.modules.entry
+    type_ = entry.function_type.inputs.data[index]
+    if dim >= rank_of(type_):
+        raise DistIRError(
+            f"{origin(op)}: {run.modules.names[index]!r} has no dimension {dim}: its type "
+            f"is {type_}"
+        )
+    asked = Layout(MESH).with_dim(dim, (shard,), rank_of(type_))
+    request(entry, index, asked, [shard.axis], origin(op))
+
+
+@schedule_action("schedule.stage")
+def stage(op: Operation, run: ScheduleRun) -> None:
+    """See `StageOp`. Raises DistIRError."""
+    assert isinstance(op, StageOp)
+    for scope in run.modules_of(op.modules):
+        first = _entered(op, scope, run)
+        if first is next(o for o in _entry_ops(run) if o in run.modules.on_inputs):
+            raise DistIRError(
+                f"{origin(op)}: the program begins with {scope or 'this'!r}, and the first "
+                f"stage begins there anyway; name where the others begin"
+            )
+        if STAGE_START in first.attributes:
+            before = text_attribute(first.attributes, STAGE_START)
+            raise DistIRError(
+                f"{origin(op)}: a stage begins with {describe(first)} already ({before})"
+            )
+        first.attributes[STAGE_START] = StringAttr(origin(op))
+
+
+@schedule_action("schedule.recompute")
+def recompute(op: Operation, run: ScheduleRun) -> None:
+    """See `RecomputeOp`. Raises DistIRError."""
+    assert isinstance(op, RecomputeOp)
+    policy = op.policy.data if op.policy else str(run.value_of(op.knob))  # type: ignore[arg-type]
+    one_of("policy", policy, POLICIES, origin(op))
+    for scope in run.modules_of(op.modules):
+        call = _entered(op, scope, run)
+        if not isinstance(call, CallOp):
+            raise DistIRError(
+                f"{origin(op)}: {scope!r} is no call of a function, so that nothing can "
+                f"compute it again; run `outline-repeats`, and name a layer"
+            )
+        before = text_attribute(call.attributes, RECOMPUTE)
+        if before not in (None, policy):
+            raise DistIRError(
+                f"{origin(op)}: {scope!r} is to be computed again by policy {policy!r}, but "
+                f"is by {before!r} already; ask for one of these"
+            )
+        call.attributes[RECOMPUTE] = StringAttr(policy)
+
+
+@schedule_action("schedule.expect")
+def expect_collectives(op: Operation, run: ScheduleRun) -> None:
+    """See `ExpectOp`. Raises DistIRError."""
+    assert isinstance(op, ExpectOp)
+    kinds = [kind.name.removeprefix("collective.") for kind in Collective.operations]
+    kind = one_of("collective", op.collective.data, kinds, origin(op))
+    for scope in run.modules_of(op.modules):
+        expect(run.module, scope, kind, op.axis.data, op.count.value.data, origin(op))
+
+
+def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
+    return iter(run.modules.entry.body.block.ops)
+
+
+def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
+    """The op of the entry function that a module begins with. Raises DistIRError."""
+    inside = run.modules.within(scope) if scope else run.modules.ops
+    ops = list(dict.fromkeys(scoped.entered for scoped in inside))
+    # What comes from parameters and constants alone belongs to no stage.
+    entered = next((o for o in ops if o in run.modules.on_inputs), ops[0])
+    own = scope_of(entered)
+    if isinstance(entered, CallOp) and own != scope and own.startswith(f"{scope}."):
+        return entered
+    if isinstance(entered, CallOp) and own != scope:
+        raise DistIRError(
+            f"{origin(op)}: {scope!r} is inside of {describe(entered)}, which is one piece "
+            f"of the program; name {own or 'a module that holds all of it'!r}, or run "
+            f"`inline-calls` first"
+        )
+    return entered

@@ -1,0 +1,17 @@
+"""
+BERT as Megatron splits it: columns, then rows of each block, and the vocabulary; `ratio` of
+the layers are computed again in the backward.
+"""
+
+from distir.scheduling import Columns, Rows, Schedule
+
+
+def schedule(s: Schedule) -> None:
+    """Asks for the splits over axis "t"."""
+    layers = s["**.layer.*"]
+    for name in ("query", "key", "value"):
+        layers["attention.self"][name].split(Columns("t"))
+    layers["attention.output.dense"].split(Rows("t"))
+    layers.plan({"intermediate.dense": Columns("t"), "output.dense": Rows("t")})
+    s["**.word_embeddings"].param("weight").split(0, "t")
+    layers.first(s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])).recompute("full")

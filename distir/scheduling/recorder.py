@@ -1,0 +1,301 @@
+"""What scripts are written with: it records ops of the `schedule` dialect, nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from xdsl.builder import Builder
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    f64,
+    i64,
+)
+from xdsl.dialects.transform import (
+    AnyOpType,
+    AnyParamType,
+    AnyValueType,
+    NamedSequenceOp,
+    ParamConstantOp,
+    YieldOp,
+)
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint
+
+from distir.dialects.schedule import (
+    BY,
+    ExpectOp,
+    FirstOp,
+    KnobOp,
+    MatchOp,
+    ParametersOp,
+    RecomputeOp,
+    ShardOp,
+    SplitLinearOp,
+    StageOp,
+    WholeOp,
+)
+
+SEQUENCE = "schedule"
+"""What the schedule of a script is called."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """
+    How a linear layer is split: its outputs over a mesh axis, and its bias with them. What
+    follows works on parts: `Columns("t")`.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """
+    How a linear layer is split: its inputs over a mesh axis. Each device has terms of a sum,
+    which an all-reduce adds up; its bias stays whole: `Rows("t")`.
+    """
+
+    axis: str
+
+
+@dataclass(frozen=True)
+class Knob:
+    """A value that is chosen when the schedule is applied; see `Schedule.knob`."""
+
+    handle: SSAValue
+
+
+class Recording:
+    """The schedule as it is recorded so far."""
+
+    def __init__(self, name: str):
+        self._block = Block(arg_types=[AnyOpType()])
+        self.model: SSAValue = self._block.args[0]
+        self.model.name_hint = "model"
+        self._builder = Builder(InsertPoint.at_end(self._block))
+        types = [AnyOpType()], list[Attribute]()
+        self.sequence = NamedSequenceOp(name, types, Region(self._block))
+
+    def add(self, op: Operation) -> Operation:
+        """Adds an op, with the line of the script that asks for it."""
+        op.attributes[BY] = StringAttr(_caller())
+        return self._builder.insert(op)
+
+    def end(self) -> NamedSequenceOp:
+        """The whole schedule."""
+        self._builder.insert(YieldOp())
+        return self.sequence
+
+    def amount(self, value: Knob | int | float) -> SSAValue:
+        """The handle of a knob or of a number."""
+        if isinstance(value, Knob):
+            return value.handle
+        constant = ParamConstantOp.create(
+            properties={"value": _attribute(value)}, result_types=[AnyParamType()]
+        )
+        return self._builder.insert(constant).results[0]
+
+
+def _caller() -> str:
+    """The file and line of the script that is being run."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
+
+
+def _attribute(
+    value: float | int | str,
+) -> IntegerAttr | FloatAttr | StringAttr:
+    if isinstance(value, str):
+        return StringAttr(value)
+    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
+
+
+class Parameters:
+    """Parameters of modules, as `Modules.param` gives them."""
+
+    def __init__(self, recording: Recording, handle: SSAValue):
+        self._recording = recording
+        self._handle = handle
+
+    def split(self, dim: int, axis: str, run: int | None = None) -> Parameters:
+        """
+        Asks that mesh axis `axis` splits dimension `dim`, in runs of `run` elements if that
+        is given: `s["wte"].param("weight").split(0, "t")`.
+        """
+        attributes: dict[str, Attribute] = {
+            "dim": IntegerAttr(dim, i64),
+            "axis": StringAttr(axis),
+        }
+        if run is not None:
+            attributes["run"] = IntegerAttr(run, i64)
+        self._recording.add(
+            ShardOp.create(operands=[self._handle], attributes=attributes)
+        )
+        return self
+
+    def whole(self, axis: str) -> Parameters:
+        """
+        Asks that mesh axis `axis` does not split them; others still may, such as ZeRO's:
+        `s["head"].param().whole("t")`.
+        """
+        self._recording.add(
+            WholeOp.create(
+                operands=[self._handle], attributes={"axis": StringAttr(axis)}
+            )
+        )
+        return self
+
+
+class Modules:
+    """
+    Modules of the model. `modules["attention.*"]` are those in them with that path: parts
+    between dots, `*` for any text in a part, `**` for any number of parts.
+    """
+
+    def __init__(self, recording: Recording, handle: SSAValue):
+        self._recording = recording
+        self._handle = handle
+
+    def __getitem__(self, pattern: str) -> Modules:
+        return self.match(pattern)
+
+    def match(self, pattern: str, count: int | None = None) -> Modules:
+        """
+        The modules in these with that path, of which there must be `count`, if that is
+        given: `s.match("encoder.layer.*", count=24)`.
+        """
+        attributes = {} if count is None else {"count": IntegerAttr(count, i64)}
+        op = MatchOp.create(
+            operands=[self._handle],
+            result_types=[AnyOpType()],
+            properties={"pattern": StringAttr(pattern)},
+            attributes=attributes,
+        )
+        return Modules(self._recording, self._recording.add(op).results[0])
+
+    def first(self, amount: Knob | int | float) -> Modules:
+        """
+        The first of them: so many, or that part of them (a float, rounded down):
+        `s["h.*"].first(0.5)`.
+        """
+        op = FirstOp.create(
+            operands=[self._handle, self._recording.amount(amount)],
+            result_types=[AnyOpType()],
+        )
+        return Modules(self._recording, self._recording.add(op).results[0])
+
+    def param(self, pattern: str = "**") -> Parameters:
+        """The parameters with that name in their module: `s["wte"].param("weight")`."""
+        op = ParametersOp.create(
+            operands=[self._handle],
+            result_types=[AnyValueType()],
+            properties={"pattern": StringAttr(pattern)},
+        )
+        return Parameters(self._recording, self._recording.add(op).results[0])
+
+    def split(self, how: Columns | Rows) -> Modules:
+        """Asks that these linear layers are split: `s["h.*.mlp.c_fc"].split(Columns("t"))`."""
+        by = "columns" if isinstance(how, Columns) else "rows"
+        attributes = {"by": StringAttr(by), "axis": StringAttr(how.axis)}
+        self._recording.add(
+            SplitLinearOp.create(operands=[self._handle], attributes=attributes)
+        )
+        return self
+
+    def plan(self, plan: Mapping[str, Columns | Rows]) -> Modules:
+        """
+        Asks how linear layers in these modules are split, by their paths:
+        `layer.plan({"mlp.up": Columns("t"), "mlp.down": Rows("t")})`.
+        """
+        for pattern, how in plan.items():
+            self[pattern].split(how)
+        return self
+
+    def stage(self) -> Modules:
+        """Asks that a stage of a pipeline begins with each of them: `s["h.6"].stage()`."""
+        self._recording.add(StageOp.create(operands=[self._handle]))
+        return self
+
+    def expect(self, axis: str, **collectives: int) -> Modules:
+        """
+        Expects that the forward of each of them has so many collectives over a mesh axis,
+        when the program is distributed: `s["h.*"].expect("t", all_reduce=2)`.
+        """
+        for kind, count in collectives.items():
+            attributes = {
+                "collective": StringAttr(kind),
+                "axis": StringAttr(axis),
+                "count": IntegerAttr(count, i64),
+            }
+            self._recording.add(
+                ExpectOp.create(operands=[self._handle], attributes=attributes)
+            )
+        return self
+
+    def recompute(
+        self, policy: Literal["full", "whole", "selective", "none"] | Knob
+    ) -> Modules:
+        """
+        Asks that the backward computes them again instead of keeping what they computed, by
+        a policy of `activation-checkpoint`: `s["h.*"].first(0.5).recompute("full")`.
+        """
+        operands, attributes = [self._handle], dict[str, Attribute]()
+        if isinstance(policy, Knob):
+            operands.append(policy.handle)
+        else:
+            attributes["policy"] = StringAttr(policy)
+        self._recording.add(
+            RecomputeOp.create(operands=operands, attributes=attributes)
+        )
+        return self
+
+
+class Schedule(Modules):
+    """
+    How a program is to run, in a script: a file with a function `schedule`, which is given
+    one of these.
+
+    ```python
+    from distir.scheduling import Columns, Rows, Schedule
+
+
+    def schedule(s: Schedule) -> None:
+        layers = s["encoder.layer.*"]
+        layers.plan({"intermediate.dense": Columns("t"), "output.dense": Rows("t")})
+        layers.first(s.knob("ratio", [1.0, 0.5, 0.0])).recompute("full")
+    ```
+
+    It stands for the whole model. All that its methods do is to record an op.
+    """
+
+    def __init__(self, name: str = SEQUENCE):
+        recording = Recording(name)
+        super().__init__(recording, recording.model)
+
+    def knob(self, name: str, values: Sequence[float | int | str]) -> Knob:
+        """
+        A value that is chosen when the schedule is applied (`--set NAME=VALUE`), one of
+        `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`.
+        """
+        op = KnobOp.create(
+            result_types=[AnyParamType()],
+            properties={"knob": StringAttr(name)},
+            attributes={"values": ArrayAttr([_attribute(v) for v in values])},
+        )
+        result = self._recording.add(op).results[0]
+        result.name_hint = name if name.isidentifier() else None
+        return Knob(result)
+
+    def recorded(self) -> NamedSequenceOp:
+        """The schedule in its IR form; nothing can be added to it any more."""
+        return self._recording.end()

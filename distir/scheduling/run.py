@@ -1,0 +1,174 @@
+"""Carries a schedule out on a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.transform import NamedSequenceOp, ParamConstantOp, YieldOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from distir.dialects.dist import layout_of
+from distir.dialects.schedule import BY
+from distir.errors import DistIRError, listed
+from distir.gradients.call_pairs import FORWARD
+from distir.planning.modules import ProgramModules
+from distir.program import functions, is_training_step, text_attribute
+from distir.registries import Registry
+
+Value = int | float | str
+"""What a knob may be."""
+
+_WHAT = "apply-schedule"
+
+
+class ScheduleRun:
+    """
+    A schedule that is being carried out.
+
+    - `module`: the program; `modules`: what modules it has, as long as nothing changes that;
+    - `chosen`: the values of knobs by their names.
+
+    What handles stand for is kept by the values that they are: the paths of modules
+    (`modules_of`), the indices of arguments (`parameters_of`), or a knob's value
+    (`value_of`).
+    """
+
+    def __init__(self, module: ModuleOp, chosen: dict[str, str]):
+        self.module = module
+        self.modules = ProgramModules(module)
+        self.chosen = chosen
+        self.knobs: set[str] = set()
+        self._modules: dict[SSAValue, list[str]] = {}
+        self._parameters: dict[SSAValue, list[int]] = {}
+        self._values: dict[SSAValue, Value] = {}
+
+    def modules_of(self, handle: SSAValue) -> list[str]:
+        """The paths of the modules that a handle stands for; "" is the whole model."""
+        return self._modules[handle]
+
+    def parameters_of(self, handle: SSAValue) -> list[int]:
+        """The indices of the entry's arguments that a handle stands for."""
+        return self._parameters[handle]
+
+    def value_of(self, handle: SSAValue) -> Value:
+        """The value of a knob, or a constant."""
+        return self._values[handle]
+
+    def set_modules(self, handle: SSAValue, scopes: Sequence[str]) -> None:
+        """Says which modules a handle stands for."""
+        self._modules[handle] = list(scopes)
+
+    def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
+        """Says which arguments of the entry a handle stands for."""
+        self._parameters[handle] = list(indices)
+
+    def set_value(self, handle: SSAValue, value: Value) -> None:
+        """Says which value a knob has."""
+        self._values[handle] = value
+
+    def run(self, sequence: NamedSequenceOp) -> None:
+        """Carries out the ops of a sequence, in order. Raises DistIRError."""
+        args = sequence.body.block.args
+        if len(args) != 1 or sequence.function_type.outputs.data:
+            raise DistIRError(
+                f"{_WHAT}: schedule @{sequence.sym_name.data} must take one handle, of the "
+                f"whole program, and give none"
+            )
+        self.set_modules(args[0], [""])
+        for op in sequence.body.block.ops:
+            if isinstance(op, YieldOp):
+                continue
+            if isinstance(op, ParamConstantOp):
+                self.set_value(op.results[0], knob_value(op.value))
+                continue
+            action = schedule_action.get(op.name)
+            if action is None:
+                raise DistIRError(
+                    f"{origin(op)}: {op.name} is no op of a schedule; a schedule holds "
+                    f"{listed(sorted(schedule_action.entries), 12)}"
+                )
+            action(op, self)
+        unknown = sorted(self.chosen.keys() - self.knobs)
+        if unknown:
+            raise DistIRError(
+                f"{_WHAT}: the schedule has no knob {unknown[0]!r}; it has "
+                f"{', '.join(sorted(self.knobs)) or 'none'}"
+            )
+
+
+ScheduleAction = Callable[[Operation, ScheduleRun], None]
+
+schedule_action: Registry[ScheduleAction] = Registry("distir.scheduling.actions")
+"""
+What ops of schedules do, by their names. Under `@schedule_action("toy.paint")`, a function of
+the op and the `ScheduleRun`, which raises DistIRError that begins with `origin(op)`.
+"""
+
+
+def origin(op: Operation) -> str:
+    """Where a user wrote an op of a schedule, for messages and requests."""
+    written = text_attribute(op.attributes, BY)
+    if written is not None:
+        return written
+    block, sequence = op.parent_block(), op.parent_op()
+    name = sequence.sym_name.data if isinstance(sequence, NamedSequenceOp) else "?"
+    position = 0 if block is None else 1 + block.get_operation_index(op)
+    return f"@{name}, op {position} ({op.name})"
+
+
+def knob_value(attr: Attribute) -> Value:
+    """The number or text of an attribute. Raises DistIRError for another one."""
+    if isinstance(attr, IntegerAttr | FloatAttr):
+        return attr.value.data
+    if isinstance(attr, StringAttr):
+        return attr.data
+    raise DistIRError(f"{_WHAT}: {attr} is no value of a knob; give a number or a text")
+
+
+def apply_schedule(module: ModuleOp, entry: str, chosen: Sequence[str] = ()) -> None:
+    """
+    Carries out the schedule of that name on the program that is in the same module, and
+    takes all schedules out. `chosen` are knobs, each `NAME=VALUE`. Raises DistIRError; the
+    program may then be half changed.
+    """
+    sequences = [op for op in module.body.block.ops if isinstance(op, NamedSequenceOp)]
+    found = [op for op in sequences if op.sym_name.data == entry]
+    if not found:
+        known = listed([f"@{op.sym_name.data}" for op in sequences]) or "none"
+        raise DistIRError(
+            f"{_WHAT}: the module has no transform.named_sequence @{entry}; it has {known}"
+        )
+    for op in sequences:
+        op.detach()
+    run = ScheduleRun(module, _chosen(chosen))
+    _check_sequential(run)
+    run.run(found[0])
+
+
+def _check_sequential(run: ScheduleRun) -> None:
+    entry = run.modules.entry
+    if any(layout_of(type_) is not None for type_ in entry.function_type.inputs):
+        raise DistIRError(
+            f"{_WHAT}: the program is distributed already; apply the schedule to the "
+            f"sequential one"
+        )
+    known = functions(run.module).values()
+    if is_training_step(entry) or any(FORWARD in f.attributes for f in known):
+        raise DistIRError(
+            f"{_WHAT}: the program is a training step already; apply the schedule before "
+            f"`differentiate`"
+        )
+
+
+def _chosen(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or name in found:
+            raise DistIRError(
+                f"{_WHAT}: cannot read the choice {text!r}; write NAME=VALUE, once for each "
+                f"knob"
+            )
+        found[name] = value
+    return found

@@ -1,0 +1,64 @@
+"""Scripts as files: Python, or the IR form."""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.transform import NamedSequenceOp
+
+from distir.errors import DistIRError
+from distir.scheduling.recorder import SEQUENCE, Schedule
+from distir.text import ProgramParser, new_context
+
+
+def read_script(path: Path) -> list[NamedSequenceOp]:
+    """
+    The schedules that a file holds: those of an `.mlir` file, or the one that the function
+    `schedule` of a Python file records. Raises DistIRError, ParseError or VerifyException.
+    """
+    if path.suffix == ".mlir":
+        parser = ProgramParser(new_context(), path.read_bytes().decode(), str(path))
+        ops = parser.parse_module().body.block.ops
+        found = [op for op in ops if isinstance(op, NamedSequenceOp)]
+        if not found:
+            raise DistIRError(
+                f"{path} holds no schedule; write a transform.named_sequence @{SEQUENCE}"
+            )
+        for op in found:
+            op.detach()
+        return found
+    if path.suffix != ".py":
+        raise DistIRError(f"{path}: a schedule is a .py or an .mlir file")
+    path.read_bytes()  # says what is wrong if it cannot be read
+    schedule = Schedule()
+    try:
+        function = runpy.run_path(str(path)).get("schedule")
+        if callable(function):
+            function(schedule)
+    except DistIRError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if f.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+        at = "" if line is None else f", line {line}"
+        raise DistIRError(
+            f"{path.name}{at}: the schedule cannot be run "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    if not callable(function):
+        raise DistIRError(
+            f"{path} has no function `schedule`; write `def schedule(s): ...`"
+        )
+    return [schedule.recorded()]
+
+
+def add_schedules(module: ModuleOp, schedules: list[NamedSequenceOp]) -> None:
+    """Puts schedules behind a program, in the place of those that it has."""
+    for op in list(module.body.block.ops):
+        if isinstance(op, NamedSequenceOp):
+            op.detach()
+    module.body.block.add_ops(schedules)
