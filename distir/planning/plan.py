@@ -45,6 +45,7 @@ class SearchOptions:
     - `micro_batches`: numbers of micro-batches; `schedules`: of pipelines;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
+    - `buckets`: whether neighbouring tensors travel in one message, in all plans;
     - `jobs`: processes; 0 for one on each core.
     """
 
@@ -55,6 +56,7 @@ class SearchOptions:
     checkpoint: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
+    buckets: bool = False
     jobs: int = 0
 
 
@@ -68,7 +70,8 @@ class Plan(ABC):
     - `batch`: the size of the batch; `checkpoint`: the policy of `activation-checkpoint`;
     - `p`, `k`: ranks of the pipeline and micro-batches; `schedule`: of the pipeline, empty
       for the default one; `stages`: may be `search`;
-    - `overlap`: whether communication overlaps computation.
+    - `overlap`: whether communication overlaps computation; `buckets`: whether neighbouring
+      tensors travel in one message.
     """
 
     batch: int
@@ -79,6 +82,7 @@ class Plan(ABC):
     schedule: str = ""
     stages: str = ""
     overlap: bool = False
+    buckets: bool = False
 
     @property
     def is_pipelined(self) -> bool:
@@ -112,8 +116,15 @@ class Plan(ABC):
         return self._order < other._order
 
     @property
-    def _rest(self) -> tuple[str, int, str, str, bool]:
-        return self.checkpoint, self.k, self.schedule, self.stages, self.overlap
+    def _rest(self) -> tuple[Any, ...]:
+        return (
+            self.checkpoint,
+            self.k,
+            self.schedule,
+            self.stages,
+            self.overlap,
+            self.buckets,
+        )
 
     def _options(self) -> str:
         """The options that are not as usual, as text."""
@@ -124,7 +135,8 @@ class Plan(ABC):
             text += f" schedule={self.schedule}"
         if self.stages:
             text += f" stages={self.stages}"
-        return text + (" overlap" if self.overlap else "")
+        text += " overlap" if self.overlap else ""
+        return text + (" buckets" if self.buckets else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +167,7 @@ class GridPlan(Plan):
             zero=self.zero,
             checkpoint=self.checkpoint,
             overlap=self.overlap,
+            buckets=self.buckets,
             shard=shard,
         )
 
@@ -203,7 +216,8 @@ class Space:
       gradients);
     - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
     - `schedules`: of pipelines; none is the default schedule;
-    - `overlap`: whether communication overlaps computation, where there are several devices.
+    - `overlap`: whether communication overlaps computation, where there are several devices;
+    - `buckets`: whether neighbouring tensors travel in one message, in all plans.
     """
 
     batches: Sequence[int]
@@ -215,6 +229,7 @@ class Space:
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False,)
+    buckets: bool = False
 
     @staticmethod
     def of(
@@ -238,6 +253,7 @@ class Space:
             options.checkpoint or ("none",),
             options.schedules,
             overlaps(options.overlap or ("off",)),
+            options.buckets,
         )
 
     def plans(self) -> list[GridPlan]:
@@ -282,7 +298,7 @@ class Space:
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
-                                    overlap=overlap,
+                                    overlap=overlap, buckets=self.buckets,
                                 )  # fmt: skip
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
