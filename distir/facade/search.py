@@ -49,6 +49,7 @@ def search(
     checkpoint: _Several[str] = (),
     schedules: _Several[str] = (),
     overlap: _Several[str] = (),
+    buckets: bool = False,
     profile: _Several[str] = (),
     shard: _Several[str] = (),
     whole: _Several[str] = (),
@@ -81,6 +82,7 @@ def search(
         checkpoint=_tuple(checkpoint),
         schedules=_tuple(schedules),
         overlap=_tuple(overlap),
+        buckets=buckets,
         jobs=jobs,
     )
     options.check()

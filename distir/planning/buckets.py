@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
@@ -16,7 +18,7 @@ from distir.interpreters.simulator.costs.communication import (
 )
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.planning.meshes import cluster_in
-from distir.sharding.mesh import meshes
+from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.bucketing import bucket_collectives
 
 _SHARE = 0.05
@@ -40,22 +42,24 @@ def bucket_collectives_of(module: ModuleOp, megabytes: float | None = None) -> N
             )
         bucket_collectives(module, lambda first: megabytes * 1e6)
         return
-    bucket_collectives(module, MessageSizes(module).limit)
+    cluster = cluster_in(module, "", "bucket-collectives")
+    hardware = None if cluster is None else Hardware.of(cluster)
+    bucket_collectives(module, MessageSizes(hardware, meshes(module)).limit)
 
 
 class MessageSizes:
     """
     The bytes of messages for which latency does not matter, by what they do and the links
-    that they cross; `DEFAULT` where the program has no cluster.
+    that they cross: those of `hardware`, whose devices are in these `meshes`, by their symbols.
+    `DEFAULT` where there is no hardware, or less than meshes have devices.
     """
 
     DEFAULT = 25e6
     """That of PyTorch's DistributedDataParallel."""
 
-    def __init__(self, module: ModuleOp):
-        cluster = cluster_in(module, "", "bucket-collectives")
-        self.hardware = None if cluster is None else Hardware.of(cluster)
-        self.meshes = meshes(module)
+    def __init__(self, hardware: Hardware | None, known: Mapping[str, Mesh]):
+        self.hardware = hardware
+        self.meshes = known
         self.known: dict[tuple[Attribute | str | bool | None, ...], float] = {}
 
     def limit(self, first: CollectiveOp) -> float:

@@ -47,6 +47,7 @@ class SearchOptions:
     - `micro_batches`: numbers of micro-batches; `schedules`: of pipelines;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
+    - `buckets`: whether neighbouring tensors travel in one message, in all plans;
     - `jobs`: processes; 0 for one on each core.
     """
 
@@ -57,6 +58,7 @@ class SearchOptions:
     checkpoint: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
+    buckets: bool = False
     jobs: int = 0
 
     def check(self) -> None:
@@ -82,7 +84,8 @@ class Plan(ABC):
     - `batch`: the size of the batch; `checkpoint`: the policy of `activation-checkpoint`;
     - `p`, `k`: ranks of the pipeline and micro-batches; `schedule`: of the pipeline, empty
       for the default one; `stages`: may be `search`;
-    - `overlap`: whether communication overlaps computation.
+    - `overlap`: whether communication overlaps computation; `buckets`: whether neighbouring
+      tensors travel in one message.
     """
 
     batch: int
@@ -93,6 +96,7 @@ class Plan(ABC):
     schedule: str = ""
     stages: str = ""
     overlap: bool = False
+    buckets: bool = False
 
     @property
     def is_pipelined(self) -> bool:
@@ -126,8 +130,15 @@ class Plan(ABC):
         return self._order < other._order
 
     @property
-    def _rest(self) -> tuple[str, int, str, str, bool]:
-        return self.checkpoint, self.k, self.schedule, self.stages, self.overlap
+    def _rest(self) -> tuple[Any, ...]:
+        return (
+            self.checkpoint,
+            self.k,
+            self.schedule,
+            self.stages,
+            self.overlap,
+            self.buckets,
+        )
 
     def _options(self) -> str:
         """The options that are not as usual, as text."""
@@ -138,7 +149,8 @@ class Plan(ABC):
             text += f" schedule={self.schedule}"
         if self.stages:
             text += f" stages={self.stages}"
-        return text + (" overlap" if self.overlap else "")
+        text += " overlap" if self.overlap else ""
+        return text + (" buckets" if self.buckets else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +183,7 @@ class GridPlan(Plan):
             zero=self.zero,
             checkpoint=self.checkpoint,
             overlap=self.overlap,
+            buckets=self.buckets,
             shard=shard,
             whole=whole,
         )
@@ -220,7 +233,8 @@ class Space:
       gradients);
     - `zero`, `checkpoint`: of training steps; a ZeRO stage is left out where d = 1;
     - `schedules`: of pipelines; none is the default schedule;
-    - `overlap`: whether communication overlaps computation, where there are several devices.
+    - `overlap`: whether communication overlaps computation, where there are several devices;
+    - `buckets`: whether neighbouring tensors travel in one message, in all plans.
     """
 
     batches: Sequence[int]
@@ -232,6 +246,7 @@ class Space:
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False,)
+    buckets: bool = False
 
     @staticmethod
     def of(
@@ -255,6 +270,7 @@ class Space:
             options.checkpoint or ("none",),
             options.schedules,
             overlaps(options.overlap or ("off",)),
+            options.buckets,
         )
 
     def plans(self) -> list[GridPlan]:
@@ -299,7 +315,7 @@ class Space:
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
-                                    overlap=overlap,
+                                    overlap=overlap, buckets=self.buckets,
                                 )  # fmt: skip
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:

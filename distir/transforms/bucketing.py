@@ -10,13 +10,13 @@ bucket moves down to it if nothing uses what the bucket gives before.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import AllGatherOp, CollectiveOp
 from distir.dialects.dist import JOINED, layout_of
@@ -34,15 +34,16 @@ def no_limit(first: CollectiveOp) -> float:
 
 
 @dataclass
-class _Bucket:
+class CollectiveBucket:
     """
-    Collectives that travel together, in order: where in the function, as an index of its
-    ops, and how many bytes they have.
+    Collectives that travel together: `members` in their order and where they come to stand,
+    each as an index of the function's ops, and how many bytes they have. `place` is one of
+    the members, the one that stays where it is.
     """
 
     limit: float
     place: int
-    ops: list[CollectiveOp] = field(default_factory=list[CollectiveOp])
+    members: list[int] = field(default_factory=list[int])
     size: float = 0.0
 
 
@@ -58,11 +59,26 @@ class CollectiveBucketer:
 
     def bucket(self, function: FuncOp) -> None:
         """Orders the ops of a function anew and marks what joins another collective."""
-        block = function.body.block
-        places = _Places(list(block.ops))
-        latest: dict[object, _Bucket] = {}
-        buckets: list[_Bucket] = []
-        for op in block.ops:
+        ops = list(function.body.block.ops)
+        reads, writes = [op.operands for op in ops], [op.results for op in ops]
+        for bucket in self.buckets(ops, reads, writes):
+            members: list[Operation] = [ops[i] for i in bucket.members]
+            self._write(members, ops[bucket.place])
+
+    def buckets(
+        self,
+        ops: Sequence[Operation],
+        reads: Sequence[Sequence[Hashable]],
+        writes: Sequence[Sequence[Hashable]],
+    ) -> list[CollectiveBucket]:
+        """
+        The buckets of ops that run in this order, among them those of a single collective.
+        `reads` and `writes` are the values that each op uses and defines, by whatever names.
+        """
+        places = _Places(ops, reads, writes)
+        latest: dict[object, CollectiveBucket] = {}
+        found: list[CollectiveBucket] = []
+        for i, op in enumerate(ops):
             if not isinstance(op, CollectiveOp) or not op.CAN_JOIN:
                 continue
             size = max(self._bytes(op.source), self._bytes(op.result))
@@ -70,28 +86,27 @@ class CollectiveBucketer:
             if (
                 bucket is None
                 or bucket.size + size > bucket.limit
-                or not places.join(op, bucket)
+                or not places.join(i, bucket)
             ):
-                bucket = _Bucket(self.limit(op), places.of[op])
+                bucket = CollectiveBucket(self.limit(op), i)
                 latest[op.message] = bucket
-                buckets.append(bucket)
-            bucket.ops.append(op)
+                found.append(bucket)
+            bucket.members.append(i)
             bucket.size += size
-        for bucket in buckets:
-            self._write(bucket, places.ops[bucket.place])
+        return found
 
-    def _write(self, bucket: _Bucket, anchor: Operation) -> None:
+    def _write(self, members: Sequence[Operation], anchor: Operation) -> None:
         """Brings the ops together where one of them, the anchor, stands."""
         block = anchor.parent_block()
         assert block is not None
-        index = next(i for i, op in enumerate(bucket.ops) if op is anchor)
-        for op in bucket.ops[:index]:
+        index = next(i for i, op in enumerate(members) if op is anchor)
+        for op in members[:index]:
             op.detach()
             block.insert_op_before(op, anchor)
-        for op in reversed(bucket.ops[index + 1 :]):
+        for op in reversed(members[index + 1 :]):
             op.detach()
             block.insert_op_after(op, anchor)
-        for op in bucket.ops[1:]:
+        for op in members[1:]:
             op.attributes[JOINED] = UnitAttr()
 
     def _bytes(self, value: SSAValue) -> float:
@@ -106,36 +121,55 @@ class _Places:
     of the op of the bucket that stays where it is.
     """
 
-    def __init__(self, ops: Sequence[Operation]):
-        self.ops = ops
-        self.of = {op: i for i, op in enumerate(ops)}
+    def __init__(
+        self,
+        ops: Sequence[Operation],
+        reads: Sequence[Sequence[Hashable]],
+        writes: Sequence[Sequence[Hashable]],
+    ):
+        self.ops, self.reads, self.writes = ops, reads, writes
+        self.of = list(range(len(ops)))
         self.calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
+        self.owners = {value: i for i, found in enumerate(writes) for value in found}
+        sent = {
+            value
+            for op, found in zip(ops, writes, strict=True)
+            if isinstance(op, CollectiveOp)
+            for value in found
+        }
+        self.users: dict[Hashable, list[int]] = {value: [] for value in sent}
+        for i, found in enumerate(reads):
+            for value in sent.intersection(found):
+                self.users[value].append(i)
 
-    def join(self, op: CollectiveOp, bucket: _Bucket) -> bool:
+    def join(self, op: int, bucket: CollectiveBucket) -> bool:
         """Brings an op and a bucket before it together, if nothing forbids it."""
         here, there = self.of[op], bucket.place
         # Beside a call there is something to wait for, or memory to hold meanwhile.
-        stays = op.is_asynchronous or isinstance(op, AllGatherOp)
+        collective = self.ops[op]
+        assert isinstance(collective, CollectiveOp)
+        stays = collective.is_asynchronous or isinstance(collective, AllGatherOp)
         if stays and bisect(self.calls, here) != bisect(self.calls, there):
             return False
-        if all(self._is_there(value, there) for value in op.operands):
+        if all(self._is_there(value, there) for value in self.reads[op]):
             self.of[op] = there
             return True
-        if any(self._is_used(member, here) for member in bucket.ops):
+        if any(self._is_used(member, here) for member in bucket.members):
             return False
         bucket.place = here
-        self.of.update(dict.fromkeys(bucket.ops, here))
+        for member in bucket.members:
+            self.of[member] = here
         return True
 
-    def _is_there(self, value: SSAValue, place: int) -> bool:
-        """Whether a value is computed before a place."""
-        return isinstance(value.owner, Block) or self.of[value.owner] < place
+    def _is_there(self, value: Hashable, place: int) -> bool:
+        """Whether a value is computed before a place, or is an argument."""
+        owner = self.owners.get(value)
+        return owner is None or self.of[owner] < place
 
-    def _is_used(self, op: Operation, place: int) -> bool:
+    def _is_used(self, op: int, place: int) -> bool:
         """Whether something uses a result of an op before a place, or at it."""
-        users = [use.operation for result in op.results for use in result.uses]
-        # Ops that passes took out of the function are not there any more.
-        return any(user in self.of and self.of[user] <= place for user in users)
+        users = (user for value in self.writes[op] for user in self.users[value])
+        return any(self.of[user] <= place for user in users)
 
 
 def bucket_collectives(module: ModuleOp, limit: Limit = no_limit) -> None:

@@ -28,6 +28,16 @@ def test_the_plan_is_the_one_of_the_command(tmp_path: Path) -> None:
     assert plan.explain().splitlines()[0] in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
 
+def test_messages() -> None:
+    """With buckets, as `parallelize` has them, data parallelism takes less time."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    options: dict[str, Any] = {"loss": "mse", "degrees": [(2, 1, 1)], **TWO}
+    plain = distir.search(model, (torch.zeros(8, 16),), **options)
+    fewer = distir.search(model, (torch.zeros(8, 16),), **options, buckets=True)
+    assert fewer.result.plan.buckets and "buckets" in str(fewer)
+    assert fewer.time_s < plain.time_s
+
+
 def test_auto(tmp_path: Path) -> None:
     model = write_program(tmp_path / "m.mlir")
     plan = distir.search(model, **TWO, auto=True, overlap="off", shard="l0.weight:1=t")

@@ -13,6 +13,7 @@ from support.training_programs import training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.device import ClusterOp, MeshOp
 from distir.dialects.dist import layout_of
 from distir.errors import DistIRError
@@ -36,6 +37,7 @@ from distir.planning.grid import (
     ranked,
     run,
 )
+from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
 from distir.planning.plan import SearchOptions
@@ -123,6 +125,28 @@ def test_the_program_is_what_was_promised() -> None:
     text = read_notes(found)[-1]
     assert "auto-parallel chose" in text
     assert f"{simulate(found).step_time_s:.4g} s a step" in text
+
+
+def test_messages_are_in_what_was_promised() -> None:
+    """Each plan, searched layouts too, takes as long as the program that it stands for."""
+    module, on = training_mlp(4096), machine(2)
+    found = auto_search([module], on, SearchOptions(jobs=1, buckets=True))
+    found.run()
+    best = found.best
+    assert best is not None and best.plan.buckets
+    known = simulated(found.results.values())
+    grid = [r for r in known if isinstance(r.plan, GridPlan)]
+    layouts = [r for r in known if isinstance(r.plan, LayoutPlan)]
+    for results in (grid, layouts):
+        joined = False
+        for result in ranked(results)[:4]:
+            program = placed(module.clone(), on.clone())
+            distribute_as(program, result, Requests())
+            assert simulate(program).step_time_s == result.step_time_s
+            assert same_results(module, program)
+            ops = [op for op in program.walk() if isinstance(op, CollectiveOp)]
+            joined = joined or any(op.is_joined for op in ops)
+        assert joined
 
 
 def test_searched_layouts_win_where_the_grid_has_none() -> None:

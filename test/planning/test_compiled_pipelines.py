@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 from xdsl.context import Context
@@ -72,14 +73,17 @@ def _check(source: Callable[[int], ModuleOp], plans: list[GridPlan]) -> int:
 SCHEDULES = ("", "gpipe", "zb-h1", "interleaved-1f1b", "zbv", "dualpipev")
 
 
-@pytest.mark.parametrize("kind", ["inference", "mlp", "gpt", "dropout"])
-def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedules, ZeRO and recomputation: time and memory to the last bit, with no program made."""
-
+def _refuse_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object) -> None:
         raise AssertionError("the program of a pipeline was made")
 
     monkeypatch.setattr(evaluate, "pipeline_ops", refuses)
+
+
+@pytest.mark.parametrize("kind", ["inference", "mlp", "gpt", "dropout"])
+def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedules, ZeRO and recomputation: time and memory to the last bit, with no program made."""
+    _refuse_programs(monkeypatch)
     rng = random.Random(kind)
     plans: list[GridPlan] = []
     count = 2 if kind in ("inference", "mlp") else 1
@@ -96,6 +100,34 @@ def test_random_plans(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_accumulation_and_the_same_plan_again() -> None:
     plans = [GridPlan(BATCH, d=2, k=k) for k in (2, 4, 2)]
     assert _check(_source("mlp"), plans) == 3
+
+
+@pytest.mark.parametrize("kind", ["mlp", "gpt"])
+def test_messages(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buckets of collectives, in stages, in what these call and in the entry function."""
+    _refuse_programs(monkeypatch)
+    options: list[dict[str, Any]] = [
+        {"d": 2, "p": 2, "k": 2},
+        {"d": 2, "t": 2, "p": 2, "k": 4, "schedule": "interleaved-1f1b"},
+        {"d": 2, "p": 2, "k": 2, "zero": 3},
+        {"d": 2, "p": 2, "k": 4, "zero": 1},
+        {"d": 4, "k": 2, "checkpoint": "full"},
+    ]
+    evaluator = Evaluator(_source(kind))
+    for each in options:
+        plans = [GridPlan(BATCH, **each, buckets=buckets) for buckets in (False, True)]
+        assert _check(_source(kind), plans) == 2
+        slow, fast = (evaluator.evaluate(plan) for plan in plans)
+        assert isinstance(slow, Simulated) and isinstance(fast, Simulated)
+        assert fast.step_time_s < slow.step_time_s
+
+
+def test_messages_without_a_pipeline() -> None:
+    plans = [
+        GridPlan(BATCH, d=2, t=2, zero=zero, overlap=overlap, buckets=True)
+        for zero, overlap in ((0, False), (3, True))
+    ]
+    assert _check(_source("gpt"), plans) == 2
 
 
 def _two_kinds(first: range) -> ClusterOp:

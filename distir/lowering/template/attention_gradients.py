@@ -16,6 +16,13 @@ def attention_grad(dy, query, key, value, mask=None, heads=None, **options):
         return x if heads is None else x.unflatten(-1, (count, -1)).transpose(1, 2)
 
     query_heads, key_heads = heads or (query.shape[1], key.shape[1])
+    if query_heads == key_heads:
+        operands = [by_head(x, query_heads) for x in (dy, query, key, value)]
+        found = _by_flash_kernel(*operands, mask, **options)
+        if found is not None:
+            if heads is not None:
+                found = [x.transpose(1, 2).flatten(2) for x in found]
+            return tuple(found)
     # Tensors of inference mode cannot take part in autograd, copies of them can.
     with torch.inference_mode(False), torch.enable_grad():
         inputs = [
@@ -38,6 +45,36 @@ def attention_grad(dy, query, key, value, mask=None, heads=None, **options):
             **options,
         )
         return torch.autograd.grad(out, inputs, by_head(dy, query_heads))
+
+
+def _by_flash_kernel(
+    dy, query, key, value, mask, is_causal=False, scale=None, **others
+):
+    """
+    The gradients by the kernels of the CPU alone, without autograd and the copies that it
+    needs; None where PyTorch would not take these, or with further options.
+    """
+    if others or query.device.type != "cpu" or query.dtype != torch.float32:
+        return None
+    if mask is not None:
+        if mask.dtype == torch.bool:
+            hidden = mask.logical_not()
+            mask = torch.zeros_like(mask, dtype=query.dtype)
+            mask = mask.masked_fill_(hidden, -torch.inf)
+        lengths = (query.shape[2], key.shape[2])
+        shape = torch.broadcast_shapes(mask.shape, lengths)
+        mask = mask if mask.shape == shape else mask.expand(shape).contiguous()
+    given = {"is_causal": is_causal, "attn_mask": mask, "scale": scale}
+    # 1 is the flash kernel (SDPBackend).
+    if torch._fused_sdp_choice(query, key, value, **given) != 1:
+        return None
+    aten = torch.ops.aten
+    out, sums = aten._scaled_dot_product_flash_attention_for_cpu(
+        query, key, value, **given
+    )
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        dy, query, key, value, out, sums, 0.0, **given
+    )
 
 
 def with_causal(mask, queries, keys):

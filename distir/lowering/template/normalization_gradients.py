@@ -17,13 +17,15 @@ def layer_norm_grad(dy, x, scale, epsilon, bias=True):
 def rms_norm_grad(dy, x, scale, epsilon):
     """The gradients of the input and of the scale."""
     wide_type = torch.float64 if x.dtype == torch.float64 else torch.float32
-    columns = tuple(range(x.dim() - scale.dim(), x.dim()))
-    wide, gradient = x.to(wide_type), dy.to(wide_type)
-    inverse = torch.rsqrt(wide.square().mean(columns, keepdim=True) + epsilon)
+    size = scale.numel()
+    wide = x.reshape(-1, size).to(wide_type)
+    gradient = dy.reshape(-1, size).to(wide_type)
+    weights = scale.reshape(size).to(wide_type)
+    inverse = wide.square().mean(1, keepdim=True).add_(epsilon).rsqrt_()
     normal = wide * inverse
-    scaled = gradient * scale.to(wide_type)
-    mean = (scaled * normal).mean(columns, keepdim=True)
-    dx = inverse * (scaled - normal * mean)
-    dscale = (gradient * normal).flatten(0, -scale.dim() - 1) if columns[0] else None
-    dscale = gradient * normal if dscale is None else dscale.sum(0)
-    return dx.to(x.dtype), dscale.to(scale.dtype)
+    each = gradient * normal
+    # Of the products of normal and its gradient.
+    mean = torch.mv(each, weights).div_(size)[:, None]
+    dx = (gradient * weights).addcmul_(normal, mean, value=-1).mul_(inverse)
+    dscale = each.sum(0).reshape(scale.shape)
+    return dx.reshape(x.shape).to(x.dtype), dscale.to(scale.dtype)

@@ -93,6 +93,7 @@ def auto_search(
         checkpoint=options.checkpoint or POLICIES_BY_COST,
         schedules=options.schedules,
         overlap=overlaps(options.overlap) or (False, True),
+        buckets=options.buckets,
     )
     bounds = {
         batch: Bounds.of(

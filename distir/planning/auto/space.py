@@ -46,7 +46,8 @@ class AutoSpace:
     - `own_axes`: those of the mesh that the program has, on which layouts are then
       searched, and nothing else; `asked_axes`: those that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of these
-      options; by default all.
+      options; by default all;
+    - `buckets`: whether neighbouring tensors travel in one message, in all plans.
     """
 
     batches: Sequence[int]
@@ -60,6 +61,7 @@ class AutoSpace:
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False, True)
+    buckets: bool = False
 
     def first(self) -> list[Plan]:
         """
@@ -70,7 +72,13 @@ class AutoSpace:
         checkpoint = self.checkpoint[0] if self.trains else "none"
         meshes = [self.own_axes] if self.own_axes else list(self._meshes())
         found: list[Plan] = [
-            LayoutPlan(batch, checkpoint=checkpoint, overlap=self.overlap[0], axes=axes)
+            LayoutPlan(
+                batch,
+                checkpoint=checkpoint,
+                overlap=self.overlap[0],
+                buckets=self.buckets,
+                axes=axes,
+            )
             for batch in self.batches
             for axes in meshes
         ]
@@ -86,6 +94,7 @@ class AutoSpace:
             checkpoint=(checkpoint,),
             schedules=self.schedules[:1],
             overlap=self.overlap[:1],
+            buckets=self.buckets,
         )
         return [*(grid.known() if found else grid.plans()), *found]
 

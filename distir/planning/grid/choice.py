@@ -23,7 +23,7 @@ from distir.transforms.pipelines.division import DividedProgram
 from distir.transforms.pipelines.pipeline import divided
 
 SharedByMeshes = dict[tuple[object, ...], SharedStages]
-"""By the text of the cluster, and the meshes of the stages."""
+"""By the text of the cluster, whether there are buckets, and the meshes of the stages."""
 
 
 class LayoutChooser:
@@ -115,7 +115,7 @@ class ChosenProgram:
         self._module = module
         self._verifier: DistributionVerifier | None = None
         self._divisions: dict[str, DividedProgram] = {}
-        self._simulators: dict[str, PipelineSimulator] = {}
+        self._simulators: dict[tuple[str, bool], PipelineSimulator] = {}
         self._stages = stages
         self._cluster = cluster_in(module, "", "search")
         self._is_uniform = self._cluster is not None
@@ -162,31 +162,35 @@ class ChosenProgram:
             self._divisions[pipeline.schedule] = division
         return division
 
-    def step(self, pipeline: ScheduleOptions, micro_batches: int) -> Step | None:
+    def step(
+        self, pipeline: ScheduleOptions, micro_batches: int, buckets: bool = False
+    ) -> Step | None:
         """
-        What a step takes in such a pipeline; None if devices of a mesh differ, so that its
+        What a step takes in such a pipeline, with `buckets` of collectives or without; None if devices of a mesh differ, so that its
         program is needed to find out. Raises DistIRError.
         """
         if not self._is_uniform:
             return None
         division = self.division(pipeline, micro_batches)
         try:
-            known = self._simulators.get(pipeline.schedule)
+            known = self._simulators.get((pipeline.schedule, buckets))
             if known is None or known.division.homes is not division.homes:
-                shared = self._shared_stages(division, pipeline.p)
+                shared = self._shared_stages(division, pipeline.p, buckets)
                 known = PipelineSimulator(division, shared)
-                self._simulators[pipeline.schedule] = known
+                self._simulators[pipeline.schedule, buckets] = known
             return known.step(division, pipeline)
         except NotUniform:
             self._is_uniform = False
             return None
 
-    def _shared_stages(self, division: DividedProgram, ranks: int) -> SharedStages:
+    def _shared_stages(
+        self, division: DividedProgram, ranks: int, buckets: bool
+    ) -> SharedStages:
         """What pipelines on the meshes of such a division share. Raises NotUniform."""
         assert self._cluster is not None
         meshes = [Mesh.of(op) for op in division.meshes(ranks)]
-        key = str(self._cluster), *meshes
+        key = str(self._cluster), buckets, *meshes
         if key not in self._stages:
             hardware = Hardware.of(self._cluster)
-            self._stages[key] = SharedStages(meshes, hardware)
+            self._stages[key] = SharedStages(meshes, hardware, buckets)
         return self._stages[key]

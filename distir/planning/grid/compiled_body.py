@@ -19,9 +19,12 @@ from distir.interpreters.simulator.engine.compiled import (
 )
 from distir.interpreters.simulator.engine.device_map import UniformDeviceMap
 from distir.interpreters.simulator.engine.summaries import Summaries
+from distir.planning.buckets import MessageSizes
+from distir.planning.grid.compiled_messages import Messages
 from distir.planning.grid.contents import Contents, Numbers
 from distir.program import is_removable
 from distir.sharding.mesh import Mesh
+from distir.transforms.bucketing import CollectiveBucketer
 from distir.transforms.pipelines.body import Make
 from distir.transforms.pipelines.fold import Fold
 from distir.transforms.pipelines.structure import Structure
@@ -74,14 +77,22 @@ class SharedStages:
     """
     What all pipelines on the same meshes share, whichever programs they are of: functions
     that do the same (`Contents`) are compiled once, and summarised once. All devices of
-    a mesh do the same; otherwise this raises NotUniform.
+    a mesh do the same; otherwise this raises NotUniform. With `buckets` collectives of
+    neighbouring tensors are one message.
     """
 
-    def __init__(self, meshes: Sequence[Mesh], hardware: Hardware):
+    def __init__(
+        self, meshes: Sequence[Mesh], hardware: Hardware, buckets: bool = False
+    ):
         known = {mesh.name: mesh for mesh in meshes}
         self.device_map = UniformDeviceMap(known, list(known), hardware)
         self.compiler = Compiler({}, self.device_map)
         self.lowering = ReshardLowering(known)
+        self.messages: Messages | None = None
+        if buckets:
+            sizes = MessageSizes(hardware, known)
+            bucketer = CollectiveBucketer(known, sizes.limit)
+            self.messages = Messages(bucketer, self.device_map)
         self.summaries = Summaries()
         self.numbers = Numbers()
         self.functions: dict[Hashable, SharedFunction] = {}
@@ -156,6 +167,8 @@ class Compilation:
             if isinstance(op, CallOp):
                 self._prepare(op.callee.string_value())
         shared.lowering.lower(function)
+        if shared.messages is not None:
+            shared.messages.bucketer.bucket(function)
         compiled = self.compiler.compile(function)
         shared.callees[number, mesh] = compiled
         shared.callee_numbers[compiled] = number
@@ -283,6 +296,16 @@ class CompiledBody:
                 kept.append((part, slots, by))
         for taken in reversed(kept):
             self.compile(*taken)
-        compiled = self.steps.finish(self.real(results), {})
+        compiled = self.finished(results, {})
         compiled.mesh = mesh
         return compiled
+
+    def finished(
+        self, results: Sequence[int], updated: Mapping[int, int]
+    ) -> CompiledFunction:
+        """What `CompiledFunctionBuilder.finish` gives, with the buckets of collectives."""
+        if self.compilation.shared.messages is not None:
+            self.steps.steps[:] = self.compilation.shared.messages.join(
+                self.steps.steps
+            )
+        return self.steps.finish(self.real(results), updated)

@@ -215,7 +215,7 @@ class CompiledEntry(CompiledBody):
             for i, a in updated_arguments(function).items()
             if self.types[results[i]] == self.types[a]
         }
-        compiled = self.steps.finish(results, updated)
+        compiled = self.finished(results, updated)
         compiler = self.compilation.compiler
         arguments = [
             compiler.allocation(type_, slot, function)

@@ -15,6 +15,7 @@ from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import PipelineOptions, ScheduleOptions
+from distir.planning.buckets import bucket_collectives_of
 from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
@@ -113,7 +114,7 @@ class Evaluator:
         return Simulated(
             plan,
             *step,
-            bound_s=0.0 if plan.overlap else bound,
+            bound_s=0.0 if plan.overlap or plan.buckets else bound,
             layouts=found.layouts,
         )
 
@@ -121,7 +122,7 @@ class Evaluator:
         """What a pipeline takes, if its program need not be there for that."""
         if not isinstance(plan, GridPlan) or not self._is_simulated_at_once(plan):
             return None
-        return self._choose(plan).step(_schedule(plan), plan.k)
+        return self._choose(plan).step(_schedule(plan), plan.k, plan.buckets)
 
     def _is_simulated_at_once(self, plan: GridPlan) -> bool:
         """Whether a plan is a pipeline whose program nobody needs."""
@@ -161,8 +162,12 @@ class Evaluator:
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts if known else None
-            worth = plan.batch / self.least if self.least else inf
-            at_once = _pipeline_step if self._needs_no_program(plan) else None
+            # Buckets are formed once layouts are found, in the program: how fast it will
+            # be is not known before.
+            known_worth = self.least and not plan.buckets
+            worth = plan.batch / self.least if known_worth else inf
+            needs_none = self._needs_no_program(plan) and not plan.buckets
+            at_once = _pipeline_step if needs_none else None
             found = self._searched.search(
                 module, plan, self._profiles, layouts, worth, at_once
             )
@@ -174,6 +179,9 @@ class Evaluator:
             before = None if self._profiles else found.simulation
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))
+        if plan.buckets:
+            bucket_collectives_of(found.module)
+            found = replace(found, step=None, simulation=None)
         check_whole(found.module, self._requests.whole)
         check_expectations(found.module)
         return found

@@ -12,6 +12,7 @@ from distir.dialects.device import ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
+from distir.planning.buckets import bucket_collectives_of
 from distir.planning.layouts.fitted import FittedSearch, PipelineStep, Step
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.planned_arguments import (
@@ -130,8 +131,8 @@ class SearchedLayouts:
         self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
     ) -> None:
         """
-        Distributes with the layouts that `search` found, and overlaps communication if the
-        configuration does. Raises DistIRError.
+        Distributes with the layouts that `search` found, and overlaps communication and
+        forms buckets if the configuration does. Raises DistIRError.
         """
         self.annotate(module, configuration, layouts)
         self._finish(module, configuration)
@@ -175,6 +176,8 @@ class SearchedLayouts:
             partition(module, lower=True)
         if configuration.overlap:
             overlap_communication(module)
+        if configuration.buckets:
+            bucket_collectives_of(module)
 
     def _prepare(
         self, module: ModuleOp, configuration: LayoutPlan

@@ -109,6 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whether communication overlaps computation: off, on or both (default off; "
         "with --auto both)",
     )
+    grid.add_argument(
+        "--buckets",
+        action="store_true",
+        help="send neighbouring tensors, such as the gradients of a layer, in one message, "
+        "as with `distir distribute --buckets`",
+    )
     add_auto_arguments(parser)
     parser.add_argument(
         "--top",

@@ -169,6 +169,11 @@ class CompiledFunctionBuilder:
         """The next step."""
         self._compiled.steps.append(step)
 
+    @property
+    def steps(self) -> list[CompiledOp]:
+        """The steps so far, which may be put in another order that is right too."""
+        return self._compiled.steps
+
     def finish(
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:

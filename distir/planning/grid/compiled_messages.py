@@ -1,0 +1,61 @@
+"""Buckets of collectives in functions that are compiled for the simulator without being IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xdsl.dialects.builtin import UnitAttr
+from xdsl.ir import Block, Operation
+
+from distir.dialects.dist import JOINED
+from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.device_map import DeviceMap
+from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
+from distir.transforms.bucketing import CollectiveBucketer
+
+
+class Messages:
+    """Brings steps together as `bucketer` does the ops of a function."""
+
+    def __init__(self, bucketer: CollectiveBucketer, device_map: DeviceMap):
+        self.bucketer = bucketer
+        self.device_map = device_map
+
+    def join(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
+        """The steps in their new order; those of one message take the time of one."""
+        found = self.bucketer.buckets(
+            [step.op for step in steps],
+            [step.operands for step in steps],
+            [step.defined for step in steps],
+        )
+        order: list[Sequence[CompiledOp]] = [[step] for step in steps]
+        for bucket in found:
+            members = [steps[i] for i in bucket.members]
+            if len(members) == 1:
+                continue
+            for i in bucket.members:
+                order[i] = ()
+            costs = self._transfers([step.op for step in members])
+            order[bucket.place] = [
+                replace(step, transfers=own, issue=max(t.issue for t in own))
+                for step, own in zip(members, costs, strict=True)
+            ]
+        return [step for group in order for step in group]
+
+    def _transfers(self, ops: Sequence[Operation]) -> list[tuple[Transfer, ...]]:
+        """What each of these collectives occupies, in one message: their types decide."""
+        block = Block(arg_types=[op.operands[0].type for op in ops])
+        for op, source in zip(ops, block.args, strict=True):
+            # Several steps may be of the same op.
+            joined = {JOINED: UnitAttr()} if source.index else {}
+            block.add_op(
+                op.create(
+                    operands=[source],
+                    result_types=[op.results[0].type],
+                    properties=op.properties,
+                    attributes={**op.attributes, **joined},
+                )
+            )
+        found = [transfers_of(op, self.device_map) for op in block.ops]
+        return [own for own in found if own is not None]
