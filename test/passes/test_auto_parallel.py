@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -185,6 +186,44 @@ def test_layouts_that_are_not_worth_it_are_not_searched_to_the_end() -> None:
         assert evaluated(plan, 0.999 * found.throughput_samples_per_s) == found
         slow = evaluated(plan, 1e12)
         assert isinstance(slow, Impossible) and "would be too long" in slow.error
+
+
+def test_what_takes_long_to_judge_is_for_the_best_plans() -> None:
+    """Overlap and searched stages come last, next to plans a tenth above the best at most."""
+    rounds: list[list[Simulated]] = [[]]
+
+    def heard(search: AutoSearch) -> None:
+        rounds.append(simulated(search.results.values()))
+
+    found = auto_search(
+        [training_mlp(16)], machine(4), SearchOptions(jobs=1), heard=heard
+    )
+    found.run()
+    refined: list[int] = []
+    for i, (before, after) in enumerate(pairwise(rounds)):
+        known = {result.plan for result in before}
+        alike = [r for r in ranked(before) if not r.plan.overlap]
+        near = {
+            plan
+            for r in before
+            if 1.1 * r.throughput_samples_per_s >= alike[0].throughput_samples_per_s
+            for plan in found.space.neighbours(r.plan)
+        }
+        new = {r.plan for r in after} - known
+        slow = {plan for plan in new if plan.overlap or plan.stages}
+        assert slow <= near
+        refined += [i] * bool(slow)
+    assert refined and min(refined) >= 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_plans_that_are_not_worth_it_when_their_turn_comes(jobs: int) -> None:
+    programs = Programs.of([training_mlp(16)], machine(4))
+    plans = Space([16], True, 4).plans()
+    worth = {plan for plan in plans if plan.p == 2}
+    assert 0 < len(worth) < len(plans)
+    judged = run(programs, plans, jobs, worth=lambda plan: plan in worth)
+    assert {result.plan for some in judged for result in some} == worth
 
 
 def test_recomputing_is_work_that_bounds_count() -> None:

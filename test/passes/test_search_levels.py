@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -180,6 +181,21 @@ def test_there_is_an_answer_whenever_the_smallest_peak_fits(level) -> None:
     found, _ = found_for(program, limits)
     assert found.peak <= 1.001 * smallest
     assert 0 <= found.bound <= found.objective
+
+
+def test_memory_that_nothing_fits_into_is_known_before_anything_is_solved() -> None:
+    """Where faster layouts are known, nobody needs to hear how little memory would do."""
+    program = training_mlp(batch=512, optimizer="adam")
+    quick = Limits(100.0, worth=1e9)
+    with pytest.raises(DistIRError, match=r"takes \S+ or more\. Most") as error:
+        found_for(program, quick)
+    least = float(re.findall(r"takes (\S+) or more", str(error.value))[0])
+    with pytest.raises(DistIRError) as error:
+        found_for(program, Limits(100.0))
+    smallest = float(re.findall(r"(\S+) bytes would do", str(error.value))[0])
+    assert 0.25 * smallest < least <= smallest
+    found, _ = found_for(program, replace(quick, memory=1.001 * smallest))
+    assert found.peak <= 1.001 * smallest
 
 
 def test_profiles_are_part_of_the_prices() -> None:

@@ -11,6 +11,7 @@ from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.auto.space import AXES, POLICIES_BY_COST, AutoSpace, own_axes
 from distir.planning.grid.bounds import Bounds
+from distir.planning.grid.evaluate import Evaluator
 from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
@@ -23,12 +24,15 @@ from distir.solver.clock import SEARCHING, Clock
 
 _WORTH = 1.1
 """
-Searched layouts that take that much longer than the best plan without overlap are not among
-the best, whatever their neighbours: they are not searched to the end.
+What takes that much longer than the best plan without overlap is not among the best, whatever
+its neighbours: layouts are not searched to the end, and no plan next to it is refined.
 """
 
 _WIDTH = 2
-"""Plans whose neighbours are judged at a time, of each kind."""
+"""Plans of each kind whose neighbours are judged, in the end."""
+
+_LONGEST = 6
+"""Plans that share work and are judged by one process: as many as sizes of micro-batches."""
 
 Heard = Callable[["AutoSearch"], None]
 
@@ -112,8 +116,11 @@ class AutoSearch(PlanSearch):
     The first round is the grid, and searched layouts on each mesh of all devices. Each
     further round judges the neighbours of the fastest plans that fit, and of the fastest
     that would be faster still but do not fit; while nothing fits, of those that need the
-    least memory. A plan is not distributed at all if a bound says that it cannot be faster
-    than the best one known or cannot fit.
+    least memory. Those of the fastest one of each kind come first, and of these the ones
+    that are quickly judged: what refines a plan (overlap, searched stages) takes several times
+    as long and gains a few per cent, so that it waits until the plan is among the best, as
+    does what may fit only with less memory once something fits. A plan is not distributed at
+    all if a bound says that it cannot be faster than the best one known or cannot fit.
 
     - `results`: what was judged; what it holds before the search is not judged again;
       `pruned`: how many plans were not;
@@ -138,8 +145,10 @@ class AutoSearch(PlanSearch):
         self.jobs = jobs
         self.rounds = 0
         self._skipped: set[Plan] = set()
-        self._expanded: set[Plan] = set()
+        self._expanded: set[tuple[Plan, bool]] = set()
+        self._failed: set[Plan] = set()
         self._clock = clock or Clock()
+        self._evaluator = Evaluator(programs)
         self._heard = heard or _nobody
 
     @property
@@ -200,10 +209,12 @@ class AutoSearch(PlanSearch):
             self.programs,
             new,
             self.jobs,
-            longest=4,
+            longest=_LONGEST,
             known=known,
             clock=self._clock,
             least=self._least,
+            worth=self._is_promising,
+            evaluator=self._evaluator,
         )
         for results in judged:
             for result in results:
@@ -215,16 +226,23 @@ class AutoSearch(PlanSearch):
 
     def _next(self) -> list[Plan]:
         """The neighbours to judge in the next round; none when the search is over."""
-        found: dict[Plan, None] = {}
-        for result in self._beam():
-            self._expanded.add(result.plan)
-            for plan in self.space.neighbours(result.plan):
-                if plan not in self.results and self._may_help(result, plan):
-                    found[plan] = None
-        for plan in self._smaller():
-            if plan not in self.results:
-                found[plan] = None
-        return sorted(self._promising(list(found)), key=_quick_first)
+        for width in range(1, _WIDTH + 1):
+            for refined in (False, True):
+                found: dict[Plan, None] = {}
+                for result in self._beam(width, refined):
+                    self._expanded.add((result.plan, refined))
+                    for plan in self.space.neighbours(result.plan):
+                        if _is_refined(plan) == refined and self._may_help(
+                            result, plan
+                        ):
+                            found[plan] = None
+                if refined or self.best is None:
+                    found.update(dict.fromkeys(self._smaller()))
+                new = [plan for plan in found if plan not in self.results]
+                promising = [plan for plan in new if self._is_promising(plan)]
+                if promising:
+                    return sorted(promising, key=_quick_first)
+        return []
 
     def _smaller(self) -> list[LayoutPlan]:
         """What meshes on which no layouts were found may do with less memory."""
@@ -233,8 +251,8 @@ class AutoSearch(PlanSearch):
             for plan, result in self.results.items()
             if isinstance(plan, LayoutPlan) and isinstance(result, Impossible)
         ]
-        new = [plan for plan in failed if plan not in self._expanded]
-        self._expanded.update(new)
+        new = [plan for plan in failed if plan not in self._failed]
+        self._failed.update(new)
         return [smaller for plan in new for smaller in self.space.smaller(plan)]
 
     def _may_help(self, result: Simulated, plan: Plan) -> bool:
@@ -260,8 +278,11 @@ class AutoSearch(PlanSearch):
         ) > policies.index(c.checkpoint)
         return not recomputes and not (plan.p == 1 and plan.k > c.k)
 
-    def _beam(self) -> list[Simulated]:
-        """The plans whose neighbours come next."""
+    def _beam(self, width: int, refined: bool) -> list[Simulated]:
+        """
+        The plans, `width` of each kind, whose neighbours come next: those that are refined,
+        of plans near the best, or those that are not.
+        """
         fitting = ranked(self.results.values())
         large = [r for r in simulated(self.results.values()) if not r.fits]
         if fitting:
@@ -270,37 +291,22 @@ class AutoSearch(PlanSearch):
             large.sort(key=lambda o: -o.throughput_samples_per_s)
         else:
             large.sort(key=lambda o: o.peak_memory_bytes)
-        return [*self._first(fitting), *self._first(large)]
+        first = [*_first(fitting, width), *_first(large, width)]
+        if refined:
+            least = self._least()
+            first = [r for r in first if r.throughput_samples_per_s >= least]
+        return [r for r in first if (r.plan, refined) not in self._expanded]
 
-    def _first(self, results: Sequence[Simulated]) -> list[Simulated]:
+    def _is_promising(self, plan: Plan) -> bool:
         """
-        The first of each kind (searched layouts, pipelines, others), but those whose
-        neighbours are known. Of plans that come to the same the first stands for all.
-        """
-        distinct: dict[tuple[float, int], Simulated] = {}
-        for result in results:
-            same = (result.step_time_s, result.peak_memory_bytes)
-            distinct.setdefault(same, result)
-        kinds: dict[tuple[bool, bool], list[Simulated]] = {}
-        for result in distinct.values():
-            kind = (isinstance(result.plan, LayoutPlan), result.plan.p > 1)
-            kinds.setdefault(kind, []).append(result)
-        found = [result for kind in kinds.values() for result in kind[:_WIDTH]]
-        return [result for result in found if result.plan not in self._expanded]
-
-    def _promising(self, plans: Sequence[Plan]) -> list[Plan]:
-        """
-        Those that no bound rules out; the others are counted. While nothing fits, even what
-        cannot may show how little memory would do.
+        Whether no bound rules a plan out; those that one does are counted. While nothing
+        fits, even what cannot may show how little memory would do.
         """
         best = self.best
-        kept = [
-            c
-            for c in plans
-            if best is None or (self._may_fit(c) and self._beats(c, best))
-        ]
-        self._skipped.update(set(plans) - set(kept))
-        return kept
+        if best is None or (self._may_fit(plan) and self._beats(plan, best)):
+            return True
+        self._skipped.add(plan)
+        return False
 
     def _least(self) -> float:
         """Plans with a lower throughput are of no interest."""
@@ -331,3 +337,24 @@ class AutoSearch(PlanSearch):
 def _quick_first(plan: Plan) -> tuple[bool, Plan]:
     """The order in which plans are judged: searches need to know what is worth it."""
     return isinstance(plan, LayoutPlan), plan
+
+
+def _is_refined(plan: Plan) -> bool:
+    """Whether a plan takes several times as long to judge as the same without that."""
+    return plan.overlap or bool(plan.stages)
+
+
+def _first(results: Sequence[Simulated], width: int) -> list[Simulated]:
+    """
+    The first so many of each kind (searched layouts, pipelines, others). Of plans that come
+    to the same the first stands for all.
+    """
+    distinct: dict[tuple[float, int], Simulated] = {}
+    for result in results:
+        same = (result.step_time_s, result.peak_memory_bytes)
+        distinct.setdefault(same, result)
+    kinds: dict[tuple[bool, bool], list[Simulated]] = {}
+    for result in distinct.values():
+        kind = (isinstance(result.plan, LayoutPlan), result.plan.p > 1)
+        kinds.setdefault(kind, []).append(result)
+    return [result for kind in kinds.values() for result in kind[:width]]

@@ -34,6 +34,11 @@ _GARBAGE = 2_000_000
 """Objects that a process makes before it looks for those that are dead, some 200 MB."""
 
 
+def _always(_: Plan) -> bool:
+    """Every plan is worth it."""
+    return True
+
+
 def run(
     source: Source,
     plans: Sequence[Plan],
@@ -42,6 +47,8 @@ def run(
     known: Mapping[Plan, Simulated] | None = None,
     clock: Clock | None = None,
     least: Callable[[], float] = float,
+    worth: Callable[[Plan], bool] = _always,
+    evaluator: Evaluator | None = None,
 ) -> Generator[list[Result]]:
     """
     Evaluates plans in `jobs` processes at a time (0: one for each core) and gives
@@ -50,8 +57,10 @@ def run(
     Plans that share work are evaluated together, at most `longest` of them in one process
     (where processes cannot be forked, `source` is pickled); `known` are results
     before whose layouts some of them can use, and `least` says, whenever it is asked, below
-    which throughput plans are of no interest (`Evaluator`). Closing the iterator, or
-    an interrupt, ends the processes. Raises DistIRError if a process dies.
+    which throughput plans are of no interest (`Evaluator`); those that are not `worth` it when
+    their turn comes are left out. An `evaluator` of the same source has what earlier runs
+    prepared. Closing the iterator, or an interrupt, ends the processes. Raises DistIRError
+    if a process dies.
     """
     jobs = jobs or available_cores()
     known = known or {}
@@ -59,22 +68,25 @@ def run(
     if not groups:
         return
     clock = clock or Clock()
+    evaluator = evaluator or Evaluator(source)
     # What runs in this process cannot be ended.
     if clock.limit == inf and (jobs == 1 or len(groups) == 1):
-        evaluator = Evaluator(source)
         for plan in (plan for group in groups for plan in group):
-            evaluator.least = least()
-            yield [evaluator.evaluate(plan, known.get(plan))]
+            if worth(plan):
+                evaluator.least = least()
+                yield [evaluator.evaluate(plan, known.get(plan))]
         return
     # Only a forked process has the modules and programs of this one at once.
     forks = "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else None)
-    evaluator = Evaluator(source)
     running: dict[Connection, BaseProcess] = {}
     try:
         for group in groups:
             while len(running) == jobs:
                 yield _next_results(running, clock)
+            group = [plan for plan in group if worth(plan)]
+            if not group:
+                continue
             evaluator.least = least()
             if forks:
                 evaluator.prepare(group)

@@ -9,7 +9,7 @@ from a change of layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -128,9 +128,34 @@ def peak_of(
     chosen: Mapping[LayoutNode, LayoutStrategy],
 ) -> Peak:
     """What a choice occupies on a device at most."""
+    return _peak(builder, entry, lambda what: _size(builder, what, chosen))
+
+
+def least_peak_of(builder: GraphBuilder, entry: LayoutBody) -> Peak:
+    """
+    What every choice in the graph that was built last occupies on a device at least: each
+    value is in memory in its smallest layout, and nothing else is. It takes no solving.
+    """
+    least: dict[What, float] = {}
+
+    def size_of(what: What) -> float:
+        if not isinstance(what, Computed):
+            return 0.0
+        if what not in least:
+            sizes = _sizes(builder, what.port, dict.fromkeys(layouts_of(what.port)))
+            least[what] = min(sizes, default=0.0)
+        return least[what]
+
+    return _peak(builder, entry, size_of)
+
+
+def _peak(
+    builder: GraphBuilder, entry: LayoutBody, size_of: Callable[[What], float]
+) -> Peak:
+    """The moment when most is live, if each piece of memory has that size."""
     intervals = _intervals(builder, entry)
     changes = np.zeros(max((at.end for at in intervals), default=0) + 1)
-    sizes = [at.times * _size(builder, at.what, chosen) for at in intervals]
+    sizes = [at.times * size_of(at.what) for at in intervals]
     for at, size in zip(intervals, sizes, strict=True):
         changes[at.start] += size
         changes[at.end] -= size
@@ -142,6 +167,17 @@ def peak_of(
             held[_name(at.what)] = held.get(_name(at.what), 0.0) + size
     largest = sorted(held.items(), key=lambda item: -item[1])
     return Peak(builder.constant_bytes() + float(live[moment]), largest)
+
+
+def _sizes(
+    builder: GraphBuilder, port: LayoutPort, layouts: Iterable[Layout]
+) -> list[float]:
+    """Bytes of a result of a node in each of these layouts; 0 for what is no tensor."""
+    type_ = builder.graph.types.get(port)
+    return [
+        0.0 if type_ is None else float(builder.cost_model.held(type_, layout))
+        for layout in layouts
+    ]
 
 
 def _name(what: What) -> str:
@@ -160,8 +196,7 @@ def _size(
     """Bytes of one piece of memory under a choice."""
 
     def bytes_of(port: LayoutPort, layout: Layout) -> float:
-        type_ = builder.graph.types.get(port)
-        return 0.0 if type_ is None else float(builder.cost_model.held(type_, layout))
+        return _sizes(builder, port, (layout,))[0]
 
     if isinstance(what, Workspace):
         return builder.workspace(what.op, chosen[what.node])
@@ -300,11 +335,7 @@ class _Builder:
                     self.built.occupy(between[0], at, between[1])
 
     def _bytes(self, port: LayoutPort) -> list[float]:
-        layouts = layouts_of(port)
-        type_ = self.graph.types.get(port)
-        if type_ is None:
-            return [0.0] * len(layouts)
-        return [float(self.cost_model.held(type_, x)) for x in layouts]
+        return _sizes(self.builder, port, layouts_of(port))
 
 
 def _is_in(layouts: Sequence[Layout], columns: Sequence[Layout]) -> Floats:

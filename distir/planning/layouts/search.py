@@ -25,6 +25,7 @@ from distir.planning.layouts.layout_graph import (
 from distir.planning.layouts.memory import (
     LimitedProblem,
     Peak,
+    least_peak_of,
     peak_of,
     with_memory,
 )
@@ -63,7 +64,8 @@ class Limits:
       choices, the program is solved for once more without that, if there is time;
     - `level`: `O3` solves for the whole program, `O2` for one segment between critical
       nodes after the other (`distir.solver.segments`);
-    - `worth`: layouts whose work and communication take longer (seconds) are of no interest.
+    - `worth`: layouts whose work and communication take longer (seconds) are of no interest:
+      others are known that do not, so that nobody needs to hear how little memory would do.
 
     Raises DistIRError for numbers below 0.
     """
@@ -352,6 +354,11 @@ class _AxisGroups:
         """
         builder = self.builder
         body = builder.build(axes, self.before)
+        limit = inf if self.limits.memory is None else splits * self.limits.memory
+        if self.limits.worth < inf and limit < inf:
+            least = least_peak_of(builder, body)
+            if least.bytes > limit:
+                return _never_fits(least, limit, splits)
         self.segments = None
         if self.limits.level == "O2":
             self.segments = flow_of(builder, body).segments()
@@ -363,7 +370,6 @@ class _AxisGroups:
             return slow
         choice, chosen = self._chosen(solution)
         peak = peak_of(builder, body, chosen)
-        limit = inf if self.limits.memory is None else splits * self.limits.memory
         if peak.bytes > limit:
             self.limited = True
             limited = with_memory(builder, body, limit)
@@ -457,6 +463,20 @@ class _AxisGroups:
             self.left,
             self.costs.unit,
         )
+
+
+def _never_fits(least: Peak, limit: float, splits: float) -> NoLayouts:
+    """
+    Says what takes the most memory, whatever the layouts. The limit is `splits` times that
+    of a device.
+    """
+    largest = ", ".join(name for name, _ in least.held[:5])
+    return NoLayouts(
+        f"search-sharding: no layouts fit into {limit / splits:.6g} bytes per device: what is "
+        f"in memory at one moment takes {least.bytes / splits:.6g} or more. Most is taken by "
+        f"{largest}. Use more devices, a smaller batch, or `activation-checkpoint` before "
+        f"the search"
+    )
 
 
 def _too_small(
