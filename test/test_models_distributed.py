@@ -17,7 +17,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import Exporter
+from distir.frontends.torch_export import Exporter
 from distir.interpreters.reference import run_program
 from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 
 from distir.dialects.dist import WEIGHTS
 from distir.errors import DistIRError
+from distir.program import argument_names, argument_roles, entry_function
 from distir.weights import SUFFIX, save_weights
 
 
@@ -19,8 +20,9 @@ from distir.weights import SUFFIX, save_weights
 class ImportedModel:
     """
     - `module`: a sequential program with the entry function `@main`.
-    - `weights`: the value of every argument with the role `parameter` or `constant`, by
-      `dist.name`. Weights in external-data files are mapped, not read.
+    - `weights`: the values of arguments with the role `parameter` or `constant`, by
+      `dist.name`: of all but those that the module had on the meta device (`valueless`).
+      Weights in external-data files are mapped, not read.
     - `guessed`: the names of parameters of which only their use tells that they are.
     """
 
@@ -28,10 +30,22 @@ class ImportedModel:
     weights: Mapping[str, npt.NDArray[Any]]
     guessed: Sequence[str] = ()
 
+    @property
+    def valueless(self) -> list[str]:
+        """The names of parameters and constants that have no value."""
+        function = entry_function(self.module)
+        roles = zip(argument_names(function), argument_roles(function), strict=True)
+        return [
+            name
+            for name, role in roles
+            if role in ("parameter", "constant") and name not in self.weights
+        ]
+
     def save(self, path: str | Path) -> None:
         """
         Writes the program to `path` and the weights beside it, under the same name with
-        the suffix `.safetensors`, which the program then names. Raises DistIRError.
+        the suffix `.safetensors`, which the program then names. What has no value is not
+        in that file; a program without any weights names none. Raises DistIRError.
         """
         path = Path(path)
         if self.weights:

@@ -10,6 +10,7 @@ resolves them.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ from distir.frontends.onnx_prepare import LARGE, prepare
 from distir.frontends.onnx_scopes import node_scope
 from distir.frontends.onnx_types import TypeInference
 from distir.frontends.torch_metadata import is_detach, lost_detach
-from distir.frontends.weight_roles import WeightRoles
+from distir.frontends.weight_roles import WeightRole, WeightRoles
 from distir.program import ENTRY, name_hint, set_argument_attributes
 from distir.transforms.canonicalization import canonicalize
 
@@ -78,10 +79,11 @@ def import_onnx(
     *,
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    values: Mapping[str, Array | None] | None = None,
 ) -> ImportedModel:
     """
-    The program in an ONNX file, or in a model whose data is all inside it. `dims` gives
-    sizes to dynamic dimensions of the inputs, by their name or as `INPUT.POSITION`.
+    The program in an ONNX file, or in a model whose data is all inside it, but for that of
+    the tensors that `values` has (None for one that has no value). `dims` gives sizes to dynamic dimensions of the inputs, by their name or as `INPUT.POSITION`.
     `trainable` and `frozen` are patterns of names of weights, such as `*.bias`, which say
     what is trained where the file says something else or nothing; where both match, a
     weight is trained. Raises DistIRError.
@@ -92,7 +94,7 @@ def import_onnx(
         model, folder = load_model(source), Path(source).parent
     check_text(model)
     embed_attribute_tensors(model, folder)
-    return _Importer(model, folder, dims or {}, trainable, frozen).run()
+    return _Importer(model, folder, dims or {}, trainable, frozen, values or {}).run()
 
 
 class _Importer:
@@ -105,7 +107,9 @@ class _Importer:
         dims: Mapping[str, int],
         trainable: Sequence[str],
         frozen: Sequence[str],
+        values: Mapping[str, Array | None],
     ):
+        self.held = values
         self.initializers = {t.name: t for t in model.graph.initializer}
         self.sparse = {s.values.name: s for s in model.graph.sparse_initializer}
         self.folder = folder
@@ -197,12 +201,30 @@ class _Importer:
         self._argument(name, tensor_type(array.shape, element), role)
         self.weights[name] = array
 
+    def _without_value(self, tensor: TensorProto) -> None:
+        """An argument for a tensor that has a type alone."""
+        name, shape = tensor.name, tuple(tensor.dims)
+        self.inference.types[name] = helper.make_tensor_type_proto(
+            tensor.data_type, shape
+        )
+        found = WeightRole("constant")
+        if tensor.data_type in _FLOATS:
+            found = self.roles.of(name, len(shape), prod(shape))
+        role = "constant" if found.role == "literal" else found.role
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+        self._argument(name, tensor_type(shape, element_type_of_dtype(dtype)), role)
+        self._note(found)
+
     def _float_weight(self, name: str, array: Array) -> None:
         found = self.roles.of(name, array.ndim, array.size)
         if found.role == "literal":
             self._constant(name, array)
             return
         self._weight(name, array, found.role)
+        self._note(found)
+
+    def _note(self, found: WeightRole) -> None:
+        """Writes what is known of the last argument."""
         if found.frozen:
             self.attributes[-1][FROZEN] = UnitAttr()
         if found.doubt is not None:
@@ -233,7 +255,13 @@ class _Importer:
             self.inference.known[name] = proto
 
     def _initializer(self, name: str) -> None:
-        if name in self.sparse:
+        held = self.held.get(name)
+        if held is None and name in self.held:
+            self._without_value(self.initializers[name])
+            return
+        if held is not None:
+            array, element = held, self.initializers[name].data_type
+        elif name in self.sparse:
             array = dense_value(self.sparse[name], self.folder)
             element = self.sparse[name].values.data_type
         else:

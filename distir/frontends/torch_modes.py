@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from distir.errors import DistIRError
@@ -69,19 +67,17 @@ def as_it_is(module: torch.nn.Module) -> Generator[None]:
                 norm.get_buffer("num_batches_tracked").copy_(number)
 
 
-def write_training_mode(path: str | Path, norms: dict[str, float]) -> None:
+def write_training_mode(model: ModelProto, norms: dict[str, float]) -> None:
     """
-    Writes into an exported ONNX file what the exporters leave out, `norms` being
+    Writes into an exported model what the exporters leave out, `norms` being
     `training_norms` of the module.
     """
-    model = onnx.load(path, load_external_data=False)
     by_statistics = {f"{name}.running_mean": kept for name, kept in norms.items()}
     for node in model.graph.node:
         if node.op_type == "BatchNormalization" and node.input[3] in by_statistics:
             _train_norm(node, by_statistics[node.input[3]])
         elif node.op_type == "Dropout" and len(node.input) == 2:
             _train_dropout(model, node)
-    onnx.save(model, path)
 
 
 def _train_norm(node: NodeProto, kept: float) -> None:

@@ -24,7 +24,8 @@ from xdsl.ir import Attribute
 from distir.dialects.dist import COUNTER, NAME, OF, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError, one_of
-from distir.frontends.torch_importer import leaf_names, reason, warn_of_backwards
+from distir.frontends.torch_failures import reason, warn_of_backwards
+from distir.frontends.torch_names import leaf_names
 from distir.frontends.torch_optimizer import OPTIMIZERS, TorchOptimizer
 from distir.program import (
     LOSS,

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from distir.errors import DistIRError
-from distir.frontends.torch_importer import leaf_names
+from distir.frontends.torch_names import leaf_names
 
 
 def fake_output(

@@ -160,8 +160,10 @@ class GridPlan(Plan):
     def _order(self) -> tuple[Any, ...]:
         return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
 
-    def options(self, shard: tuple[str, ...] = ()) -> DistributionOptions:
-        """How a program is distributed so, with these splits of arguments."""
+    def options(
+        self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
+    ) -> DistributionOptions:
+        """How a program is distributed so, with arguments split, and kept whole, like that."""
         return DistributionOptions(
             **vars(self.pipeline),
             d=self.d,
@@ -170,6 +172,7 @@ class GridPlan(Plan):
             checkpoint=self.checkpoint,
             overlap=self.overlap,
             shard=shard,
+            whole=whole,
         )
 
     def searched(self, axes: Axes) -> LayoutPlan:

@@ -26,7 +26,8 @@ from xdsl.context import Context
 
 from distir.errors import DistIRError
 from distir.frontends.onnx_importer import import_onnx
-from distir.frontends.torch_importer import EXPORTERS, export_onnx, import_torch
+from distir.frontends.torch_export import EXPORTERS
+from distir.frontends.torch_importer import export_onnx, import_torch
 from distir.passes.distribute import DistributePass
 
 

@@ -23,7 +23,8 @@ from torch import nn
 from xdsl.context import Context
 
 from distir.frontends.imported_model import ImportedModel
-from distir.frontends.torch_importer import Exporter, export_onnx, import_exported
+from distir.frontends.torch_export import Exporter
+from distir.frontends.torch_importer import export_onnx, import_exported
 from distir.passes.fold_shapes import FoldShapesPass
 
 BATCH, SEQ, VOCAB = 4, 8, 128

@@ -1,0 +1,60 @@
+"""What PyTorch's exporters make of a module: an ONNX model and its tensors, apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, TensorProto, save_model
+
+from distir.errors import DistIRError
+
+Value = npt.NDArray[Any]
+
+_LARGEST_MESSAGE = 1 << 30
+"""Bytes of tensors that go into the file of a model itself; protobuf ends at twice that."""
+
+
+@dataclass
+class ExportedModule:
+    """
+    - `model`: the program. The tensors that `values` has are in it without their data.
+    - `values`: the large tensors by name, in the memory of the module that was exported;
+      None for one that has no value, because the module is on the meta device.
+    """
+
+    model: ModelProto
+    values: Mapping[str, Value | None] = field(default_factory=dict[str, Value | None])
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes an ONNX file with all tensors; where they are large they go to a file beside
+        it. Raises DistIRError for tensors without values.
+        """
+        missing = next((n for n, value in self.values.items() if value is None), None)
+        if missing is not None:
+            raise DistIRError(
+                f"tensor {missing!r} is on the meta device and has no value that an ONNX "
+                f"file could hold; import the module with import_torch instead"
+            )
+        whole = ModelProto()
+        whole.CopyFrom(self.model)
+        size = 0
+        for tensor in whole.graph.initializer:
+            value = self.values.get(tensor.name)
+            if value is not None:
+                tensor.ClearField("external_data")
+                tensor.data_location = TensorProto.DEFAULT
+                tensor.raw_data = np.ascontiguousarray(value).tobytes()
+                size += value.nbytes
+        path = Path(path)
+        save_model(
+            whole,
+            path,
+            save_as_external_data=size > _LARGEST_MESSAGE,
+            location=f"{path.name}.data",
+        )

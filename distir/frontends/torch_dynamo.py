@@ -1,0 +1,82 @@
+"""PyTorch's newer exporter, which traces a module with tensors that have no values."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from distir.frontends.exported_module import ExportedModule, Value
+from distir.frontends.onnx_prepare import LARGE
+from distir.frontends.torch_names import leaf_names
+
+if TYPE_CHECKING:
+    import onnx_ir
+    import torch
+
+
+def export_dynamo(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> ExportedModule:
+    """
+    The program of a module as the newer exporter gives it, with the names of the module's
+    outputs. Raises whatever the exporter and the module raise.
+    """
+    import torch
+
+    from distir.frontends.torch_gradients import write_stops
+
+    source: torch.nn.Module | torch.export.ExportedProgram = module
+    # What fails here the exporter tries in other ways, and says what is wrong.
+    with contextlib.suppress(Exception), torch.enable_grad():
+        source = torch.export.export(module, args, kwargs, strict=False)
+    if isinstance(source, torch.export.ExportedProgram):
+        write_stops(source)
+    # The optimizer would merge, transpose and rename the parameters.
+    program = torch.onnx.export(
+        source,  # pyright: ignore[reportArgumentType]
+        args,
+        kwargs=kwargs,
+        dynamo=True,
+        optimize=False,
+        verbose=False,
+    )
+    assert program is not None and program.exported_program is not None
+    outputs = program.model.graph.outputs
+    names = _names_of_outputs(program.exported_program)
+    if len(names) == len(outputs):
+        for value, name in zip(outputs, names, strict=True):
+            value.name = name
+    return _without_tensors(program.model)
+
+
+def _without_tensors(model: onnx_ir.Model) -> ExportedModule:
+    """The model as ONNX's message, with its large tensors and those without values apart."""
+    import onnx_ir
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    values: dict[str, Value | None] = {}
+    for name, value in model.graph.initializers.items():
+        held = value.const_value
+        if held is None:
+            continue
+        is_fake = isinstance(held.raw, FakeTensor)
+        if not is_fake and held.size <= LARGE:
+            continue
+        values[name] = None if is_fake else held.numpy()
+        shape = onnx_ir.Shape(held.shape.numpy())
+        value.const_value = onnx_ir.ExternalTensor(
+            name, None, None, held.dtype, shape=shape, name=name
+        )
+    return ExportedModule(onnx_ir.to_proto(model), values)
+
+
+def _names_of_outputs(program: torch.export.ExportedProgram) -> list[str]:
+    from torch.utils import _pytree
+
+    signature = program.module_call_graph[0].signature
+    if signature is None:
+        return []
+    spec = signature.out_spec
+    return leaf_names(
+        _pytree.tree_unflatten([object()] * spec.num_leaves, spec), "output"
+    )

@@ -1,0 +1,122 @@
+"""Modules as ONNX models, by whichever of PyTorch's two exporters can write them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from distir.errors import DistIRError, one_of
+from distir.frontends.torch_failures import (
+    module_that_failed,
+    quiet,
+    reason,
+    warn_of_backwards,
+)
+from distir.frontends.torch_meta import is_on_meta, without_values
+from distir.frontends.torch_modes import as_it_is, training_norms, write_training_mode
+
+if TYPE_CHECKING:
+    import torch
+
+    from distir.frontends.exported_module import ExportedModule
+
+Exporter = Literal["dynamo", "torchscript"]
+EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
+"""The newer and the older one."""
+
+
+def export_module(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    exporter: Exporter | None = None,
+    training: bool = False,
+) -> ExportedModule:
+    """
+    The program of a module (see `import_torch`) as an ONNX model, with its large tensors
+    apart. The module is left as it was. Without an `exporter` the older one is tried, with
+    a warning, where the newer one fails. Raises DistIRError.
+    """
+    if exporter is not None:
+        one_of("exporter", exporter, EXPORTERS)
+    wanted = EXPORTERS if exporter is None else (exporter,)
+    if is_on_meta(module):
+        if exporter == "torchscript":
+            raise DistIRError(
+                f"{type(module).__name__} has parameters or buffers on the meta device, "
+                f"but PyTorch's torchscript exporter runs the module and needs their "
+                f'values; import it with exporter="dynamo"'
+            )
+        wanted = EXPORTERS[:1]
+    failed: dict[str, str] = {}
+    first: Exception | None = None
+    for name in wanted:
+        outcome = _attempt(module, args, dict(kwargs or {}), name, training)
+        if not isinstance(outcome, Exception):
+            if failed:
+                warnings.warn(
+                    f"PyTorch's older exporter wrote {type(module).__name__}, because "
+                    f"the newer one cannot: {failed['dynamo']}",
+                    stacklevel=3,
+                )
+            return outcome
+        advice = "give other inputs, or change the module"
+        if exporter is not None:
+            others = ", ".join(EXPORTERS)
+            advice = f"try another exporter ({others}) or other inputs"
+        where = module_that_failed(module, outcome)
+        failed[name] = f"{where}{reason(outcome, advice)}"
+        first = first or outcome
+    if len(failed) == 1:
+        ((name, why),) = failed.items()
+        message = f"PyTorch's {name} exporter cannot export"
+    else:
+        message, why = "neither of PyTorch's exporters can export", failed["dynamo"]
+    raise DistIRError(f"{message} {type(module).__name__}: {why}") from first
+
+
+def _attempt(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    exporter: Exporter,
+    training: bool,
+) -> ExportedModule | Exception:
+    """What one exporter makes of a module, or what it raises. Raises DistIRError."""
+    from distir.frontends.torch_dynamo import export_dynamo
+    from distir.frontends.torch_gradients import own_backwards
+    from distir.frontends.torch_script import export_torchscript, tell_of_stops
+
+    modes = {m: m.training for m in module.modules()}
+    if not training:
+        module.eval()
+    norms = training_norms(module)
+    stops: set[str] = set()
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            without_values(module, (tuple(args), kwargs)) as (own_args, own_kwargs),
+            as_it_is(module),
+            quiet("torch.onnx"),
+            own_backwards() as backwards,
+        ):
+            warnings.simplefilter("ignore")
+            if exporter == "dynamo":
+                exported = export_dynamo(module, own_args, own_kwargs)
+            else:
+                exported, stops = export_torchscript(module, own_args, own_kwargs)
+        if any(part.training for part in module.modules()):
+            write_training_mode(exported.model, norms)
+    except Exception as error:
+        return error
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    warn_of_backwards(module, backwards)
+    tell_of_stops(module, stops, training)
+    return exported

@@ -1,0 +1,83 @@
+"""What PyTorch's exporters say and do not say, in sentences for users."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import traceback
+import warnings
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from distir.errors import listed
+
+if TYPE_CHECKING:
+    import torch
+
+_KNOWN_REASONS = {
+    "grouped_mm": (
+        "its experts run as grouped_mm, which has no ONNX function",
+        'call model.set_experts_implementation("batched_mm") before',
+    ),
+    "DynamicCache": (
+        "it returns a cache of keys and values, which is no tensor",
+        "give it use_cache=False, as an input or in its config",
+    ),
+}
+"""By a word of PyTorch's message: what is wrong, and what to do."""
+
+
+@contextlib.contextmanager
+def quiet(name: str) -> Generator[None]:
+    """Inside, a logger of PyTorch says nothing: what goes wrong is told by our errors."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def reason(error: BaseException, advice: str) -> str:
+    """
+    What is wrong and what to do about it, for an error of PyTorch's exporters: these raise
+    errors of every kind, of their own and of the model's; the first of a chain says what is
+    wrong. `advice` is for those that are not known.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    for word, (what, known_advice) in _KNOWN_REASONS.items():
+        if word in message:
+            return f"{what}; {known_advice}"
+    return f"{message}; {advice}"
+
+
+def warn_of_backwards(module: torch.nn.Module, backwards: set[str]) -> None:
+    """Warns of functions whose own backward the exporters lost."""
+    if backwards:
+        warnings.warn(
+            f"{type(module).__name__} runs {listed(sorted(backwards))}, with a backward of "
+            f"its own, which PyTorch's exporters do not write: the gradient will be the "
+            f"derivative of the forward. Where that is something else (a straight-through "
+            f"estimator), write it with detach() instead",
+            stacklevel=5,
+        )
+
+
+def module_that_failed(module: torch.nn.Module, error: BaseException) -> str:
+    """
+    The beginning of a sentence that names the innermost part of a module that ran when an
+    error was raised; empty if that is the module itself or not known.
+    """
+    names = {id(part): name for name, part in module.named_modules()}
+    found = ""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        name = names.get(id(frame.f_locals.get("self")), "")
+        if name:
+            part = type(frame.f_locals["self"]).__name__
+            found = f"in its part {name!r} ({part}): "
+    return found

@@ -1,0 +1,130 @@
+"""
+Modules on the meta device: they have shapes and no values. For the exporters their tensors
+stand on the CPU, where the inputs are, still without values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+def is_on_meta(module: torch.nn.Module) -> bool:
+    """Whether some parameter or buffer of a module has no value."""
+    return any(t.is_meta for t in (*module.parameters(), *module.buffers()))
+
+
+def fake_on_cpu(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """A tensor like one on the meta device, without a value, but on the CPU."""
+    import torch
+
+    with mode:
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+        )
+
+
+@contextlib.contextmanager
+def without_values(module: torch.nn.Module, example: Any) -> Generator[Any]:
+    """
+    Inside, what a module and an example of its inputs have on the meta device is on the CPU,
+    without values, but for buffers that the module computes itself. Gives the example.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils import _pytree
+
+    leaves = [x for x in _pytree.tree_leaves(example) if isinstance(x, torch.Tensor)]
+    if not is_on_meta(module) and not any(leaf.is_meta for leaf in leaves):
+        yield example
+        return
+    mode = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+    made: dict[torch.Tensor, torch.Tensor] = {}
+
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor not in made:
+            fake = fake_on_cpu(tensor, mode)
+            if isinstance(tensor, torch.nn.Parameter):
+                fake = torch.nn.Parameter(fake, tensor.requires_grad)
+            made[tensor] = fake
+        return made[tensor]
+
+    held = list(_on_meta(module))
+    try:
+        for tensors, name, tensor in held:
+            tensors[name] = stand_in(tensor)
+        for tensors, name, value in _computed(module, held):
+            tensors[name] = value
+        yield _pytree.tree_map_only(
+            torch.Tensor, lambda t: stand_in(t) if t.is_meta else t, example
+        )
+    finally:
+        for tensors, name, tensor in held:
+            tensors[name] = tensor
+
+
+_Place = tuple[dict[str, Any], str, "torch.Tensor"]
+"""A module's table of parameters or buffers, a name in it, and what is there."""
+
+
+def _on_meta(module: torch.nn.Module) -> Iterator[_Place]:
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):  # pyright: ignore[reportPrivateUsage]
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.is_meta:
+                    yield tensors, name, tensor
+
+
+def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
+    """
+    The values of buffers among `held` that no checkpoint has, such as the frequencies of
+    rotary embeddings, for models of Hugging Face: these know how to compute them
+    (`_init_weights` of `PreTrainedModel`). Those that this leaves as they were have none.
+    """
+
+    on_meta = {(id(tensors), name) for tensors, name, _ in held}
+    found: list[_Place] = []
+    for root in module.modules():
+        compute = getattr(root, "_init_weights", None)
+        if compute is None or not hasattr(root, "_initialize_weights"):
+            continue
+        for part in root.modules():
+            # It draws new values for a part's parameters, which real ones are not to get.
+            if any(not hasattr(p, "fake_mode") for p in part.parameters()):
+                continue
+            buffers = part._buffers  # pyright: ignore[reportPrivateUsage]
+            passing = part._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
+            names = [n for n in buffers if n in passing and (id(buffers), n) in on_meta]
+            if names:
+                values = _determined(partial(compute, part), buffers, names)
+                found += [(buffers, name, value) for name, value in values.items()]
+        break
+    return found
+
+
+def _determined(
+    compute: Callable[[], object], buffers: dict[str, Any], names: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """What `compute` writes to buffers of these names, whatever was there before."""
+    import torch
+
+    before, outcomes = dict(buffers), list[dict[str, torch.Tensor]]()
+    try:
+        for filling in (0, 1):
+            for name in names:
+                like = before[name]
+                buffers[name] = torch.full(like.shape, filling, dtype=like.dtype)
+            # What fails leaves the fillings, which differ.
+            with torch.no_grad(), contextlib.suppress(Exception):
+                compute()
+            outcomes.append({name: buffers[name] for name in names})
+    finally:
+        buffers.update(before)
+    first, second = outcomes
+    return {n: first[n] for n in names if torch.equal(first[n], second[n])}

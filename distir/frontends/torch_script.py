@@ -1,0 +1,88 @@
+"""PyTorch's older exporter, which runs the module and writes down what it did."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+
+from distir.errors import DistIRError, listed
+from distir.frontends.exported_module import ExportedModule
+from distir.frontends.torch_names import leaf_names
+
+if TYPE_CHECKING:
+    import torch
+
+
+def export_torchscript(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ExportedModule, set[str]]:
+    """
+    The older exporter takes every argument that is not given for an input, and
+    positional tensors only: it traces a forward of just the tensors that were given.
+    Gives, beside the program, what stops gradients in the module and is not in it. Raises
+    whatever the exporter and the module raise.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    from distir.frontends.torch_gradients import LostStops
+
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    names = leaf_names(dict(bound.arguments), "input")
+    forward, patched = module.forward, module.__dict__.get("forward")
+    output_names: list[str] = []
+
+    def traced_forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            values[place] = tensor
+        inner_args, inner_kwargs = _pytree.tree_unflatten(values, spec)
+        output = forward(*inner_args, **inner_kwargs)
+        output_names[:] = leaf_names(output, "output")
+        return tuple(_pytree.tree_leaves(output))
+
+    module.forward = traced_forward
+    try:
+        with torch.enable_grad(), LostStops() as stops:
+            traced_forward(*(leaves[i] for i in places))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.onnx")
+            torch.onnx.export(
+                module,
+                tuple(leaves[i] for i in places),
+                str(path),
+                dynamo=False,
+                input_names=[names[i] for i in places],
+                output_names=output_names,
+                # Folding would transpose and rename the parameters.
+                do_constant_folding=False,
+                training=torch.onnx.TrainingMode.PRESERVE,
+            )
+            model = onnx.load(path)
+    finally:
+        if patched is None:
+            del module.forward
+        else:
+            module.forward = patched
+    return ExportedModule(model), stops.found
+
+
+def tell_of_stops(module: torch.nn.Module, stops: set[str], training: bool) -> None:
+    """Refuses to train what the older exporter lost; else warns of it."""
+    if not stops:
+        return
+    message = (
+        f"{type(module).__name__} stops gradients ({listed(sorted(stops))}), which "
+        f"PyTorch's torchscript exporter does not write: the program computes the same, "
+        f'but has other gradients; import it with exporter="dynamo"'
+    )
+    if training:
+        raise DistIRError(message)
+    warnings.warn(message, stacklevel=5)
