@@ -240,8 +240,7 @@ class FoundPlan:
         replace_cluster(module, self.cluster_op())
         requests = _of_known(self.requests, entry_function(module))
         if isinstance(plan, GridPlan):
-            options = plan.options(requests.shard)
-            distribute(module, replace(options, buckets=stored and plan.d > 1))
+            distribute(module, plan.options(requests.shard))
             return
         searched = SearchedLayouts(Requests())
         searched.follow(module, plan, self.arguments, stored=stored)
