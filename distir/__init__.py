@@ -1,8 +1,9 @@
 """
 DistIR: an explicit IR for distributed neural-network programs, built on xDSL.
 
-`distir.parallelize` makes of a PyTorch module one that runs on several processes. What it
-needs is imported when it is first used: importing `distir` imports neither torch nor onnx.
+`distir.parallelize` makes of a PyTorch module one that runs on several processes, by the
+options that it is given or by a `Plan` that `distir.search` found. What they
+need is imported when it is first used: importing `distir` imports neither torch nor onnx.
 """
 
 from __future__ import annotations
@@ -12,24 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from distir.errors import DistIRError as DistIRError
+    from distir.facade.search import search as search
     from distir.parallel.parallel_module import ParallelModule as ParallelModule
     from distir.parallel.parallelize import parallelize as parallelize
+    from distir.planning.found_plan import FoundPlan
+
+    Plan = FoundPlan
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "DistIRError": "distir.errors",
-    "ParallelModule": "distir.parallel.parallel_module",
-    "parallelize": "distir.parallel.parallelize",
+_NAMES = {
+    "DistIRError": "distir.errors:DistIRError",
+    "ParallelModule": "distir.parallel.parallel_module:ParallelModule",
+    "Plan": "distir.planning.found_plan:FoundPlan",
+    "parallelize": "distir.parallel.parallelize:parallelize",
+    "search": "distir.facade.search:search",
 }
 """Where the public names are, each loaded when it is first asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _NAMES:
         raise AttributeError(f"module 'distir' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    module, _, own = _NAMES[name].partition(":")
+    return getattr(import_module(module), own)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *_NAMES])

@@ -6,7 +6,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
   `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
-  and, in a sequential program, `dist.layout` (a requested layout); on a parameter,
+  and, in a sequential program, `dist.layout`, a requested layout; with `dist.fixed`, a
+  list of axes, a user asks for what these do, and others are free to split the argument
+  too; `dist.fixed_by` says for each of them who asked; on a parameter,
   `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
   `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
   belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
@@ -15,6 +17,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
+- on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
+  with it, and as its value who asks for that; `dist.stage`, the stage that was found;
+- on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
@@ -57,6 +62,8 @@ OF = "dist.of"
 COUNTER = "dist.counter"
 INITIAL = "dist.initial"
 LAYOUT = "dist.layout"
+FIXED = "dist.fixed"
+FIXED_BY = "dist.fixed_by"
 FROZEN = "dist.frozen"
 DOUBT = "dist.doubt"
 STOP_GRADIENT = "dist.stop_gradient"
@@ -69,6 +76,8 @@ WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
 JOINED = "dist.joined"
 STAGE = "dist.stage"
+STAGE_START = "dist.stage_start"
+RECOMPUTE = "dist.recompute"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")

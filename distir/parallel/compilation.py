@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from distir.errors import DistIRError
 from distir.parallel.losses import Loss, labels_of, with_loss
-from distir.planning.distribution import DistributionOptions
+from distir.planning.distribution import DistributionOptions, distribute
+from distir.planning.found_plan import FoundPlan
+from distir.planning.programs import cluster_of_text, replace_cluster
 
 if TYPE_CHECKING:
-    import torch
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.frontends.imported_model import ImportedModel
@@ -33,18 +37,50 @@ class Request:
 
     - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if
       the module's output is the loss;
-    - `cluster`: the name of a cluster or its file; `distribution`: how to distribute.
+    - `cluster`: a cluster, as text;
+    - `distribution`: how to distribute over it, or a plan that a search found for it.
     """
 
     loss: Loss
     cluster: str
-    distribution: DistributionOptions
+    distribution: DistributionOptions | FoundPlan
 
     @property
     def devices(self) -> int:
         """How many processes run it."""
         own = self.distribution
+        if isinstance(own, FoundPlan):
+            return own.devices
         return own.d * own.t * own.p
+
+    def distribute_step(self, program: ModuleOp) -> None:
+        """Distributes a step that computes gradients, in place. Raises DistIRError."""
+        own = self.distribution
+        if isinstance(own, FoundPlan):
+            own.distribute_step(program)
+        else:
+            self._distribute(program, own)
+
+    def distribute_forward(self, program: ModuleOp) -> None:
+        """Distributes the program of evaluation, in place. Raises DistIRError."""
+        own = self.distribution
+        if isinstance(own, FoundPlan):
+            own.distribute_forward(program)
+            return
+        forward = replace(
+            own,
+            zero=0,
+            checkpoint="none",
+            schedule="",
+            buckets=False,
+            stages=() if own.stages == ("search",) else own.stages,
+        )
+        self._distribute(program, forward)
+
+    def _distribute(self, program: ModuleOp, options: DistributionOptions) -> None:
+        cluster = cluster_of_text(self.cluster)
+        replace_cluster(program, cluster)
+        distribute(program, replace(options, cluster=cluster.sym_name.data))
 
 
 def training_package(
@@ -57,11 +93,27 @@ def training_package(
     The files of the package that computes the loss and the gradients of a module in
     training mode, by name. Raises DistIRError.
     """
+    imported, labels = training_program(module, args, kwargs, request.loss)
+    return _package(imported, labels, request.distribute_step)
+
+
+def training_program(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    loss: Loss,
+    optimizer: str = "none",
+) -> tuple[ImportedModel, list[str]]:
+    """
+    The sequential program of a module in training mode that computes the loss and what the
+    optimizer makes of the gradients, by default the gradients themselves; and the names of
+    its labels. Raises DistIRError.
+    """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
 
-    name = request.loss if isinstance(request.loss, str) else None
-    own = request.loss if callable(request.loss) else None
+    name = loss if isinstance(loss, str) else None
+    own = loss if callable(loss) else None
     modes = {part: part.training for part in module.modules()}
     module.train()
     try:
@@ -80,14 +132,27 @@ def training_package(
     differentiate = DifferentiatePass(
         loss=name or "none",
         output=_loss_result(imported.module) if name is None else 0,
-        optimizer="none",
+        optimizer=optimizer,
     )
     from distir.tools.files import apply_passes
 
-    # A function takes the labels as the last of the inputs.
-    labels = _inputs(imported.module)[-1:] if own is not None else []
+    last: list[str] = []
+    if own is not None:  # it takes the labels behind the positional arguments
+        before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
+        last = [_inputs(imported.module)[before]]
     apply_passes(imported.module, differentiate)
-    return _package(imported, request, labels + _inputs(imported.module, "label"))
+    return imported, last + _inputs(imported.module, "label")
+
+
+def forward_program(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> ImportedModel:
+    """The sequential program of a module in evaluation mode. Raises DistIRError."""
+    from distir.frontends.torch_importer import import_torch
+
+    imported = import_torch(module, args, kwargs)
+    _simplify(imported.module)
+    return imported
 
 
 def evaluation_package(
@@ -100,20 +165,8 @@ def evaluation_package(
     The files of the package that computes the outputs of a module in evaluation mode, by
     name. Raises DistIRError.
     """
-    from distir.frontends.torch_importer import import_torch
-
-    imported = import_torch(module, args, kwargs, copy=False)
-    _simplify(imported.module)
-    own = request.distribution
-    forward = replace(
-        own,
-        zero=0,
-        checkpoint="none",
-        schedule="",
-        buckets=False,
-        stages=() if own.stages == ("search",) else own.stages,
-    )
-    return _package(imported, replace(request, distribution=forward), [])
+    imported = forward_program(module, args, kwargs)
+    return _package(imported, [], request.distribute_forward)
 
 
 def _simplify(module: ModuleOp) -> None:
@@ -156,20 +209,16 @@ def _loss_result(module: ModuleOp) -> int:
 
 
 def _package(
-    imported: ImportedModel, request: Request, labels: Sequence[str]
+    imported: ImportedModel, labels: Sequence[str], apply: Callable[[ModuleOp], None]
 ) -> dict[str, bytes]:
-    from distir.hardware import load_cluster
+    """The files of the package of a program, which `apply` distributes in place."""
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
-    from distir.planning.distribution import distribute
-    from distir.planning.programs import replace_cluster
     from distir.weights import save_weights
 
     program = imported.module
     inputs = [name for name in _inputs(program) if name not in labels]
-    cluster = load_cluster(request.cluster, request.devices)
-    replace_cluster(program, cluster)
-    distribute(program, replace(request.distribution, cluster=cluster.sym_name.data))
+    apply(program)
     interface = {
         "inputs": inputs,
         "labels": list(labels),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from distir.errors import DistIRError
+from distir.hardware import load_cluster
 from distir.parallel.calling import Inputs
 from distir.parallel.compilation import (
     Request,
@@ -22,6 +25,10 @@ from distir.parallel.packages import Package, shared_package
 from distir.parallel.parallel_module import ParallelModule
 from distir.parallel.rank_program import RankProgram
 from distir.planning.distribution import DistributionOptions
+from distir.planning.found_plan import FoundPlan
+
+CLUSTER = "cpu"
+"""What modules are distributed for if nothing is said."""
 
 
 def parallelize(
@@ -30,7 +37,7 @@ def parallelize(
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss: Loss = None,
-    cluster: str = "cpu",
+    cluster: str = CLUSTER,
     d: int = 1,
     t: int = 1,
     p: int = 1,
@@ -40,6 +47,7 @@ def parallelize(
     schedule: str | None = None,
     sequence_parallel: bool = False,
     overlap: bool = False,
+    plan: FoundPlan | str | Path | None = None,
     seed: int = 0,
 ) -> ParallelModule:
     """
@@ -55,13 +63,15 @@ def parallelize(
       processes. `k`: micro-batches; `schedule`: of the pipeline.
     - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`: as in
       `distir distribute`.
+    - `plan`: what `distir.search` found for this module, loss and batch, or the file that
+      it was saved to: instead of `cluster` and all of the options above.
     - `seed`: of the values of parameters that are on the meta device.
 
     Raises DistIRError, on every rank.
     """
     _join()
     kwargs = dict(kwargs or {})
-    distribution = DistributionOptions(
+    options = DistributionOptions(
         d=d,
         t=t,
         p=p,
@@ -71,13 +81,17 @@ def parallelize(
         schedule=schedule or "",
         sequence_parallel=sequence_parallel,
         overlap=overlap,
-        buckets=d > 1,
     )
-    request = Request(loss, cluster, distribution)
+    if plan is not None:
+        request = _planned(loss, cluster, options, plan)
+    else:
+        options = replace(options, buckets=d > 1)
+        grown = load_cluster(cluster, d * t * p)
+        request = Request(loss, str(grown), options)
     if request.devices != dist.get_world_size():
         raise DistIRError(
-            f"parallelize: d x t x p = {d} x {t} x {p} needs {request.devices} processes, "
-            f"but there are {dist.get_world_size()}; start torchrun with "
+            f"parallelize: {_degrees(request.distribution)} needs {request.devices} "
+            f"processes, but there are {dist.get_world_size()}; start torchrun with "
             f"--nproc-per-node {request.devices}, or choose other degrees"
         )
     inputs = Inputs(module, args, kwargs)
@@ -95,6 +109,33 @@ def parallelize(
         lambda: program("evaluation", evaluation_package),
         seed,
     )
+
+
+def _planned(
+    loss: Loss, cluster: str, options: DistributionOptions, plan: FoundPlan | str | Path
+) -> Request:
+    """What a plan asks for, beside which nothing else may be. Raises DistIRError."""
+    plain = DistributionOptions()
+    given = [
+        name for name, value in vars(options).items() if value != vars(plain)[name]
+    ]
+    if cluster != CLUSTER:
+        given.append("cluster")
+    if given:
+        raise DistIRError(
+            f"parallelize: the plan says how to distribute, so that {', '.join(given)} "
+            f"cannot be given beside plan=; leave out one or the other"
+        )
+    found = plan if isinstance(plan, FoundPlan) else FoundPlan.load(plan)
+    return Request(loss, found.cluster, found)
+
+
+def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
+    """How many processes are asked for, and by what."""
+    if isinstance(distribution, FoundPlan):
+        return f"the plan ({distribution.result.plan})"
+    d, t, p = distribution.d, distribution.t, distribution.p
+    return f"d x t x p = {d} x {t} x {p}"
 
 
 def _join() -> None:

@@ -24,6 +24,9 @@ class ActivationCheckpointPass(DistIRPass):
       activations (Korthikanti et al. 2022).
     - `every`: apply the policy to every n-th layer only; `layers`: to these only
       (indices in program order). All layers by default.
+
+    A call with `dist.recompute`, a policy, has that one instead, also in `distribute` and
+    the searches.
     """
 
     name = "activation-checkpoint"

@@ -17,14 +17,16 @@ class DistributePass(DistributionOptions, DistIRPass):
     Distributes a sequential program over `d` x `t` x `p` devices of a cluster: data
     parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks
     that work on `k` micro-batches (DistIR's D/T/P transform). It does what
-    `activation-checkpoint`, `data-parallel`, `zero`, `request-sharding`,
+    `request-sharding`, `activation-checkpoint`, `data-parallel`, `zero`,
     `sequence-parallel`, `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`,
     `lower-reshard`, `overlap-communication`, `bucket-collectives` and `verify-distribution`
     do, in this order, on the first d x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
       only one, or none.
-    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`.
+    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names (with
+      `*`) of arguments that no device may have a part of. Other requests are those that a
+      program's arguments have (`dist.fixed`).
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.

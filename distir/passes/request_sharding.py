@@ -16,11 +16,12 @@ from distir.sharding.mesh import only_mesh
 class RequestShardingPass(DistIRPass):
     """
     Annotates arguments with splits over axes of the module's mesh; what follows for other
-    values is left to `propagate-sharding`. A split that cannot be done is an error.
+    values is left to `propagate-sharding`. A split that cannot be done is an error, and so
+    is a second one of an argument over the same axis.
 
     - `shard`: each `NAME:DIM=AXIS[:RUN]`: dimension DIM of the arguments with this source
       name (with `*`) is split over AXIS, in runs of RUN elements. Axes that split the
-      dimension already stay the outer ones.
+      same dimension do so in the order of the mesh.
     """
 
     name = "request-sharding"

@@ -35,6 +35,8 @@ class SearchStagesPass(ScheduleOptions, DistIRPass):
       simulated by then are left out, all but the one that is estimated to be the fastest.
       By default 10 s, after which what `pipeline` would do by itself is still simulated.
 
+    Where ops say that stages begin with them (`dist.stage_start`), that is kept.
+
     `dist.notes` says what was chosen, and how far it may be from the best.
     """
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
+from distir.dialects.dist import (
+    FIXED,
+    FIXED_BY,
+    LAYOUT,
+    Layout,
+    LayoutAttr,
+    Shard,
+)
 from distir.errors import DistIRError
 from distir.sharding.mesh import Mesh, meshes
 
@@ -31,11 +38,35 @@ def requested_layout(attributes: Mapping[str, Attribute]) -> Layout | None:
     return attr.data if isinstance(attr, LayoutAttr) else None
 
 
-def request_split(layout: Layout, dim: int, shard: Shard, rank: int) -> Layout:
-    """`layout` with one more axis splitting a dimension, unless it has it already."""
+def fixed_axes(attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
+    """The axes on which a user says what they do to an argument with these attributes."""
+    attr = attributes.get(FIXED)
+    if not isinstance(attr, ArrayAttr):
+        return ()
+    return tuple(a.data for a in attr.data if isinstance(a, StringAttr))
+
+
+def origin_of(attributes: Mapping[str, Attribute], axis: str) -> str:
+    """Who fixed what an axis does to an argument with these attributes, for messages."""
+    attr = attributes.get(FIXED_BY)
+    origin = attr.data.get(axis) if isinstance(attr, DictionaryAttr) else None
+    if isinstance(origin, StringAttr):
+        return origin.data
+    return f"`{FIXED}`" if axis in fixed_axes(attributes) else "a pass before"
+
+
+def request_split(
+    layout: Layout, dim: int, shard: Shard, rank: int, mesh: Mesh
+) -> Layout:
+    """
+    `layout` with one more axis splitting a dimension, unless it has it already. The axes of
+    a dimension are in the order of the mesh.
+    """
     if shard.axis in layout.split_axes:
         return layout
-    return layout.with_dim(dim, (*layout.dim(dim), shard), rank)
+    order = [axis for axis, _ in mesh.axes]
+    shards = sorted((*layout.dim(dim), shard), key=lambda s: order.index(s.axis))
+    return layout.with_dim(dim, shards, rank)
 
 
 def add_notes(module: ModuleOp, notes: Sequence[str]) -> None:

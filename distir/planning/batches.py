@@ -8,7 +8,13 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard
 from distir.errors import DistIRError
-from distir.planning.annotations import axis_mesh, request_split, requested_layout
+from distir.planning.annotations import (
+    axis_mesh,
+    fixed_axes,
+    origin_of,
+    request_split,
+    requested_layout,
+)
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -56,6 +62,18 @@ def split_batch(module: ModuleOp, axis: str) -> None:
     for i in batched:
         if shapes[i][0] == batch:
             layout = requested_layout(attributes[i]) or Layout(mesh.name)
-            split = request_split(layout, 0, Shard(axis), len(shapes[i]))
+            split = request_split(layout, 0, Shard(axis), len(shapes[i]), mesh)
+            if axis in fixed_axes(attributes[i]) and layout != split:
+                raise DistIRError(
+                    f"data-parallel: input {names[i]!r} holds the batch, which axis "
+                    f"{axis!r} splits, but {origin_of(attributes[i], axis)} keeps it "
+                    f"whole over {axis!r}; remove that, or choose {axis}=1"
+                )
+            if all(shard.axis != axis for shard in split.dim(0)):
+                raise DistIRError(
+                    f"data-parallel: axis {axis!r} splits the batch, dimension 0 of input "
+                    f"{names[i]!r}, but {origin_of(attributes[i], axis)} splits another "
+                    f"dimension of it over {axis!r}; remove that, or choose {axis}=1"
+                )
             attributes[i][LAYOUT] = LayoutAttr(split)
     set_argument_attributes(function, attributes)

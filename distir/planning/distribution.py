@@ -15,7 +15,7 @@ from distir.planning.batches import split_batch
 from distir.planning.buckets import bucket_collectives_of
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
-from distir.planning.requests import request_shards
+from distir.planning.requests import keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
 from distir.program import entry_function, is_training_step
@@ -40,6 +40,7 @@ class DistributionOptions(PipelineOptions):
     t: int = 1
     cluster: str = ""
     shard: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
     zero: int = 0
     checkpoint: str = "none"
     sequence_parallel: bool = False
@@ -84,6 +85,8 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     options.check(module)
     _add_mesh(module, options)
     mesh = only_mesh(module)
+    request_shards(module, mesh, options.shard, ("d", "t"))
+    keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
@@ -91,8 +94,6 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         split_batch(module, "d")
     if options.zero:
         store_split(module, options.zero, "d")
-    if options.shard:
-        request_shards(module, mesh, options.shard)
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:

@@ -9,9 +9,11 @@ from math import isqrt
 from typing import Any
 
 from distir.dialects.device import MOST_DEVICES
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
+from distir.pipelining.registry import SCHEDULES
 from distir.planning.distribution import DistributionOptions
+from distir.transforms.checkpointing import POLICIES
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
 """Numbers of micro-batches that are tried where none are given (DistIR section 5)."""
@@ -56,6 +58,18 @@ class SearchOptions:
     schedules: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
     jobs: int = 0
+
+    def check(self) -> None:
+        """Refuses names of schedules and policies that there are not. Raises DistIRError."""
+        for name in self.schedules:
+            one_of("pipeline schedule", name, SCHEDULES)
+        for name in self.checkpoint:
+            one_of("checkpoint policy", name, POLICIES)
+        for stage in self.zero:
+            if stage not in (0, 1, 2, 3):
+                raise DistIRError(
+                    f"there is no ZeRO stage {stage!r}; choose from 0 to 3"
+                )
 
 
 @dataclass(frozen=True)
@@ -146,8 +160,10 @@ class GridPlan(Plan):
     def _order(self) -> tuple[Any, ...]:
         return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
 
-    def options(self, shard: tuple[str, ...] = ()) -> DistributionOptions:
-        """How a program is distributed so, with these splits of arguments."""
+    def options(
+        self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
+    ) -> DistributionOptions:
+        """How a program is distributed so, with arguments split, and kept whole, like that."""
         return DistributionOptions(
             **vars(self.pipeline),
             d=self.d,
@@ -156,6 +172,7 @@ class GridPlan(Plan):
             checkpoint=self.checkpoint,
             overlap=self.overlap,
             shard=shard,
+            whole=whole,
         )
 
     def searched(self, axes: Axes) -> LayoutPlan:

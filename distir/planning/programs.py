@@ -98,3 +98,15 @@ def replace_cluster(module: ModuleOp, cluster: ClusterOp) -> None:
     first = module.body.block.first_op
     assert first is not None
     module.body.block.insert_op_before(cluster, first)
+
+
+def cluster_of_text(text: str) -> ClusterOp:
+    """
+    The cluster that a text holds and nothing else, detached. Raises ParseError, or ValueError
+    for another op.
+    """
+    op = ProgramParser(new_context(), text).parse_module().body.block.first_op
+    if not isinstance(op, ClusterOp):
+        raise ValueError("there is no cluster")
+    op.detach()
+    return op

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 
-from distir.dialects.dist import LAYOUT, Layout, LayoutAttr, Shard, layout_of
-from distir.errors import DistIRError
-from distir.planning.annotations import request_split, requested_layout
+from distir.dialects.dist import (
+    FIXED,
+    FIXED_BY,
+    LAYOUT,
+    Layout,
+    LayoutAttr,
+    Shard,
+    layout_of,
+)
+from distir.errors import DistIRError, listed
+from distir.planning.annotations import fixed_axes, origin_of, requested_layout
 from distir.program import (
     argument_attributes,
     argument_names,
@@ -21,7 +29,7 @@ from distir.program import (
     set_argument_attributes,
 )
 from distir.sharding.layout import canonical, check_layout
-from distir.sharding.mesh import Mesh
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of, shape_of
 
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>\d+)")
@@ -69,22 +77,117 @@ class Requests:
                 )
 
 
-def request_shards(module: ModuleOp, mesh: Mesh, requests: Sequence[str]) -> None:
+def request(
+    function: FuncOp,
+    index: int,
+    asked: Layout,
+    axes: Iterable[str],
+    origin: str,
+) -> None:
     """
-    Annotates arguments with the splits that a user asks for: `NAME:DIM=AXIS[:RUN]`,
-    where NAME is an argument's source name and may hold `*`. Raises DistIRError.
+    Asks that these axes do to an argument of a function what they do in the layout `asked`,
+    and nothing else; what other axes do stays free. `origin` says for messages who asks.
+    Raises DistIRError if one of the axes was asked, or planned, to do something else.
+    """
+    attributes = argument_attributes(function)
+    entry, name = attributes[index], argument_names(function)[index]
+    rank = rank_of(function.function_type.inputs.data[index])
+    layout = requested_layout(entry) or Layout(asked.mesh)
+    fixed = dict.fromkeys(fixed_axes(entry))
+    origins = {axis: origin_of(entry, axis) for axis in fixed}
+    for axis in axes:
+        old, new = _splits(layout, axis, rank), _splits(asked, axis, rank)
+        if (axis in fixed or old) and old != new:
+            raise DistIRError(
+                f"argument {name!r}: {origin} asks that axis {axis!r} {_does(new)}, but "
+                f"{origin_of(entry, axis)} that it {_does(old)}; ask for one of these"
+            )
+        for dim, shard in new:
+            if not old:
+                layout = layout.with_dim(dim, (*layout.dim(dim), shard), rank)
+        if axis not in fixed:
+            fixed[axis], origins[axis] = None, origin
+    entry[LAYOUT] = LayoutAttr(layout)
+    entry[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
+    entry[FIXED_BY] = DictionaryAttr({a: StringAttr(o) for a, o in origins.items()})
+    set_argument_attributes(function, attributes)
+
+
+def _splits(layout: Layout, axis: str, rank: int) -> list[tuple[int, Shard]]:
+    """The dimension that an axis splits, and how; nothing if it splits none."""
+    dims = enumerate(layout.full_dims(rank))
+    return [(dim, shard) for dim, own in dims for shard in own if shard.axis == axis]
+
+
+def _does(splits: Sequence[tuple[int, Shard]]) -> str:
+    for dim, shard in splits:
+        run = "" if shard.run is None else f" in runs of {shard.run}"
+        return f"splits dimension {dim}{run}"
+    return "splits nothing of it"
+
+
+def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
+    """
+    Brings what was asked for of arguments before there was a mesh onto that mesh: axes that
+    it has not, because they are of size 1, drop out, and those of a dimension get its order.
+    Raises DistIRError for a split that the sizes of the mesh do not allow.
     """
     function = entry_function(module)
-    attributes = argument_attributes(function)
-    names = argument_names(function)
-    for i, dim, shard in requested_splits(function, requests):
-        type_ = function.function_type.inputs.data[i]
-        layout = requested_layout(attributes[i]) or Layout(mesh.name)
-        layout = request_split(layout, dim, shard, rank_of(type_))
-        layout = canonical(shape_of(type_), layout, mesh)
-        check_layout(shape_of(type_), layout, mesh, f"argument {names[i]!r}")
-        attributes[i][LAYOUT] = LayoutAttr(layout)
+    attributes, names = argument_attributes(function), argument_names(function)
+    order = [axis for axis, _ in mesh.axes]
+    for entry, name, type_ in zip(
+        attributes, names, function.function_type.inputs.data, strict=True
+    ):
+        fixed = [axis for axis in fixed_axes(entry) if axis in order]
+        layout = requested_layout(entry)
+        if FIXED not in entry or layout is None:
+            continue
+        dims = [
+            tuple(
+                sorted(
+                    (shard for shard in dim if shard.axis in order),
+                    key=lambda shard: order.index(shard.axis),
+                )
+            )
+            for dim in layout.dims
+        ]
+        settled = canonical(shape_of(type_), Layout(mesh.name, tuple(dims)), mesh)
+        by = listed(list(dict.fromkeys(origin_of(entry, axis) for axis in fixed)))
+        check_layout(
+            shape_of(type_),
+            settled,
+            mesh,
+            f"argument {name!r}" + (f", as {by} asks" if by else ""),
+        )
+        entry[LAYOUT] = LayoutAttr(settled)
+        entry[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
     set_argument_attributes(function, attributes)
+
+
+def request_shards(
+    module: ModuleOp,
+    mesh: Mesh,
+    requests: Sequence[str],
+    degrees: Collection[str] = (),
+) -> None:
+    """
+    Asks for splits of arguments: `NAME:DIM=AXIS[:RUN]`, where NAME is an argument's source
+    name and may hold `*`. Of `degrees`, axes that a user may ask to be of size 1, those
+    that the mesh has not drop out. What was asked for before is settled on the mesh. Raises
+    DistIRError.
+    """
+    settle_requests(module, mesh)
+    function = entry_function(module)
+    for text in requests:
+        for i, dim, shard in requested_splits(function, [text]):
+            if shard.axis not in mesh.sizes and shard.axis in degrees:
+                continue
+            mesh.size(shard.axis)
+            type_ = function.function_type.inputs.data[i]
+            asked = Layout(mesh.name).with_dim(dim, (shard,), rank_of(type_))
+            asked = canonical(shape_of(type_), asked, mesh)
+            request(function, i, asked, [shard.axis], f"the split {text!r}")
+    settle_requests(module, mesh)
 
 
 def requested_splits(
@@ -104,6 +207,11 @@ def requested_splits(
                     f"{names[i]!r} has no dimension {dim}: its type is {type_}"
                 )
             yield i, dim, shard
+
+
+def named_argument(request: str) -> str:
+    """The name or pattern in `NAME:DIM=AXIS[:RUN]`. Raises DistIRError."""
+    return _read_split(request).name
 
 
 class _Split(NamedTuple):
@@ -140,16 +248,16 @@ def axes_of(texts: Sequence[str], what: str) -> list[tuple[str, int]]:
 
 
 def keep_whole(module: ModuleOp, mesh: Mesh, patterns: Sequence[str]) -> None:
-    """Requests that arguments with these source names (with `*`) are not split."""
+    """
+    Asks that no axis of devices splits arguments with these source names (with `*`). Raises
+    DistIRError.
+    """
     function = entry_function(module)
-    attributes, names = argument_attributes(function), argument_names(function)
-    for i in _arguments(names, patterns):
-        if (requested_layout(attributes[i]) or Layout(mesh.name)).split_axes:
-            raise DistIRError(
-                f"search-sharding: {names[i]!r} is to be split and to be kept whole"
-            )
-        attributes[i][LAYOUT] = LayoutAttr(Layout(mesh.name))
-    set_argument_attributes(function, attributes)
+    names = argument_names(function)
+    axes = [axis for axis, _ in mesh.axes if axis != TIME_AXIS]
+    for pattern in patterns:
+        for i in _arguments(names, [pattern]):
+            request(function, i, Layout(mesh.name), axes, f"keeping {pattern!r} whole")
 
 
 def check_whole(module: ModuleOp, patterns: Sequence[str]) -> None:

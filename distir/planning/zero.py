@@ -20,6 +20,8 @@ from distir.errors import DistIRError
 from distir.planning.annotations import (
     add_notes,
     axis_mesh,
+    fixed_axes,
+    origin_of,
     request_split,
     requested_layout,
 )
@@ -47,15 +49,15 @@ def _storage(
     only where that divides none of the runs in which other axes split it.
     """
     for dim in range(len(shape)):
-        split = request_split(layout, dim, Shard(axis), len(shape))
+        split = request_split(layout, dim, Shard(axis), len(shape), mesh)
         if fits(shape, split, mesh) and not (
-            whole_runs and _divides_runs(shape[dim], layout.dim(dim), mesh, axis)
+            whole_runs and divides_runs(shape[dim], layout.dim(dim), mesh, axis)
         ):
             return split
     return layout
 
 
-def _divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
+def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
     """Whether splitting what these shards leave of a dimension over an axis cuts runs."""
     for shard in shards:
         size //= mesh.size(shard.axis)
@@ -119,12 +121,22 @@ def store_split(
         if any(fnmatchcase(names[parameter.get(i, i)], p) for p in only)
     ]
     whole: list[str] = []
+    kept: list[str] = []
     split = 0
     for i in chosen:
         shape = shape_of(types[i])
         if roles[i] not in stored or not shape:
             continue
         before = requested_layout(attributes[i]) or Layout(mesh.name)
+        if axis in fixed_axes(attributes[i]):
+            if axis in before.split_axes:
+                split += 1
+            else:
+                by = origin_of(attributes[i], axis)
+                kept.append(
+                    f"zero: {names[i]} stays whole over axis {axis!r}, as {by} asks"
+                )
+            continue
         layout = _storage(shape, before, mesh, axis, whole_runs=outside)
         if layout == before:
             whole.append(names[i])
@@ -133,6 +145,11 @@ def store_split(
         if outside and stage < 3:
             _gather_once(function.body.block.args[i], axis, mesh)
         split += 1
+    if not split and kept:
+        raise DistIRError(
+            f"zero: nothing is left to split over axis {axis!r}: {'; '.join(kept[:4])}; "
+            f"ask for stage 0, or for less to be whole"
+        )
     if not split:
         raise DistIRError(
             f"zero: axis {axis!r} of size {mesh.size(axis)} divides no "
@@ -146,7 +163,8 @@ def store_split(
             f"zero: {name} stays whole: axis {axis!r} of size "
             f"{mesh.size(axis)} divides none of its dimensions"
             for name in whole
-        ],
+        ]
+        + kept,
     )
     if stage >= 2:
         for result, argument in updates.items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from distir.tools.arguments import names, non_negative_number
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from distir.planning.auto.auto import AutoSearch
     from distir.planning.plan import SearchOptions
+    from distir.planning.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
 _OF_AUTO = ("time_limit", "explain", "shard", "whole")
@@ -140,8 +142,11 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     write_program(module, output)
 
 
-def explain(search: AutoSearch) -> None:
-    """Prints the modules of the best plan beside the runner-up, and what binds."""
+def explain(search: PlanSearch, file: IO[str] | None = None) -> None:
+    """
+    Prints the modules of the best plan beside the runner-up, and what binds, to stdout or
+    another file.
+    """
     from distir.planning.auto.explain import ScopeCost, by_scope
     from distir.planning.auto.results import memory_binds, runner_up
     from distir.planning.grid.evaluate import Evaluator
@@ -155,12 +160,14 @@ def explain(search: AutoSearch) -> None:
         by_scope(evaluator.distributed(plan.plan, plan.layouts), profiles)
         for plan in plans
     ]
-    print(f"\nchosen: {best.plan}, {seconds_text(best.step_time_s)} a step")
+    chosen = f"chosen: {best.plan}, {seconds_text(best.step_time_s)} a step"
+    print(f"\n{chosen}", file=file)
     if other is not None:
         slower = 100 * (other.step_time_s / best.step_time_s - 1)
         print(
             f"runner-up: {other.plan}, {seconds_text(other.step_time_s)} a step "
-            f"({slower:+.3g} %)"
+            f"({slower:+.3g} %)",
+            file=file,
         )
     scopes = sorted(
         {scope for cost in costs for scope in cost},
@@ -180,12 +187,20 @@ def explain(search: AutoSearch) -> None:
                 seconds_text(own.communication_s),
             ]
         rows.append(row)
-    table(headings, rows)
+    table(headings, rows, file)
     requests = search.programs.requests
     asked = [*requests.shard, *(f"{name} whole" for name in requests.whole)]
     if asked:
-        print(f"requests that every plan keeps to: {', '.join(asked)}")
+        print(f"requests that every plan keeps to: {', '.join(asked)}", file=file)
     print(
         memory_binds(search)
-        or "memory does not bind: no plan that needs more is faster"
+        or "memory does not bind: no plan that needs more is faster",
+        file=file,
     )
+
+
+def explanation(search: PlanSearch) -> str:
+    """What `explain` prints, as text."""
+    file = StringIO()
+    explain(search, file)
+    return file.getvalue().strip("\n")

@@ -69,6 +69,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         help="split dimension DIM of argument NAME over mesh axis AXIS (d or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
     ),
+    "--whole": dict(
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="keep argument NAME (with *) whole on every device; may be repeated",
+    ),
     "--zero": dict(
         type=int,
         choices=(0, 1, 2, 3),

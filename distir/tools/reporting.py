@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from textwrap import shorten
+from typing import IO
 
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException, ParseError
 
@@ -138,8 +139,14 @@ def progress_bar(message: str, total: int) -> Generator[Callable[[int], None]]:
         yield advance
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout; columns after the first are aligned to the right."""
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    file: IO[str] | None = None,
+) -> None:
+    """
+    A table on stdout, or in another file; columns after the first are aligned to the right.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -152,10 +159,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         )
     for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
-    console = Console()
+    console = Console(file=file)
     if not console.is_terminal:
         # Output that is piped into a file must not be cut to a terminal's width.
-        console = Console(width=200)
+        console = Console(width=200, file=file)
     console.print(grid)
 
 

@@ -12,7 +12,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import RECOMPUTE, SCOPE
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import (
     CallPair,
@@ -26,6 +26,7 @@ from distir.program import (
     ancestors,
     argument_attributes,
     argument_roles,
+    describe,
     drop_unused_results,
     entry_function,
     erase_unreachable,
@@ -33,6 +34,7 @@ from distir.program import (
     replace_call,
     return_op,
     set_argument_attributes,
+    text_attribute,
     unique_name,
 )
 from distir.sharding.rule import rule_for
@@ -46,15 +48,18 @@ def checkpoint(
 ) -> None:
     """
     Lets backwards recompute instead of keeping residuals, as `activation-checkpoint` says:
-    by a policy, for every n-th layer, or for some only. Raises DistIRError.
+    by a policy, for every n-th layer, or for some only. What calls ask for themselves
+    (`dist.recompute`) goes before. Raises DistIRError.
     """
     one_of("policy", policy, POLICIES, "activation-checkpoint")
     if every < 1:
         raise DistIRError("activation-checkpoint: `every` must be at least 1")
-    if policy == "none":
+    entry = entry_function(module)
+    own = _take_policies(entry)
+    if policy == "none" and not own:
         return
-    pairs = call_pairs(entry_function(module), functions(module))
-    if not pairs:
+    pairs = call_pairs(entry, functions(module))
+    if not pairs and policy != "none":
         raise DistIRError(
             "activation-checkpoint: the program calls no differentiated function; "
             "run outline-repeats and differentiate first"
@@ -66,14 +71,27 @@ def checkpoint(
         )
     recomputing = Recomputing(module)
     for i, pair in enumerate(pairs):
-        if i % every or (layers and i not in layers):
+        is_left_out = i % every or (layers and i not in layers)
+        asked = own.get(pair.forward, "none" if is_left_out else policy)
+        if asked == "none":
             continue
-        drop = recomputing.dropped(pair, policy)
+        drop = recomputing.dropped(pair, asked)
         if drop:
-            recomputing.apply(pair, drop, policy)
+            recomputing.apply(pair, drop, asked)
     erase_unreachable(module)
     for name, kept in drop_unused_results(module).items():
         renumber_saved(module, name, kept)
+
+
+def _take_policies(entry: FuncOp) -> dict[Operation, str]:
+    """What calls of a function ask for themselves; the requests go."""
+    found: dict[Operation, str] = {}
+    for op in entry.body.block.ops:
+        asked = text_attribute(op.attributes, RECOMPUTE)
+        if asked is not None:
+            del op.attributes[RECOMPUTE]
+            found[op] = one_of(RECOMPUTE, asked, POLICIES, describe(op))
+    return found
 
 
 def attention_core(forward: FuncOp) -> set[SSAValue]:

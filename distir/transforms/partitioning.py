@@ -15,6 +15,8 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
 from distir.dialects.constants import constant_of
 from distir.dialects.dist import (
+    FIXED,
+    FIXED_BY,
     LAYOUT,
     OPERAND_LAYOUTS,
     REDUCE_LATE,
@@ -90,6 +92,8 @@ class Partitioner:
         args = function.body.block.args
         for arg, entry in zip(args, attributes, strict=True):
             request = entry.pop(LAYOUT, None)
+            for asked in (FIXED, FIXED_BY):
+                entry.pop(asked, None)
             if not isinstance(request, LayoutAttr):
                 raise DistIRError(
                     f"@{function.sym_name.data}: argument {arg.index} has no "

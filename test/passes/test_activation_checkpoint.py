@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from support.training_programs import training_gpt
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp
 
+from distir.dialects.dist import RECOMPUTE
+from distir.errors import DistIRError
 from distir.gradients.call_pairs import FORWARD, saved_values
 from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
@@ -123,3 +125,44 @@ def test_layers_are_counted_alike_in_every_run(step: Any):
     assert 2 * kept(mixed) == kept(after(module, SELECTIVE)) > 0
     for a, b in zip(run_program(mixed, arguments), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def requested(module: ModuleOp, policies: dict[int, str]) -> ModuleOp:
+    """The program with policies asked for by its forward calls, by index."""
+    module = module.clone()
+    known = functions(module)
+    calls = [
+        op
+        for op in entry_function(module).body.block.ops
+        if isinstance(op, CallOp)
+        and FORWARD not in known[op.callee.string_value()].attributes
+    ]
+    for index, policy in policies.items():
+        calls[index].attributes[RECOMPUTE] = StringAttr(policy)
+    return module
+
+
+def test_what_a_call_asks_for_goes_before_the_policy_of_all(step: Any):
+    module, arguments, expected = step
+    asked = requested(module, {0: "full"})
+    found = after(asked, {"policy": "none"})
+    assert str(found) == str(after(module, {"policy": "full", "layers": (0,)}))
+    assert RECOMPUTE not in str(found)
+    kept_one = after(requested(module, {1: "none"}), FULL)
+    assert str(kept_one) == str(found)
+    for got, wanted in zip(run_program(found, arguments), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(
+        DistIRError, match=r"func.call.* there is no dist.recompute 'most'"
+    ):
+        after(requested(module, {0: "most"}), FULL)
+
+
+def test_what_a_call_asks_for_holds_when_distributed(step: Any):
+    module, arguments, expected = step
+    asked = requested(module, {0: "full"})
+    DistributePass(d=2).apply(Context(), asked)
+    names = [name for name in functions(asked) if name.endswith("_recompute")]
+    assert len(names) == 1
+    for got, wanted in zip(run_program(asked, arguments), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)

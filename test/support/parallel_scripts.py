@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
 from distir.parallel.parallel_module import ParallelModule
@@ -276,33 +277,70 @@ def samples(options: Options, count: int) -> list[int]:
     return [int(sample) for (part,) in loader for sample in part]
 
 
-def saved(options: Options, folder: Path) -> float:
-    """Trains, saves a checkpoint, and gives the loss of a step more."""
+def _optimizer(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-4)
+
+
+def _step(
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss: torch.Tensor
+) -> float:
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+def _parallel_step(
+    parallel: ParallelModule, optimizer: torch.optim.Optimizer, step: int
+) -> float:
+    parts = (own_part(parallel, part) for part in batch(step))
+    return _step(parallel, optimizer, parallel(*parts))
+
+
+def saved(options: Options, folder: Path) -> list[float]:
+    """
+    Trains, saves a checkpoint of the parameters and the optimizer's states, and gives the
+    losses of two steps more.
+    """
     words, _ = batch(0)
     parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
-    train_parallel(parallel, range(2))
-    state_dict_saver.save({"model": parallel.state_dict()}, checkpoint_id=folder)
-    return train_parallel(parallel, range(2, 3))[0][0]
+    optimizer = _optimizer(parallel.train())
+    for step in range(2):
+        _parallel_step(parallel, optimizer, step)
+    model, states = get_state_dict(parallel, optimizer)
+    content = {"model": model, "optimizer": states}
+    state_dict_saver.save(content, checkpoint_id=folder)
+    return [_parallel_step(parallel, optimizer, step) for step in range(2, 4)]
 
 
-def resumed(options: Options, folder: Path) -> float:
-    """Reads the checkpoint under another plan, and gives the loss of the step after it."""
+def resumed(options: Options, folder: Path) -> list[float]:
+    """Reads the checkpoint under another plan, and gives the losses of these two steps."""
     words, _ = batch(0)
-    model = tiny_gpt()
-    for parameter in model.parameters():
+    source = tiny_gpt()
+    for parameter in source.parameters():
         parameter.data.zero_()
-    parallel = parallelize(model, (words,), loss="cross_entropy", **options)
-    state_dict_loader.load({"model": parallel.state_dict()}, checkpoint_id=folder)
-    return train_parallel(parallel, range(2, 3))[0][0]
+    parallel = parallelize(source, (words,), loss="cross_entropy", **options)
+    optimizer = _optimizer(parallel.train())
+    model, states = get_state_dict(parallel, optimizer)
+    state_dict_loader.load({"model": model, "optimizer": states}, checkpoint_id=folder)
+    set_state_dict(parallel, optimizer, model_state_dict=model, optim_state_dict=states)
+    return [_parallel_step(parallel, optimizer, step) for step in range(2, 4)]
 
 
-def resumed_plainly(folder: Path) -> float:
-    """Reads the checkpoint into Hugging Face's own model."""
-    model = tiny_gpt()
-    for parameter in model.parameters():
+def resumed_plainly(folder: Path) -> list[float]:
+    """Reads the checkpoint into Hugging Face's own model, and gives these losses."""
+    module = tiny_gpt()
+    for parameter in module.parameters():
         parameter.data.zero_()
-    state_dict_loader.load({"model": model.state_dict()}, checkpoint_id=folder)
-    return train_plainly(model, range(2, 3))[0][0]
+    optimizer = _optimizer(module.train())
+    model, states = get_state_dict(module, optimizer)
+    state_dict_loader.load({"model": model, "optimizer": states}, checkpoint_id=folder)
+    set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=states)
+    found: list[float] = []
+    for step in range(2, 4):
+        words, labels = batch(step)
+        found.append(_step(module, optimizer, cross_entropy(module(words), labels)))
+    return found
 
 
 def refusals() -> list[str]:
@@ -325,6 +363,28 @@ def refusals() -> list[str]:
     for call in calls:
         try:
             call()
+            found.append("nothing")
+        except DistIRError as error:
+            found.append(str(error))
+    return found
+
+
+def planned_refusals(folder: Path) -> list[str]:
+    """What users are told of plans, in files of a folder, that cannot be."""
+    from distir.errors import DistIRError
+
+    words, _ = batch(0)
+    plan = folder / "plan.json"
+    given: list[Options] = [
+        dict(plan=plan, t=2, cluster="dgx2"),
+        dict(plan=plan),
+        dict(plan=folder / "model.json"),
+        dict(plan=folder / "nowhere.json"),
+    ]
+    found: list[str] = []
+    for options in given:
+        try:
+            parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
             found.append("nothing")
         except DistIRError as error:
             found.append(str(error))

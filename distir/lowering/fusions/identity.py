@@ -19,7 +19,10 @@ _SAME_IF_SAME_TYPE = frozenset(
 
 
 def drop_identity(op: OnnxOp) -> bool:
-    """Uses the operand instead of an Identity or a change of shape that changes none."""
+    """
+    Uses the operand instead of an Identity, a change of shape that changes none, or a
+    choice between a value and itself.
+    """
     same = op.name == "onnx.Identity"
     if op.name in _SAME_IF_SAME_TYPE:
         shape = shape_of(op.results[0])
@@ -27,7 +30,11 @@ def drop_identity(op: OnnxOp) -> bool:
     if op.name == "onnx.Transpose":
         order = op.attribute("perm")
         same = order is not None and list(order) == sorted(order)
+    if op.name == "onnx.Where" and op.operands[1] is op.operands[2]:
+        # What is left where only gradients of the two were different.
+        same = op.operands[1].type == op.results[0].type
     if not same:
         return False
-    op.results[0].replace_all_uses_with(op.operands[0])
+    kept = op.operands[1] if op.name == "onnx.Where" else op.operands[0]
+    op.results[0].replace_all_uses_with(kept)
     return True

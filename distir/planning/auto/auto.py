@@ -15,9 +15,10 @@ from distir.planning.grid.results import ranked
 from distir.planning.grid.runner import run
 from distir.planning.layouts.fitted import SECONDS
 from distir.planning.plan import GridPlan, LayoutPlan, Plan, SearchOptions, overlaps
+from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs, trains
 from distir.planning.requests import Requests
-from distir.planning.result import Impossible, Result, Simulated, simulated
+from distir.planning.result import Impossible, Simulated, simulated
 from distir.solver.clock import SEARCHING, Clock
 
 _WORTH = 1.1
@@ -102,7 +103,7 @@ def auto_search(
     return AutoSearch(programs, space, bounds, options.jobs, clock, heard)
 
 
-class AutoSearch:
+class AutoSearch(PlanSearch):
     """
     Judges plans by simulation until the neighbours of the best ones are known, the time is
     over, or the user interrupts.
@@ -130,24 +131,15 @@ class AutoSearch:
         clock: Clock | None = None,
         heard: Heard | None = None,
     ):
-        self.programs = programs
+        super().__init__(programs)
         self.space = space
         self.bounds = bounds
         self.jobs = jobs
-        self.results: dict[Plan, Result] = {}
-        self.finished = False
-        self.interrupted = False
         self.rounds = 0
         self._skipped: set[Plan] = set()
         self._expanded: set[Plan] = set()
         self._clock = clock or Clock()
         self._heard = heard or _nobody
-
-    @property
-    def best(self) -> Simulated | None:
-        """The fastest plan that fits, if one is known."""
-        found = ranked(self.results.values())
-        return found[0] if found else None
 
     @property
     def pruned(self) -> int:

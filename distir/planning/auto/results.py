@@ -13,6 +13,7 @@ from distir.planning.auto.auto import AutoSearch
 from distir.planning.grid.evaluate import Evaluator, distribute_as
 from distir.planning.grid.results import nothing_fits, ranked
 from distir.planning.plan import LayoutPlan
+from distir.planning.plan_search import PlanSearch
 from distir.planning.programs import Programs
 from distir.planning.result import Impossible, Simulated, simulated
 
@@ -59,7 +60,7 @@ def chosen_plan(search: AutoSearch) -> str:
     return text
 
 
-def memory_binds(search: AutoSearch) -> str:
+def memory_binds(search: PlanSearch) -> str:
     """
     Which plan would be faster than the best if there were more memory, or for which plans
     memory decided on the layouts; "" for none.
@@ -93,7 +94,7 @@ def memory_binds(search: AutoSearch) -> str:
     )
 
 
-def runner_up(search: AutoSearch) -> Simulated | None:
+def runner_up(search: PlanSearch) -> Simulated | None:
     """The fastest plan that divides the program in another way than the best."""
     best, *others = ranked(search.results.values())
     same = (best.step_time_s, best.peak_memory_bytes)

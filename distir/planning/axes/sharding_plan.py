@@ -18,7 +18,7 @@ from xdsl.ir import Operation
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.errors import DistIRError
 from distir.planning.annotate import annotate, decomposed, separated
-from distir.planning.annotations import requested_layout
+from distir.planning.annotations import fixed_axes, requested_layout
 from distir.planning.axes.alternatives import Source
 from distir.planning.axes.axis import AxisPlanner
 from distir.planning.axes.axis_op import placed
@@ -68,6 +68,7 @@ class ShardingPlan:
             requested_layout(attributes)
             for attributes in argument_attributes(self.entry)
         ]
+        self.fixed = [fixed_axes(a) for a in argument_attributes(self.entry)]
         self.signatures = Signatures()
         self._check_requests()
         self.plan = self._whole()
@@ -181,12 +182,13 @@ class ShardingPlan:
 
     def _entry_keys(self, axis: str, free_parameters: bool) -> list[ArgumentKey]:
         keys: list[ArgumentKey] = []
-        for role, request in zip(
-            argument_roles(self.entry), self.requests, strict=True
+        for role, request, fixed in zip(
+            argument_roles(self.entry), self.requests, self.fixed, strict=True
         ):
             placement = placement_in(request or Layout(self.mesh.name), axis)
             source = SOURCES.get(role, "activation")
-            if free_parameters and source == "parameter" and placement == WHOLE:
+            is_free = free_parameters and axis not in fixed
+            if is_free and source == "parameter" and placement == WHOLE:
                 placement = FREE
             keys.append((placement, source))
         return keys

@@ -7,7 +7,12 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
-from distir.planning.annotations import add_notes, axis_mesh, requested_layout
+from distir.planning.annotations import (
+    add_notes,
+    axis_mesh,
+    fixed_axes,
+    requested_layout,
+)
 from distir.planning.axes.sharding_plan import ShardingPlan
 from distir.planning.function_plan import AxisPlan, with_callees
 from distir.program import (
@@ -74,6 +79,8 @@ def _split_states_like_parameters(
     """Optimizer states are laid out like the parameter that they belong to."""
     inputs = function.function_type.inputs.data
     for j, i in parameters_of_states(function).items():
+        if axis in fixed_axes(attributes[j]):
+            continue
         if LAYOUT not in attributes[i] or shape_of(inputs[j]) != shape_of(inputs[i]):
             continue
         before = requested_layout(attributes[j]) or Layout(mesh.name)

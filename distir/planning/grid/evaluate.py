@@ -15,7 +15,7 @@ from distir.interpreters.simulator import simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import PipelineOptions, ScheduleOptions
-from distir.planning.distribution import distribute
+from distir.planning.distribution import DistributionOptions, distribute
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
 from distir.planning.grid.compiled_pipeline import PipelineSimulator, planned
@@ -42,12 +42,26 @@ def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> No
     """
     plan = result.plan
     if isinstance(plan, GridPlan):
-        distribute(module, plan.options(requests.shard))
+        distribute(module, grid_options(plan, requests))
     elif isinstance(plan, LayoutPlan) and result.layouts is not None:
         searched = SearchedLayouts(requests)
         searched.replay(module, plan, result.layouts)
         verify_distribution(module)
     check_whole(module, requests.whole)
+
+
+def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
+    """
+    How a plan of the grid is made, as the user's requests allow. Raises DistIRError if it has
+    no axis that arguments are to be split over.
+    """
+    sizes = {"d": plan.d, "t": plan.t}
+    for axis in sorted(requests.axes):
+        if sizes.get(axis, 1) == 1:
+            raise DistIRError(
+                f"arguments are to be split over axis {axis!r}, which this plan has not"
+            )
+    return plan.options(requests.shard, requests.whole)
 
 
 def _schedule(plan: GridPlan) -> ScheduleOptions:
@@ -180,7 +194,7 @@ class Evaluator:
         return self._chooser.shared_stages
 
     def _choose(self, plan: GridPlan) -> ChosenProgram:
-        return self._chooser.choose(plan, plan.options(self._requests.shard))
+        return self._chooser.choose(plan, grid_options(plan, self._requests))
 
     def _program(self, batch: int) -> ModuleOp:
         if batch not in self._programs:

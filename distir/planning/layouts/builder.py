@@ -17,6 +17,7 @@ from distir.planning.bodies import Body
 from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Node, Port
+from distir.planning.layouts.argument_requests import ArgumentRequest, restricted
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
 from distir.planning.layouts.parts import bytes_between_parts, cost_of_parts
@@ -28,7 +29,7 @@ from distir.planning.layouts.reshards import (
     Use,
     layouts_of,
 )
-from distir.planning.layouts.values import Values, restricted
+from distir.planning.layouts.values import Values
 from distir.planning.likeness import call_kinds
 from distir.planning.strategies import (
     NOTHING,
@@ -58,7 +59,7 @@ class Before:
 class GraphBuilder:
     """
     - `functions`: those that the entry reaches, the entry last;
-    - `requests`: layouts that arguments of the entry must have, by index;
+    - `requests`: what is asked for of arguments of the entry, by index;
     - `share`: whether repeated calls share their choices (`likeness`);
     - `clock`: when it stops, TimeIsOver is raised;
     - `intervals`: when what was built is in memory, as far as that was asked for.
@@ -72,7 +73,7 @@ class GraphBuilder:
         self,
         reachable: Sequence[FuncOp],
         cost_model: CostModel,
-        requests: Mapping[int, Layout],
+        requests: Mapping[int, ArgumentRequest],
         *,
         share: bool,
         clock: Clock | None = None,

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import Layout
+from distir.dialects.dist import FIXED
 from distir.planning.annotate import annotate
-from distir.planning.annotations import requested_layout
+from distir.planning.annotations import fixed_axes, requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
 from distir.planning.costs import CostModel
+from distir.planning.layouts.argument_requests import ArgumentRequest
 from distir.planning.layouts.builder import (
     Before,
     GraphBuilder,
@@ -95,11 +96,11 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     annotate(module, before.plan)
 
 
-def _requests(module: ModuleOp) -> dict[int, Layout]:
-    """The layouts that arguments of the entry must have."""
+def _requests(module: ModuleOp) -> dict[int, ArgumentRequest]:
+    """What is asked for of arguments of the entry, by index."""
     attributes = argument_attributes(entry_function(module))
     return {
-        i: layout
+        i: ArgumentRequest(layout, fixed_axes(entry) if FIXED in entry else None)
         for i, entry in enumerate(attributes)
         if (layout := requested_layout(entry)) is not None
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.dist import LAYOUT, Layout, LayoutAttr
 from distir.planning.annotations import requested_layout
 from distir.planning.batches import split_batch
+from distir.planning.layouts.argument_requests import ArgumentRequest
 from distir.program import (
     argument_attributes,
     entry_function,
@@ -19,8 +21,8 @@ from distir.sharding.rule import rank_of
 
 
 def split_over_time(
-    module: ModuleOp, mesh: Mesh, requests: Mapping[int, Layout]
-) -> dict[int, Layout]:
+    module: ModuleOp, mesh: Mesh, requests: Mapping[int, ArgumentRequest]
+) -> dict[int, ArgumentRequest]:
     """
     Annotates the inputs and labels that have the batch with a split over time, outside the
     splits that are requested of arguments of the entry, by index. Gives the requests with
@@ -33,13 +35,14 @@ def split_over_time(
     set_argument_attributes(function, attributes)
     split_batch(module, TIME_AXIS)
     attributes = argument_attributes(function)
-    found: dict[int, Layout] = {}
+    found: dict[int, ArgumentRequest] = {}
     for i, request in requests.items():
         over_time = requested_layout(attributes[i]) or Layout(mesh.name)
         rank = rank_of(function.function_type.inputs.data[i])
-        dims = zip(over_time.full_dims(rank), request.full_dims(rank), strict=True)
+        asked = request.layout.full_dims(rank)
+        dims = zip(over_time.full_dims(rank), asked, strict=True)
         layout = Layout(mesh.name, tuple((*outer, *inner) for outer, inner in dims))
-        found[i] = layout
+        found[i] = replace(request, layout=layout)
         attributes[i][LAYOUT] = LayoutAttr(layout)
     set_argument_attributes(function, attributes)
     return found

@@ -14,6 +14,10 @@ from distir.interpreters.simulator import Simulation
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.layouts.fitted import FittedSearch, PipelineStep, Step
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
+from distir.planning.layouts.planned_arguments import (
+    PlannedArgument,
+    place_arguments,
+)
 from distir.planning.layouts.search import Limits
 from distir.planning.meshes import add_mesh, cluster_in
 from distir.planning.overlap import overlap_communication
@@ -129,8 +133,39 @@ class SearchedLayouts:
         Distributes with the layouts that `search` found, and overlaps communication if the
         configuration does. Raises DistIRError.
         """
+        self.annotate(module, configuration, layouts)
+        self._finish(module, configuration)
+
+    def annotate(
+        self, module: ModuleOp, configuration: LayoutPlan, layouts: ChosenLayouts
+    ) -> None:
+        """
+        Adds the mesh, and the layouts that `search` found as annotations: the first part of
+        `replay`. Raises DistIRError.
+        """
         _, mesh = self._prepare(module, configuration)
         apply_layouts(module, mesh, layouts)
+
+    def follow(
+        self,
+        module: ModuleOp,
+        configuration: LayoutPlan,
+        arguments: Sequence[PlannedArgument],
+        *,
+        stored: bool,
+    ) -> None:
+        """
+        Distributes a program that differs from the one that layouts were searched for, but
+        has some of its arguments: these have their layouts, the rest follows from that. With
+        `stored` they are kept as their states are. Raises DistIRError.
+        """
+        _, mesh = self._prepare(module, configuration)
+        place_arguments(module, mesh, arguments, stored=stored)
+        apply_layouts(module, mesh, ChosenLayouts())
+        self._finish(module, configuration)
+
+    def _finish(self, module: ModuleOp, configuration: LayoutPlan) -> None:
+        """Everything behind the choice of layouts."""
         if configuration.is_pipelined:
             partition(module)
             pipeline = configuration.pipeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import TensorType
@@ -21,6 +21,7 @@ from distir.planning.layouts.reshards import (
     value_node,
 )
 from distir.program import argument_names, describe, linked_arguments
+from distir.sharding.rule import shape_of
 
 if TYPE_CHECKING:
     from distir.planning.layouts.builder import GraphBuilder
@@ -86,7 +87,9 @@ class Values:
             wanted = {layout for layout in wanted if not layout.partial}
         if request is not None:
             active = {axis for axis, _ in self.builder.mesh.axes[: self.builder.axes]}
-            wanted = {restricted(request, active)}
+            wanted = request.among(
+                wanted, active, shape_of(arg.type), self.builder.mesh
+            )
         key = (arg.type, request, frozenset(uses))
         if key not in self.shared or not uses:
             before = self.before.arguments[arg.index] if self.before else None
@@ -190,12 +193,3 @@ class Values:
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
         )
         return found if before is None else self.builder.still(found, before)
-
-
-def restricted(layout: Layout, axes: Set[str]) -> Layout:
-    """What these axes do to a value with that layout."""
-    return Layout(
-        layout.mesh,
-        tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
-        tuple(p for p in layout.partial if p[0] in axes),
-    )

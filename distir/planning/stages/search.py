@@ -16,7 +16,12 @@ from distir.planning.stages.graph import StageGraph
 from distir.planning.stages.judge import Judge, JudgedStages, simulated
 from distir.solver.stages import StageDivision
 from distir.transforms.pipelines.pipeline import schedule_for
-from distir.transforms.pipelines.stages import UNIFORM, forward_stages, mark
+from distir.transforms.pipelines.stages import (
+    UNIFORM,
+    forward_stages,
+    mark,
+    stage_starts,
+)
 from distir.transforms.pipelines.structure import Structure
 
 SECONDS = 10.0
@@ -37,6 +42,10 @@ def search_stages(
     start = monotonic()
     structure = Structure(module)
     schedule = schedule_for(structure, options)
+    if stage_starts(structure.forward, schedule.stages):
+        mark(forward_stages(structure, schedule.stages, ()))
+        add_notes(module, ["search-stages: stages begin where the program says so"])
+        return
     usual = dict(_usual_divisions(structure, schedule.stages))
     graph = StageGraph.of(structure, schedule, OpCosts.of(module, structure))
     limit = SECONDS if time_limit is None else time_limit

@@ -6,7 +6,6 @@ import argparse
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from distir.tools.auto_search import (
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.planning.grid import Journal, Plan, Programs, Result, Simulated
+    from distir.planning.grid import Programs, Result, Simulated
     from distir.planning.plan import SearchOptions
     from distir.solver.clock import Clock
 
@@ -150,31 +149,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.dialects.device import ClusterOp
-    from distir.errors import DistIRError, one_of
+    from distir.errors import DistIRError
     from distir.hardware import load_cluster
-    from distir.pipelining.registry import SCHEDULES
-    from distir.planning.grid import (
-        Journal,
-        Programs,
-        Space,
-        batch_of,
-        nothing_fits,
-        ranked,
-        trains,
-    )
+    from distir.planning.grid import batch_of, nothing_fits, ranked
+    from distir.planning.grid.search import GridSearch
     from distir.solver.clock import Clock
     from distir.tools.files import read_program
     from distir.tools.pareto_plot import write_pareto_plot
-    from distir.tools.reporting import INTERRUPTED, note, progress
-    from distir.transforms.checkpointing import POLICIES
+    from distir.tools.reporting import INTERRUPTED, note, progress, progress_bar
 
     clock = Clock(arguments.time_limit)
     options = search_options(arguments)
-    for name in options.schedules:
-        one_of("pipeline schedule", name, SCHEDULES)
-    for name in options.checkpoint:
-        one_of("checkpoint policy", name, POLICIES)
+    options.check()
     check_auto_arguments(arguments)
     for path in (arguments.json, arguments.plot, arguments.output):
         if path is not None and not path.parent.is_dir():
@@ -184,25 +170,26 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.auto:
         return _run_auto(arguments, options, modules, clock)
     with progress("reading the programs"):
-        cluster: ClusterOp = load_cluster(arguments.cluster, arguments.devices)
-        programs = Programs.of(modules, cluster, options.profile)
+        cluster = load_cluster(arguments.cluster, arguments.devices)
+        search = GridSearch(modules, cluster, options, arguments.degrees)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
-    if len({trains(module) for module in modules}) > 1:
-        raise DistIRError("some of the programs are training steps and some are not")
-    plans = Space.of(
-        options, sorted(by_batch), trains(modules[0]), cluster.size, arguments.degrees
-    ).plans()
-    journal = Journal(arguments.resume, programs) if arguments.resume else None
-    with journal or nullcontext():
-        results, finished = _evaluated(programs, plans, journal, options.jobs)
-    results.sort(key=lambda o: o.plan)
+    with progress_bar("simulating", len(search.plans)) as advance:
+        search.run(arguments.resume, advance)
+    results = sorted(search.results.values(), key=lambda o: o.plan)
+    finished = search.finished
     if arguments.json is not None:
         _write_json(arguments.json, results, finished)
     if arguments.plot is not None:
         write_pareto_plot(arguments.plot, results)
     if not finished:
-        how = "--resume goes on from here" if journal else "--resume FILE saves them"
-        note(f"interrupted after {len(results)} of {len(plans)} configurations; {how}")
+        how = (
+            "--resume goes on from here"
+            if arguments.resume
+            else "--resume FILE saves them"
+        )
+        note(
+            f"interrupted after {len(results)} of {len(search.plans)} configurations; {how}"
+        )
         if results:
             _report(results, arguments.top)
         return INTERRUPTED
@@ -212,7 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         best = ranked(results)[0]
         path = by_batch[best.plan.batch]
-        _write_best(best, results, programs, path, arguments.output)
+        _write_best(best, results, search.programs, path, arguments.output)
     return 0
 
 
@@ -248,34 +235,6 @@ def _run_auto(
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     write_plan(found, by_batch[best.plan.batch], arguments.output)
     return INTERRUPTED if interrupted else 0
-
-
-def _evaluated(
-    programs: Programs,
-    plans: Sequence[Plan],
-    journal: Journal | None,
-    jobs: int,
-) -> tuple[list[Result], bool]:
-    """The results, and whether there was time for all of them."""
-    from distir.planning.grid import run as evaluate_all
-    from distir.tools.reporting import progress_bar
-
-    wanted = set(plans)
-    before = journal.results if journal else []
-    results = [o for o in before if o.plan in wanted]
-    done = {o.plan for o in results}
-    missing = [c for c in plans if c not in done]
-    try:
-        with progress_bar("simulating", len(plans)) as advance:
-            advance(len(results))
-            for some in evaluate_all(programs, missing, jobs) if missing else ():
-                results += some
-                if journal is not None:
-                    journal.add(some)
-                advance(len(some))
-    except KeyboardInterrupt:
-        return results, False
-    return results, True
 
 
 def _report(results: Sequence[Result], top: int) -> None:

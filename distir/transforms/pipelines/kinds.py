@@ -10,7 +10,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import ReshardOp
 from distir.errors import DistIRError
-from distir.program import argument_roles, describe, is_training_step
+from distir.program import argument_roles, describe, updated_arguments
 from distir.sharding.rule import shape_of
 from distir.transforms.pipelines.over_time import (
     gathers_micro_batches,
@@ -87,7 +87,8 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
     before = {over_time(v).kind for v in op.operands}
     after = {over_time(v).kind for v in op.results}
     depends = [v for v in op.operands if v in late]
-    if gathers_micro_batches(op) and not depends:
+    # A single micro-batch is there as a whole once it is done.
+    if gathers_micro_batches(op) and (not depends or micro_batches == 1):
         # Whole inputs are there from the beginning.
         return Kind.BEFORE if isinstance(op.operands[0], BlockArgument) else Kind.AFTER
     if depends and "split" not in before | after:
@@ -122,7 +123,7 @@ def _is_one_sample(function: FuncOp) -> bool:
 
 def _inputs(function: FuncOp) -> set[SSAValue]:
     """The inputs of a program whose batch is a single sample."""
-    if is_training_step(function):
+    if updated_arguments(function):
         raise DistIRError(
             "pipeline: the batch is a single sample, which nothing can be split of, so "
             "that gradients cannot be told from updates; choose a batch of 2 or more"

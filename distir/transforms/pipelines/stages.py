@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
-from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.dist import STAGE
+from distir.dialects.dist import STAGE, STAGE_START
 from distir.errors import DistIRError
 from distir.program import describe, scope_of
 from distir.transforms.pipelines.balance import balanced_starts, layer_positions
@@ -25,11 +25,12 @@ def forward_stages(
 ) -> dict[Operation, int]:
     """
     The stage of each forward op: `count` stretches of the program's order. `request` is
-    empty for the stages that ops are marked with or else stretches of equal work,
-    `uniform` for equal numbers of calls (layers), or names for each stage but the first
-    the scope that it begins with. Raises DistIRError.
+    empty for the stages that ops are marked with, or that begin where ops say so, or else
+    stretches of equal work, `uniform` for equal numbers of calls (layers), or names for
+    each stage but the first the scope that it begins with. Raises DistIRError.
     """
     ops = structure.forward
+    asked = stage_starts(ops, count)
     marked = take_marks(ops)
     if not ops:
         raise DistIRError(
@@ -38,6 +39,7 @@ def forward_stages(
         )
     if marked and not request:
         _check_marks(structure, marked, count)
+        _forget_starts(ops)
         return marked
     if count == 1 and not request:
         starts: list[int] = []
@@ -45,12 +47,53 @@ def forward_stages(
         starts = _uniform(ops, count)
     elif request:
         starts = _requested(ops, count, request)
+    elif asked:
+        starts = asked
     else:
         layers = layer_positions(ops)
         if len(layers) < count:
             raise _too_many(count, len(layers), "layers")
         starts = balanced_starts(structure, count)
+    if asked and starts != asked:
+        at, other = next((a, b) for a, b in zip(asked, starts, strict=True) if a != b)
+        raise DistIRError(
+            f"pipeline: {_start_text(ops[at])}, but with stages={','.join(request)} a stage "
+            f"begins with {describe(ops[other])}; ask for one of these"
+        )
+    _forget_starts(ops)
     return {op: bisect_right(starts, i) for i, op in enumerate(ops)}
+
+
+def _forget_starts(ops: Iterable[Operation]) -> None:
+    for op in ops:
+        op.attributes.pop(STAGE_START, None)
+
+
+def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
+    """
+    Where stages 1, 2, ... begin, as positions among the forward ops, if ops say so
+    (`dist.stage_start`); one stage has no others to begin. Raises DistIRError where they
+    make another number of stages.
+    """
+    starts = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
+    if not starts or count == 1:
+        return []
+    if len(starts) != count - 1 or starts[0] == 0:
+        first = (
+            " The first stage begins with the program anyway." if not starts[0] else ""
+        )
+        raise DistIRError(
+            f"pipeline: {'; '.join(_start_text(ops[i]) for i in starts[:8])}: these "
+            f"{len(starts)} starts make {len(starts) + 1} stages, but the schedule has "
+            f"{count} (pipeline ranks x chunks); choose as many, or other starts.{first}"
+        )
+    return starts
+
+
+def _start_text(op: Operation) -> str:
+    by = op.attributes[STAGE_START]
+    who = f" ({by.data})" if isinstance(by, StringAttr) else ""
+    return f"a stage is to begin with {describe(op)}{who}"
 
 
 def mark(stages: Mapping[Operation, int]) -> None:

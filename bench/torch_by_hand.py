@@ -1,0 +1,152 @@
+"""What an expert writes in PyTorch: the rivals of `bench/against_torch.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch_models import Benched
+
+LEARNING_RATE = 1e-3
+MICRO_BATCHES = 4
+
+Step = Callable[[], torch.Tensor | None]
+"""A step: its loss (for a forward, the mean of what it computes), where this rank has one."""
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The mean cross-entropy of a batch."""
+    return cross_entropy(logits.flatten(0, -2), labels.flatten())
+
+
+def adamw(parameters: list[nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """Fused AdamW; one for DTensors and one for tensors, which it does not mix."""
+    from torch.distributed.tensor import DTensor
+
+    kinds = [
+        [p for p in parameters if isinstance(p, DTensor)],
+        [p for p in parameters if not isinstance(p, DTensor)],
+    ]
+    return [
+        torch.optim.AdamW(kind, lr=LEARNING_RATE, weight_decay=0.01, fused=True)
+        for kind in kinds
+        if kind
+    ]
+
+
+def _local(batch: torch.Tensor) -> torch.Tensor:
+    return batch.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def forward(benched: Benched) -> Step:
+    """Inference on one process."""
+    module = benched.module()
+    given, _ = benched.inputs_and_labels(1)
+
+    def step() -> torch.Tensor:
+        with torch.inference_mode():
+            return module(given)
+
+    return step
+
+
+def _training(
+    module: nn.Module, given: torch.Tensor, labels: torch.Tensor
+) -> tuple[Step, list[torch.optim.Optimizer]]:
+    optimizers = adamw(list(module.parameters()))
+
+    def step() -> torch.Tensor:
+        loss = loss_of(module(given), labels)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return step, optimizers
+
+
+def training(benched: Benched) -> Step:
+    """A training step on one process."""
+    return _training(benched.module(), *benched.inputs_and_labels(1))[0]
+
+
+def data_parallel(benched: Benched) -> Step:
+    """DistributedDataParallel."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    given, labels = benched.inputs_and_labels(2)
+    module = DistributedDataParallel(
+        benched.module(), broadcast_buffers=False, gradient_as_bucket_view=True
+    )
+    return _training(module, _local(given), _local(labels))[0]
+
+
+def fully_sharded(benched: Benched) -> Step:
+    """FSDP2, a layer at a time."""
+    from torch.distributed.fsdp import fully_shard
+
+    given, labels = benched.inputs_and_labels(2)
+    module: Any = benched.module()
+    for block in benched.blocks(module):
+        fully_shard(block)
+    fully_shard(module)
+    return _training(module, _local(given), _local(labels))[0]
+
+
+def tensor_parallel(benched: Benched) -> Step:
+    """`parallelize_module`; both processes have the whole batch."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    assert benched.split is not None
+    given, labels = benched.inputs_and_labels(1)
+    module = benched.module()
+    mesh = init_device_mesh("cpu", (2,))
+    parallelize_module(module, mesh, benched.split(module))
+    return _training(module, given, labels)[0]
+
+
+def pipelined(benched: Benched) -> Step:
+    """`torch.distributed.pipelining` with 1F1B; tied gradients are added at the end."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    assert benched.cut is not None
+    given, labels = benched.inputs_and_labels(1)
+    whole, rank = benched.module(), dist.get_rank()
+    tied = benched.tied(whole)
+    module = benched.cut(whole, rank)
+    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=loss_of)
+    optimizers = adamw(list(module.parameters()))
+
+    def step() -> torch.Tensor | None:
+        losses: list[torch.Tensor] = []
+        if rank == 0:
+            schedule.step(given)
+        else:
+            schedule.step(target=labels, losses=losses)
+        for parameter in tied:
+            dist.all_reduce(parameter.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return torch.stack(losses).mean().detach() if losses else None
+
+    return step
+
+
+BY_HAND: dict[str, Callable[[Benched], Step]] = {
+    "forward": forward,
+    "step": training,
+    "-d 2": data_parallel,
+    "-d 2 --overlap": data_parallel,
+    "-d 2 --zero 3 --overlap": fully_sharded,
+    "-t 2": tensor_parallel,
+    "-p 2 -k 4": pipelined,
+}
+"""By the row of the table."""

@@ -1,0 +1,157 @@
+"""A program as users of Python hold it: the IR, with the weights that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+
+from distir.dialects.dist import WEIGHTS
+from distir.errors import DistIRError
+from distir.planning.annotations import read_notes
+from distir.program import argument_names, argument_roles, entry_function
+from distir.text import ProgramPrinter
+from distir.tools.files import (
+    keep_weights_reachable,
+    program_weights,
+    read_program,
+    write_program,
+)
+from distir.weights import SUFFIX, save_weights, weights_file
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+_LINES = 60
+"""Of a program's text, in a notebook."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelProgram:
+    """
+    A program, sequential or distributed, that `import_model`, `build` or `distribute` made
+    or that was read from a file.
+
+    - `module`: the IR;
+    - `source`: the file that it was read from, whose folder holds its weights, if there is
+      one; `arrays`: the weights by name of a program that is only in memory.
+    """
+
+    module: ModuleOp
+    source: Path | None = None
+    arrays: Arrays = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
+
+    @staticmethod
+    def of(program: ModelProgram | str | Path) -> ModelProgram:
+        """The program, or the one in a file. Raises DistIRError and what `read_program` does."""
+        if isinstance(program, ModelProgram):
+            return program
+        if not isinstance(program, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DistIRError(
+                f"a program is wanted, or the path of one, but a "
+                f"{type(program).__name__} is given"
+            )
+        return ModelProgram(read_program(Path(program)), Path(program))
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "the program" if self.source is None else str(self.source)
+
+    @property
+    def weights(self) -> Arrays:
+        """The weights by name; none if it has none. Raises DistIRError."""
+        if self.source is None:
+            return self.arrays
+        return program_weights(self.module, self.source)
+
+    @property
+    def notes(self) -> list[str]:
+        """The remarks of what made it, for the user."""
+        return read_notes(self.module)
+
+    def with_module(self, module: ModuleOp) -> ModelProgram:
+        """Another program with the same weights."""
+        return ModelProgram(module, self.source, self.arrays)
+
+    def weights_path(self, folder: Path) -> Path | None:
+        """
+        The file of the weights, if there are any: that of the program, or a new one in the
+        folder. Raises DistIRError.
+        """
+        if self.source is not None:
+            return weights_file(self.module, self.source)
+        if not self.arrays:
+            return None
+        path = folder / f"weights{SUFFIX}"
+        save_weights(path, self.arrays)
+        return path
+
+    def save(self, path: str | Path) -> None:
+        """
+        Writes the program to a file, and its weights beside it, under the same name with
+        the suffix `.safetensors`. Raises DistIRError.
+        """
+        path = Path(path)
+        attributes = self.module.attributes
+        before = attributes.get(WEIGHTS)
+        try:
+            if self.source is not None:
+                keep_weights_reachable(self.module, self.source, path)
+            elif self.arrays:
+                beside = path.with_suffix(SUFFIX)
+                if beside == path:
+                    raise DistIRError(
+                        f"{path} is where the weights would go; give the program the "
+                        f"suffix .mlir"
+                    )
+                save_weights(beside, self.arrays)
+                attributes[WEIGHTS] = StringAttr(beside.name)
+            try:
+                write_program(self.module, path)
+            except OSError as error:
+                raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+        finally:
+            # What the program names is beside its own file, not beside the new one.
+            attributes.pop(WEIGHTS, None)
+            if before is not None:
+                attributes[WEIGHTS] = before
+
+    def __str__(self) -> str:
+        text = StringIO()
+        ProgramPrinter(text).print_program(self.module)
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        function = entry_function(self.module)
+        ops = sum(1 for _ in self.module.walk())
+        return f"<{self.name}: {ops} ops, {len(argument_names(function))} arguments>"
+
+    def _repr_html_(self) -> str:
+        """What it takes and gives, its notes, and the beginning of its text."""
+        function = entry_function(self.module)
+        rows = "".join(
+            f"<tr><td>{escape(role)}</td><td>{escape(name)}</td>"
+            f"<td><code>{escape(str(type_))}</code></td></tr>"
+            for name, role, type_ in zip(
+                argument_names(function),
+                argument_roles(function),
+                function.function_type.inputs.data,
+                strict=True,
+            )
+            if role in ("input", "label")
+        )
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        lines = str(self).splitlines()
+        shown = "\n".join(lines[:_LINES])
+        if len(lines) > _LINES:
+            shown += f"\n... {len(lines) - _LINES} more lines"
+        return (
+            f"<p>{escape(repr(self))}</p><table>{rows}</table><ul>{notes}</ul>"
+            f"<details><summary>program</summary><pre>{escape(shown)}</pre></details>"
+        )

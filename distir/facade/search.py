@@ -1,0 +1,166 @@
+"""`distir.search`: the best plan for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.facade.model_program import ModelProgram
+from distir.hardware import load_cluster
+from distir.planning.auto.auto import auto_search
+from distir.planning.auto.results import nothing_found
+from distir.planning.found_plan import FoundPlan
+from distir.planning.grid.results import nothing_fits
+from distir.planning.grid.search import GridSearch
+from distir.planning.plan import SearchOptions
+from distir.planning.requests import Requests
+from distir.solver.clock import Clock
+from distir.tools.auto_search import explanation
+
+if TYPE_CHECKING:
+    import torch
+
+    from distir.parallel.losses import Loss
+
+_OPTIMIZER = "adamw"
+
+_Value = TypeVar("_Value", int, str)
+_Several: TypeAlias = _Value | Sequence[_Value]
+
+
+def search(
+    model: torch.nn.Module | ModelProgram | str | Path | Sequence[ModelProgram | str],
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    cluster: str | Path,
+    devices: int | None = None,
+    loss: Loss = None,
+    optimizer: str | None = _OPTIMIZER,
+    auto: bool = False,
+    world_size: int | None = None,
+    degrees: Sequence[tuple[int, int, int]] = (),
+    micro_batches: _Several[int] = (),
+    zero: _Several[int] = (),
+    checkpoint: _Several[str] = (),
+    schedules: _Several[str] = (),
+    overlap: _Several[str] = (),
+    profile: _Several[str] = (),
+    shard: _Several[str] = (),
+    whole: _Several[str] = (),
+    time_limit: float | None = None,
+    resume: str | Path | None = None,
+    jobs: int = 0,
+) -> FoundPlan:
+    """
+    The fastest way to distribute a model that fits into the memory of a cluster: no GPU is
+    needed.
+
+    - `model`: a module, with `args` and `kwargs`, example inputs of the global batch; or a
+      program of `import_model` or `build`, or its file; or several, one model for several
+      sizes of the batch.
+    - `cluster`, `devices`: a built-in cluster or the file of one, grown to so many devices.
+    - `loss`, `optimizer`: of the training of a module, as in `parallelize` and `import_model`;
+      with `optimizer=None` the plan is for inference. A program has its own.
+    - `auto`: also searches layouts, stages and the other options, as `distir search --auto`;
+      otherwise the plans of the grid are tried. `time_limit` (seconds), `shard` and `whole`
+      go with it, `resume` (a file of results) without it.
+    - the other options are those of `distir search`.
+
+    Raises DistIRError, also if nothing fits.
+    """
+    options = SearchOptions(
+        profile=_tuple(profile),
+        world_size=world_size or devices,
+        micro_batches=_tuple(micro_batches),
+        zero=_tuple(zero),
+        checkpoint=_tuple(checkpoint),
+        schedules=_tuple(schedules),
+        overlap=_tuple(overlap),
+        jobs=jobs,
+    )
+    options.check()
+    requests = Requests(_tuple(shard), _tuple(whole))
+    if auto and resume is not None:
+        raise DistIRError("search: resume is of the grid search; leave out auto or it")
+    if not auto and (requests != Requests() or time_limit is not None):
+        raise DistIRError(
+            "search: time_limit, shard and whole are of the search with auto=True; add that"
+        )
+    clock = Clock(time_limit)
+    modules = _modules(model, args, kwargs, loss, optimizer)
+    target = load_cluster(cluster, devices)
+    if auto:
+        found = auto_search(
+            modules,
+            target,
+            options,
+            requests=requests,
+            degrees=degrees,
+            time_limit=None if time_limit is None else max(clock.left, 0.0),
+        )
+        found.run()
+    else:
+        found = GridSearch(modules, target, options, degrees)
+        found.run(None if resume is None else Path(resume))
+    if found.interrupted and (found.best is None or not auto):
+        raise KeyboardInterrupt
+    if found.best is None:
+        results = sorted(found.results.values(), key=lambda r: r.plan)
+        grid = isinstance(found, GridSearch)
+        why = nothing_fits(results) if grid else nothing_found(found)
+        raise DistIRError(f"search: {why}")
+    return FoundPlan.of(found, lambda: explanation(found))
+
+
+def _tuple(given: _Several[_Value]) -> tuple[_Value, ...]:
+    """Several values, or one alone."""
+    if isinstance(given, int | str):
+        return (cast(_Value, given),)
+    return tuple(given)
+
+
+def _modules(
+    model: Any,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    loss: Loss,
+    optimizer: str | None,
+) -> list[ModuleOp]:
+    """The sequential programs to search plans for. Raises DistIRError."""
+    several = model if isinstance(model, list | tuple) else [model]
+    if all(isinstance(one, ModelProgram | str | Path) for one in several):
+        given = {"args": args, "kwargs": kwargs, "loss": loss}
+        wrong = [name for name, value in given.items() if value is not None]
+        if optimizer != _OPTIMIZER:
+            wrong.append("optimizer")
+        if wrong:
+            raise DistIRError(
+                f"search: {' and '.join(wrong)} are for a module; a program has its inputs, "
+                f"loss and optimizer already"
+            )
+        return [ModelProgram.of(one).module for one in several]
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise DistIRError(
+            f"search: a {type(model).__name__} is no model; give a module of PyTorch, a "
+            f"program or a path"
+        )
+    if args is None and kwargs is None:
+        raise DistIRError("search: a module needs example inputs; give args=(...)")
+    from distir.parallel.compilation import forward_program, training_program
+
+    own, named = tuple(args or ()), dict(kwargs or {})
+    if optimizer is None:
+        if loss is not None:
+            raise DistIRError(
+                "search: a loss is of use in training only; leave it out, or name an "
+                "optimizer"
+            )
+        return [forward_program(model, own, named).module]
+    return [training_program(model, own, named, loss, optimizer)[0].module]

@@ -1,0 +1,299 @@
+"""A plan that a search found, with all that is needed to distribute so again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.utils.exceptions import ParseError
+
+from distir import __version__
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.planning.distribution import distribute
+from distir.planning.grid.evaluate import distribute_as
+from distir.planning.layouts.layout_graph import ChosenLayouts
+from distir.planning.layouts.planned_arguments import (
+    PlannedArgument,
+    check_same_arguments,
+    planned_arguments,
+)
+from distir.planning.layouts.searched import SearchedLayouts
+from distir.planning.plan import GridPlan, LayoutPlan
+from distir.planning.plan_search import PlanSearch
+from distir.planning.programs import cluster_of_text, replace_cluster, trains
+from distir.planning.requests import Requests, named_argument
+from distir.planning.result import Simulated, from_json
+from distir.program import argument_names, entry_function, walk_functions
+from distir.sharding.verification import verify_distribution
+
+_FORMAT = "distir plan 1"
+
+
+def _nothing() -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class FoundPlan:
+    """
+    The best way to distribute a model that `distir.search` found, and what the simulator
+    says of it. Users know this class as `distir.Plan`.
+
+    - `result`: the plan, its time and memory, and its layouts if they were searched;
+    - `cluster`: what it is for, as text; `profiles`: the names of those that it was
+      simulated with;
+    - `arguments`: of the program that it was searched for; `program`: a digest of that
+      program's ops; `trains`: whether it is a training step;
+    - `requests`: the user's, which it keeps to;
+    - `reason`: writes what `explain` says.
+    """
+
+    result: Simulated
+    cluster: str
+    profiles: tuple[str, ...]
+    arguments: tuple[PlannedArgument, ...]
+    program: str
+    trains: bool
+    requests: Requests
+    reason: Callable[[], str] = field(default=_nothing, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the reason, which may hold the whole search."""
+        return {**vars(self), "reason": _nothing}
+
+    @staticmethod
+    def of(search: PlanSearch, reason: Callable[[], str]) -> FoundPlan:
+        """The best plan of a search that has found one."""
+        best = search.best
+        assert best is not None
+        programs = search.programs
+        module = programs(best.plan.batch)
+        program, is_trained = _digest(module), trains(module)
+        cluster = next(o for o in module.body.block.ops if isinstance(o, ClusterOp))
+        text = str(cluster)
+        if isinstance(best.plan, LayoutPlan) and best.layouts is not None:
+            SearchedLayouts(programs.requests).annotate(module, best.plan, best.layouts)
+        return FoundPlan(
+            best,
+            text,
+            tuple(profile.name for profile in programs.profiles),
+            planned_arguments(module),
+            program,
+            is_trained,
+            Requests(programs.requests.shard, programs.requests.whole),
+            reason,
+        )
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of a step, by the simulator."""
+        return self.result.step_time_s
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most bytes at a time, on the device that has the least left."""
+        return self.result.peak_memory_bytes
+
+    @property
+    def batch(self) -> int:
+        """The size of the global batch."""
+        return self.result.plan.batch
+
+    @property
+    def devices(self) -> int:
+        """How many devices it uses, one process on each."""
+        plan = self.result.plan
+        if isinstance(plan, GridPlan):
+            return plan.d * plan.t * plan.p
+        assert isinstance(plan, LayoutPlan)
+        return plan.p * prod(size for _, size in plan.axes)
+
+    def explain(self) -> str:
+        """
+        Why this plan: module by module how parameters are split and what takes the time, the
+        same for the fastest plan that divides the model in another way, and whether memory
+        binds.
+        """
+        return self.reason()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.result.plan} on {self.devices} devices: {self.time_s:.4g} s a step, "
+            f"{self.memory_bytes / 1e9:.4g} GB of "
+            f"{self.result.memory_bytes / 1e9:.4g} GB on a device"
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>{escape(str(self))}</p><pre>{escape(self.explain())}</pre>"
+
+    # Files
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan, as JSON. Raises DistIRError."""
+        layouts = self.result.layouts
+        data = {
+            "format": _FORMAT,
+            "distir": __version__,
+            "result": self.result.to_json(),
+            "layouts": None if layouts is None else vars(layouts),
+            "arguments": [argument.to_json() for argument in self.arguments],
+            "program": self.program,
+            "trains": self.trains,
+            "shard": self.requests.shard,
+            "whole": self.requests.whole,
+            "profiles": self.profiles,
+            "cluster": self.cluster,
+            "explanation": self.explain(),
+        }
+        try:
+            Path(path).write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+        except OSError as error:
+            raise DistIRError(f"cannot write {path}: {error.strerror}") from error
+
+    @staticmethod
+    def load(path: str | Path) -> FoundPlan:
+        """The plan that `save` wrote to a file. Raises DistIRError."""
+        try:
+            data = json.loads(Path(path).read_text("utf-8"))
+        except OSError as error:
+            raise DistIRError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise _no_plan(path, "it is not JSON") from error
+        if not isinstance(data, dict) or "format" not in data:
+            raise _no_plan(path, "distir.search(...).save writes one")
+        if data["format"] != _FORMAT or data.get("distir") != __version__:
+            raise DistIRError(
+                f"{path} was written by another version of DistIR "
+                f"({data.get('distir')}; this is {__version__}); search again"
+            )
+        try:
+            found = _from_json(data)
+        except (KeyError, TypeError, ValueError, AttributeError, ParseError) as error:
+            raise _no_plan(path, "it is damaged; search again") from error
+        return found
+
+    # Distributing
+
+    def cluster_op(self) -> ClusterOp:
+        """A new copy of the cluster, detached."""
+        return cluster_of_text(self.cluster)
+
+    def distribute(self, module: ModuleOp, what: str = "the program") -> None:
+        """
+        Distributes the program that the plan was searched for, in place, and verifies the
+        result; nothing is searched. Raises DistIRError for any other program, which `what`
+        names.
+        """
+        check_same_arguments(module, self.arguments, what)
+        if _digest(module) != self.program:
+            raise DistIRError(
+                f"the plan is for another program than {what}: its arguments are the "
+                f"same, but its ops are not; search a plan for this one"
+            )
+        replace_cluster(module, self.cluster_op())
+        distribute_as(module, self.result, self.requests)
+
+    def distribute_step(self, module: ModuleOp) -> None:
+        """
+        Distributes a step of the same model and batch that gives gradients instead of
+        updates, in place, and verifies the result. The optimizer outside is given parameters
+        and gradients in parts as small as the plan's states. Raises DistIRError for
+        another model or batch.
+        """
+        if not self.trains:
+            raise DistIRError(
+                "the plan is for inference, but a training step is to be distributed; "
+                "search with a loss and an optimizer"
+            )
+        check_same_arguments(module, self.arguments, "the module")
+        self._follow(module, self.result.plan, stored=True)
+
+    def distribute_forward(self, module: ModuleOp) -> None:
+        """
+        Distributes the forward program of the same model and batch, in place, with its
+        parameters split as in the plan, and verifies the result. Raises DistIRError.
+        """
+        plan = replace(
+            self.result.plan,
+            checkpoint="none",
+            schedule="",
+            stages=""
+            if self.result.plan.stages == "search"
+            else self.result.plan.stages,
+        )
+        if isinstance(plan, GridPlan):
+            plan = replace(plan, zero=0)
+        self._follow(module, plan, stored=False)
+
+    def _follow(self, module: ModuleOp, plan: Any, *, stored: bool) -> None:
+        replace_cluster(module, self.cluster_op())
+        requests = _of_known(self.requests, entry_function(module))
+        if isinstance(plan, GridPlan):
+            options = plan.options(requests.shard)
+            distribute(module, replace(options, buckets=stored and plan.d > 1))
+            return
+        searched = SearchedLayouts(Requests())
+        searched.follow(module, plan, self.arguments, stored=stored)
+        verify_distribution(module)
+
+
+def _from_json(data: Mapping[str, Any]) -> FoundPlan:
+    result, layouts = from_json(data["result"]), data["layouts"]
+    if not isinstance(result, Simulated):
+        raise ValueError(f"{result.plan} is not possible")
+    if layouts is not None:
+        steps = tuple((int(n), tuple(map(int, c))) for n, c in layouts["steps"])
+        chosen = ChosenLayouts(bool(layouts["shared"]), bool(layouts["limited"]), steps)
+        result = replace(result, layouts=chosen)
+    elif isinstance(result.plan, LayoutPlan):
+        raise ValueError("there are no layouts")
+    explanation = str(data["explanation"])
+    cluster_of_text(data["cluster"])
+    return FoundPlan(
+        result,
+        data["cluster"],
+        tuple(map(str, data["profiles"])),
+        tuple(map(PlannedArgument.from_json, data["arguments"])),
+        str(data["program"]),
+        bool(data["trains"]),
+        Requests(tuple(map(str, data["shard"])), tuple(map(str, data["whole"]))),
+        lambda: explanation,
+    )
+
+
+def _no_plan(path: str | Path, why: str) -> DistIRError:
+    return DistIRError(f"{path} holds no plan: {why}")
+
+
+def _of_known(requests: Requests, function: FuncOp) -> Requests:
+    """Those of the requests that speak of arguments which a program has."""
+    names = argument_names(function)
+
+    def is_known(pattern: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names)
+
+    return replace(
+        requests,
+        shard=tuple(s for s in requests.shard if is_known(named_argument(s))),
+        whole=tuple(filter(is_known, requests.whole)),
+    )
+
+
+def _digest(module: ModuleOp) -> str:
+    """What tells a program's ops, with their types, from those of other programs."""
+    digest = hashlib.sha256()
+    for _, op in walk_functions(module):
+        types = ", ".join(str(result.type) for result in op.results)
+        digest.update(f"{op.name}: {types}\n".encode())
+    return digest.hexdigest()

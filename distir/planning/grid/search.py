@@ -1,0 +1,71 @@
+"""The search behind `search-grid`: all plans of a grid, judged by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.device import ClusterOp
+from distir.errors import DistIRError
+from distir.planning.grid.journal import Journal
+from distir.planning.grid.runner import run
+from distir.planning.plan import Plan, SearchOptions, Space
+from distir.planning.plan_search import PlanSearch
+from distir.planning.programs import Programs, batch_of, trains
+
+
+def _nobody(count: int) -> None:
+    """Hears how many more plans were judged, and does nothing."""
+
+
+class GridSearch(PlanSearch):
+    """
+    Judges all plans of the grid that options ask for, for programs that differ in the size
+    of their batch, on a cluster. `plans` are all of them. Making it raises DistIRError for
+    options that do not go together, or not with the programs.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[ModuleOp],
+        cluster: ClusterOp,
+        options: SearchOptions,
+        degrees: Sequence[tuple[int, int, int]] = (),
+    ):
+        super().__init__(Programs.of(modules, cluster, options.profile))
+        if len({trains(module) for module in modules}) > 1:
+            raise DistIRError(
+                "some of the programs are training steps and some are not"
+            )
+        batches = sorted(map(batch_of, modules))
+        space = Space.of(options, batches, trains(modules[0]), cluster.size, degrees)
+        self.plans: Sequence[Plan] = space.plans()
+        self._jobs = options.jobs
+
+    def run(
+        self, journal: Path | None = None, heard: Callable[[int], None] = _nobody
+    ) -> None:
+        """
+        Judges the plans. With a `journal`, a file, every result is written to it at once, and
+        those that it holds are taken from it; `heard` is told of how many more are known.
+        An interruption by the user ends it. Raises DistIRError.
+        """
+        wanted = set(self.plans)
+        with Journal(journal, self.programs) if journal else nullcontext() as known:
+            before = known.results if known else []
+            self.results |= {r.plan: r for r in before if r.plan in wanted}
+            heard(len(self.results))
+            missing = [plan for plan in self.plans if plan not in self.results]
+            try:
+                for some in run(self.programs, missing, self._jobs) if missing else ():
+                    self.results |= {result.plan: result for result in some}
+                    if known is not None:
+                        known.add(some)
+                    heard(len(some))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return
+        self.finished = True

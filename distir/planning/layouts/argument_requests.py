@@ -1,0 +1,60 @@
+"""What is asked for of an argument, among the layouts that a search tries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Set
+from dataclasses import dataclass
+
+from distir.dialects.dist import Layout
+from distir.planning.annotations import request_split
+from distir.sharding.layout import layout_problem
+from distir.sharding.mesh import TIME_AXIS, Mesh
+
+
+def restricted(layout: Layout, axes: Set[str]) -> Layout:
+    """What these axes do to a value with that layout."""
+    return Layout(
+        layout.mesh,
+        tuple(tuple(s for s in dim if s.axis in axes) for dim in layout.dims),
+        tuple(p for p in layout.partial if p[0] in axes),
+    )
+
+
+@dataclass(frozen=True)
+class ArgumentRequest:
+    """
+    What a user asks for of an argument.
+
+    - `layout`: what the axes are to do to it;
+    - `fixed`: the axes of which that holds, while others may split the argument as well;
+      None for all of them.
+    """
+
+    layout: Layout
+    fixed: tuple[str, ...] | None = None
+
+    def among(
+        self,
+        layouts: Iterable[Layout],
+        axes: Collection[str],
+        shape: tuple[int, ...],
+        mesh: Mesh,
+    ) -> set[Layout]:
+        """
+        The layouts that the argument may have on these axes of the mesh: what is asked for,
+        and what each of `layouts`, which suit its users, does on the axes that are free.
+        """
+        found = {restricted(self.layout, set(axes))}
+        if self.fixed is None:
+            return found
+        (asked,) = found
+        free = {a for a in axes if a not in self.fixed and a != TIME_AXIS}
+        for layout in layouts:
+            joined = asked
+            for dim, shards in enumerate(layout.full_dims(len(shape))):
+                for shard in shards:
+                    if shard.axis in free:
+                        joined = request_split(joined, dim, shard, len(shape), mesh)
+            if not layout_problem(shape, joined, mesh):
+                found.add(joined)
+        return found

@@ -1,0 +1,208 @@
+"""The arguments of a program as a plan has them, to be found again by name in another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.dist import LAYOUT, ConstrainOp, Layout, LayoutAttr, Shard
+from distir.dialects.onnx_shapes import bare_type
+from distir.errors import DistIRError
+from distir.planning.annotations import requested_layout
+from distir.planning.programs import batch_of
+from distir.planning.zero import divides_runs
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+    parameters_of_states,
+    set_argument_attributes,
+)
+from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.rule import shape_of
+
+Dims = tuple[tuple[Shard, ...], ...]
+"""Per dimension the axes that it is split over."""
+
+_OF_BATCH = ("input", "label")
+"""Roles of what may have the batch as its first dimension."""
+
+_MATCHED = ("parameter", *_OF_BATCH)
+"""Roles of the arguments that programs of one model have in common, whatever optimizer."""
+
+_FIRST_SIZE = re.compile(r"tensor<(\d+)x")
+
+
+@dataclass(frozen=True)
+class PlannedArgument:
+    """
+    An argument of the program that a plan is for: its name, role and type as text, and how
+    the plan splits it (`dims`); `stored`: how the states of a parameter are split, which may
+    be into smaller parts than the parameter itself.
+    """
+
+    name: str
+    role: str
+    type: str
+    dims: Dims = ()
+    stored: Dims = ()
+
+    @property
+    def first_size(self) -> int | None:
+        """The size of the first dimension; None of a scalar."""
+        found = _FIRST_SIZE.match(self.type)
+        return int(found[1]) if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {**vars(self), "dims": self.dims, "stored": self.stored}
+
+    @staticmethod
+    def from_json(data: Any) -> PlannedArgument:
+        """What `to_json` gave. Raises KeyError, TypeError or ValueError for other data."""
+        name, role, type_ = (data[key] for key in ("name", "role", "type"))
+        if not all(isinstance(text, str) for text in (name, role, type_)):
+            raise TypeError(f"{name!r} is no argument")
+        return PlannedArgument(
+            name, role, type_, _dims_of(data["dims"]), _dims_of(data["stored"])
+        )
+
+
+def _dims_of(data: Any) -> Dims:
+    def shard(axis: Any, run: Any) -> Shard:
+        if not isinstance(axis, str) or not (run is None or type(run) is int):
+            raise TypeError(f"{axis!r} in runs of {run!r} is no split")
+        return Shard(axis, run)
+
+    return tuple(tuple(shard(*pair) for pair in dim) for dim in data)
+
+
+def planned_arguments(module: ModuleOp) -> tuple[PlannedArgument, ...]:
+    """The arguments of a sequential program, with the layouts that annotations ask for."""
+    function = entry_function(module)
+    types = function.function_type.inputs.data
+    layouts = [
+        _without_time(requested_layout(attributes))
+        for attributes in argument_attributes(function)
+    ]
+    states: dict[int, set[Dims]] = {}
+    for state, parameter in parameters_of_states(function).items():
+        if shape_of(types[state]) == shape_of(types[parameter]):
+            states.setdefault(parameter, set()).add(layouts[state])
+    names, roles = argument_names(function), argument_roles(function)
+    found: list[PlannedArgument] = []
+    for i, (name, role, type_) in enumerate(zip(names, roles, types, strict=True)):
+        # States that are kept differently say nothing about the parameter.
+        own = states.get(i, set())
+        (stored,) = own if len(own) == 1 else (layouts[i],)
+        text = str(bare_type(type_))
+        found.append(PlannedArgument(name, role, text, layouts[i], stored))
+    return tuple(found)
+
+
+def _without_time(layout: Layout | None) -> Dims:
+    if layout is None:
+        return ()
+    return tuple(
+        tuple(shard for shard in dim if shard.axis != TIME_AXIS) for dim in layout.dims
+    )
+
+
+def check_same_arguments(
+    module: ModuleOp, planned: Sequence[PlannedArgument], what: str
+) -> None:
+    """
+    Refuses a program that is not of the model and the batch that a plan is for: other
+    parameters, inputs or labels, or other shapes of these. `what` says what the program is,
+    for the message. Raises DistIRError.
+    """
+    function = entry_function(module)
+    own = {
+        name: (role, str(bare_type(type_)))
+        for name, role, type_ in zip(
+            argument_names(function),
+            argument_roles(function),
+            function.function_type.inputs.data,
+            strict=True,
+        )
+        if role in _MATCHED
+    }
+    known = {a.name: (a.role, a.type) for a in planned if a.role in _MATCHED}
+    for name in dict.fromkeys((*known, *own)):
+        if own.get(name) == known.get(name):
+            continue
+        before, now = (
+            f"{role} {name!r} of type {type_}" if role else f"no {name!r}"
+            for role, type_ in (known.get(name, ("", "")), own.get(name, ("", "")))
+        )
+        raise DistIRError(
+            f"the plan is for another model or another batch: it knows {before}, but "
+            f"{what} has {now}; search a plan for this one"
+        )
+
+
+def place_arguments(
+    module: ModuleOp, mesh: Mesh, planned: Sequence[PlannedArgument], *, stored: bool
+) -> None:
+    """
+    Asks for the layouts of a plan for those arguments of a sequential program that it knows
+    by name. They come as a training script has them, and are brought to the plan's layouts
+    for all that uses them: inputs and labels are split over the batch alike, and with
+    `stored`, parameters are in the parts of their states, where DTensor can say such parts.
+    """
+    function = entry_function(module)
+    attributes = argument_attributes(function)
+    known = {argument.name: argument for argument in planned}
+    batch, split = batch_of(module), _split_of_batch(planned)
+    names, block = argument_names(function), function.body.block
+    axes = [name for name, _ in mesh.axes if name != TIME_AXIS]
+    for i, (name, value) in enumerate(zip(names, block.args, strict=True)):
+        if name not in known:
+            continue
+        own, shape = known[name], shape_of(value.type)
+        layout = given = Layout(mesh.name, own.dims)
+        if own.role in _OF_BATCH and shape[:1] == (batch,):
+            given = _with_batch(layout, split, len(shape))
+        elif own.role == "parameter" and stored:
+            kept = Layout(mesh.name, own.stored)
+            given = layout if _cuts_runs(value.type, kept, mesh) else kept
+        attributes[i][LAYOUT] = LayoutAttr(given)
+        if given != layout and value.first_use is not None:
+            brought = ConstrainOp(value, layout, axes)
+            value.replace_all_uses_with(brought.result)
+            brought.operands[0] = value
+            assert block.first_op is not None
+            block.insert_op_before(brought, block.first_op)
+    set_argument_attributes(function, attributes)
+
+
+def _split_of_batch(planned: Sequence[PlannedArgument]) -> tuple[Shard, ...]:
+    """How a plan splits the batch, at the finest: arguments may differ in that."""
+    of_batch = [a for a in planned if a.role in _OF_BATCH and a.first_size is not None]
+    size = of_batch[0].first_size if of_batch else None
+    splits = [a.dims[0] for a in of_batch if a.first_size == size and a.dims]
+    return max(splits, key=len, default=())
+
+
+def _with_batch(layout: Layout, split: tuple[Shard, ...], rank: int) -> Layout:
+    """The layout with the first dimension split like that, and these axes nowhere else."""
+    axes = {shard.axis for shard in split}
+    others = [
+        tuple(shard for shard in dim if shard.axis not in axes)
+        for dim in layout.full_dims(rank)[1:]
+    ]
+    return Layout(layout.mesh, (split, *others))
+
+
+def _cuts_runs(type_: Any, layout: Layout, mesh: Mesh) -> bool:
+    """Whether an axis splits inside of the runs in which one before it splits."""
+    return any(
+        divides_runs(size, layout.dim(dim)[:count], mesh, shard.axis)
+        for dim, size in enumerate(shape_of(type_))
+        for count, shard in enumerate(layout.dim(dim))
+    )

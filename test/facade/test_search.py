@@ -1,0 +1,70 @@
+"""`distir.search`, as users of Python call it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.command_line import succeed, write_program
+from torch import nn
+
+import distir
+
+TWO: dict[str, Any] = dict(cluster="dgx2", world_size=2, jobs=1)
+
+
+def test_the_plan_is_the_one_of_the_command(tmp_path: Path) -> None:
+    model, out = write_program(tmp_path / "m.mlir"), tmp_path / "out.json"
+    command = ("search", model, "--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
+    done = succeed(*command, "--json", out)
+    plan = distir.search(model, **TWO)
+    assert str(plan.result.plan) in done.output
+    assert plan.devices == 2 and plan.batch == 8
+    assert 0 < plan.memory_bytes < 32e9
+    assert f"chosen: {plan.result.plan}" in plan.explain()
+    assert "runner-up" in plan.explain() and "memory does not bind" in plan.explain()
+    assert plan.explain().splitlines()[0] in plan._repr_html_()  # pyright: ignore[reportPrivateUsage]
+
+
+def test_auto(tmp_path: Path) -> None:
+    model = write_program(tmp_path / "m.mlir")
+    plan = distir.search(model, **TWO, auto=True, overlap="off", shard="l0.weight:1=t")
+    assert "t=2" in str(plan.result.plan)
+    assert "requests that every plan keeps to: l0.weight:1=t" in plan.explain()
+
+
+def test_modules_in_training_and_for_inference() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    x = torch.zeros(8, 16)
+    trained = distir.search(model, (x,), loss="mse", **TWO, zero=(0, 1))
+    roles = {argument.role for argument in trained.arguments}
+    assert trained.trains and roles >= {"parameter", "state", "input", "label"}
+    inference = distir.search(model, (x,), optimizer=None, **TWO)
+    assert not inference.trains and inference.time_s < trained.time_s
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    (dict(model=3), "a int is no model"),
+    (dict(model=nn.Linear(4, 4)), "needs example inputs"),
+    (dict(model="m.mlir", loss="mse"), "loss are for a module"),
+    (dict(model="m.mlir", optimizer="sgd"), "optimizer are for a module"),
+    (dict(time_limit=3), "with auto=True"),
+    (dict(auto=True, resume="journal"), "resume is of the grid"),
+    (dict(zero=4), "no ZeRO stage 4"),
+    (dict(schedules="1f2b"), "no pipeline schedule '1f2b'"),
+    (dict(checkpoint=("some",)), "no checkpoint policy 'some'"),
+    (dict(cluster="dgx9"), "no built-in cluster 'dgx9'"),
+    (dict(zero=1), "ZeRO and activation checkpointing are for training steps"),
+)
+
+
+@pytest.mark.parametrize(("options", "told"), REFUSED)
+def test_what_cannot_be_is_said(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    model = write_program(tmp_path / "m.mlir")
+    given: dict[str, Any] = {"model": model, **TWO, **options}
+    with pytest.raises(distir.DistIRError, match=told):
+        distir.search(**given)
