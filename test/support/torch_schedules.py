@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from distir.pipelining import Action, Phase, Schedule
+from distir.pipelining import Action, Phase, PipelineSchedule
 
 MULTI_STAGE: dict[str, Any] = {
     "interleaved-1f1b": torch_schedules.ScheduleInterleaved1F1B,
@@ -64,13 +64,13 @@ def run_dry(theirs: Any) -> None:
     )
 
 
-def as_schedule(order: dict[int, list[Any]]) -> Schedule:
+def as_schedule(order: dict[int, list[Any]]) -> PipelineSchedule:
     """
     PyTorch's actions as ours: without idle cells and reductions of gradients, and with
     overlapped pairs one after the other, as PyTorch's runtime runs them by default.
     """
     phases = {phase.value for phase in Phase}
-    return Schedule.of(
+    return PipelineSchedule.of(
         [
             [
                 Action(part.stage_index, Phase(part.computation_type.value), batch)
@@ -109,7 +109,7 @@ class RecordingStage:
     get_bwd_recv_ops = get_bwd_send_ops = _no_operations
 
 
-def run_single_stage(name: str, ranks: int, micro_batches: int) -> Schedule:
+def run_single_stage(name: str, ranks: int, micro_batches: int) -> PipelineSchedule:
     """What each rank computes when PyTorch runs a schedule with one stage per rank."""
     rows: list[list[Action]] = []
     for rank in range(ranks):
@@ -118,4 +118,4 @@ def run_single_stage(name: str, ranks: int, micro_batches: int) -> Schedule:
         schedule._initialize_stage = lambda *_: None
         schedule._step_microbatches([()] * micro_batches, [{}] * micro_batches)
         rows.append(stage.actions)
-    return Schedule.of(rows)
+    return PipelineSchedule.of(rows)
