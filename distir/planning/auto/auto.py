@@ -226,6 +226,8 @@ class AutoSearch(PlanSearch):
 
     def _next(self) -> list[Plan]:
         """The neighbours to judge in the next round; none when the search is over."""
+        if overlapped := self._overlapped_best():
+            return [overlapped]
         for width in range(1, _WIDTH + 1):
             for refined in (False, True):
                 found: dict[Plan, None] = {}
@@ -243,6 +245,19 @@ class AutoSearch(PlanSearch):
                 if promising:
                     return sorted(promising, key=_quick_first)
         return []
+
+    def _overlapped_best(self) -> LayoutPlan | None:
+        """
+        The best plan with overlap, if its layouts were searched without, so that they are
+        known, and it was not judged yet: the quickest way to a better one.
+        """
+        best = self.best
+        if best is None or True not in self.space.overlap or best.plan.overlap:
+            return None
+        if not isinstance(best.plan, LayoutPlan):
+            return None
+        overlapped = replace(best.plan, overlap=True)
+        return None if overlapped in self.results else overlapped
 
     def _smaller(self) -> list[LayoutPlan]:
         """What meshes on which no layouts were found may do with less memory."""
