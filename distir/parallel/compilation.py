@@ -139,9 +139,9 @@ def training_program(
     last: list[str] = []
     if own is not None:  # it takes the labels behind the positional arguments
         before = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(args))
-        last = [_inputs(imported.module)[before]]
+        last = [_arguments(imported.module, "input")[before]]
     apply_passes(imported.module, differentiate)
-    return imported, last + _inputs(imported.module, "label")
+    return imported, last + _arguments(imported.module, "label")
 
 
 def forward_program(
@@ -181,7 +181,8 @@ def _simplify(module: ModuleOp) -> None:
     )
 
 
-def _inputs(module: ModuleOp, wanted: str = "input") -> list[str]:
+def _arguments(module: ModuleOp, wanted: str) -> list[str]:
+    """The names of a program's arguments that have a role."""
     from distir.program import argument_names, argument_roles, entry_function
 
     function = entry_function(module)
@@ -217,7 +218,7 @@ def _package(
     from distir.weights import save_weights
 
     program = imported.module
-    inputs = [name for name in _inputs(program) if name not in labels]
+    inputs = [name for name in _arguments(program, "input") if name not in labels]
     apply(program)
     interface = {
         "inputs": inputs,
@@ -226,20 +227,8 @@ def _package(
     }
     with tempfile.TemporaryDirectory() as made:
         folder = write_package(program, made, helpers=("initial",))
-        constants = {
-            name: array
-            for name, array in imported.weights.items()
-            if name not in _state_names(imported)
-        }
+        own = set(_arguments(program, "parameter"))  # which the module itself holds
+        constants = {n: a for n, a in imported.weights.items() if n not in own}
         save_weights(folder / CONSTANTS, constants)
         (folder / INTERFACE).write_text(json.dumps(interface, indent=2))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-
-def _state_names(imported: ImportedModel) -> set[str]:
-    """The names of the weights that are parameters, which the module itself holds."""
-    from distir.program import argument_names, argument_roles, entry_function
-
-    function = entry_function(imported.module)
-    pairs = zip(argument_names(function), argument_roles(function), strict=True)
-    return {name for name, role in pairs if role == "parameter"}

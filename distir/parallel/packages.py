@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -62,26 +62,27 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _kept(key: str | None, files: Mapping[str, bytes]) -> Path:
     """The folder with these files; what several ranks write at once is the same."""
-    if key is not None:
-        folder = cache_folder() / key
-        if folder.is_dir():
-            return folder
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(dir=folder.parent))
-        except OSError as error:
-            raise DistIRError(
-                f"cannot write to {folder.parent}: {error}; set {CACHE} to a folder that "
-                f"can be written to"
-            ) from error
-    else:
-        folder = made = Path(tempfile.mkdtemp(prefix="distir-"))
-    for name, content in files.items():
-        (made / name).write_bytes(content)
-    if made is not folder:
-        with contextlib.suppress(OSError):  # another rank was faster
-            made.rename(folder)
-    return folder
+    parent = cache_folder()
+    if key is not None and (parent / key).is_dir():
+        return parent / key
+    try:
+        if key is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix="distir-", dir=parent if key else None))
+        for name, content in files.items():
+            (made / name).write_bytes(content)
+    except OSError as error:
+        raise DistIRError(
+            f"cannot write a package: {error}; set {CACHE} to a folder that can be "
+            f"written to and has room"
+        ) from error
+    if key is None:
+        return made
+    try:
+        made.rename(parent / key)
+    except OSError:  # another rank was faster
+        shutil.rmtree(made, ignore_errors=True)
+    return parent / key
 
 
 class Package:

@@ -210,6 +210,11 @@ class ParallelModule(nn.Module):
     ) -> dict[str, torch.Tensor]:
         """The parts of inputs and labels that this rank takes of a call."""
         count = len(args) - len(program.labels)
+        if count < 0:
+            raise DistIRError(
+                "a call in training takes the labels as its last positional argument; give "
+                "them behind the inputs"
+            )
         given = self._inputs.by_name(args[:count], kwargs, program.inputs)
         given |= dict(zip(program.labels, args[count:], strict=True))
         return {
@@ -242,9 +247,11 @@ class ParallelModule(nn.Module):
 
     def _found(self, name: str) -> torch.Tensor | None:
         """A parameter or buffer of that name, if there is one."""
-        folder, _, last = name.rpartition(".")
-        known = dict(self.named_modules())
-        value = getattr(known[folder], last, None) if folder in known else None
+        *path, last = name.split(".")
+        folder: Any = self
+        for part in path:
+            folder = getattr(folder, part, None)
+        value = getattr(folder, last, None)
         return value.detach() if isinstance(value, torch.Tensor) else None
 
     def _tensor(self, name: str) -> torch.Tensor:

@@ -358,6 +358,7 @@ def refusals() -> list[str]:
         lambda: parallel(half.int(), own),
         lambda: parallel(half, own, attention_mask=torch.ones_like(half)),
         lambda: parallel(half),
+        lambda: parallel(input_ids=half, labels=own),
         lambda: parallelize(tiny_gpt(), (words,), loss="crossentropy", d=2),
     ]
     for call in calls:
