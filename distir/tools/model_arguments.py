@@ -11,11 +11,11 @@ from distir.tools.arguments import positive_integer
 if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
 
-TASKS = ("causal-lm", "masked-lm", "sequence-classification", "image-classification")
-
 
 def add_transformers_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares `--transformers` and what goes with it."""
+    from distir.frontends.torch_sources import TASKS
+
     group = parser.add_argument_group("models of Hugging Face, without a download")
     group.add_argument(
         "--transformers",
