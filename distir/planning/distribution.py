@@ -46,7 +46,7 @@ class DistributionOptions(PipelineOptions):
     checkpoint: str = "none"
     sequence_parallel: bool = False
     overlap: bool = False
-    buckets: bool = False
+    buckets: bool = True
 
     def check(self, module: ModuleOp) -> None:
         """Refuses options that do not go together, or not with a program. Raises DistIRError."""
