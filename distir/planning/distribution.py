@@ -93,12 +93,12 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         split_batch(module, TIME_AXIS)
     if options.d > 1:
         split_batch(module, "d")
-    if options.zero:
-        store_split(module, options.zero, "d")
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
         split_parameters(module, "t")
+    if options.zero:
+        store_split(module, options.zero, "d")
     propagate_sharding(module, mesh)
 
 
