@@ -160,7 +160,7 @@ class AxisGraphBuilder:
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
-        sizes = (self.program.info(use.op).operand_bytes[use.operand] for use in uses)
+        sizes = (self.program.info(use.op).moved_bytes[use.operand] for use in uses)
         return max(sizes, default=0.0)
 
     def _connect(

@@ -187,7 +187,7 @@ class Moves:
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """What it costs that a value comes to an op in the placement that it wants."""
         index, strategies = use.operand, use.node.strategies
-        size = use.info.operand_bytes[use.operand]
+        size = use.info.moved_bytes[use.operand]
         gradient = 0.0
         if self.policy.is_forward and use.source == "parameter":
             gradient = self.costs.gradient(use.info.flops, self.parts)
@@ -219,7 +219,7 @@ class Moves:
 
     def _passed(self, port: Port[Alternative], use: Passed) -> Floats:
         """How a value comes to a function: as it is, but never partial."""
-        size = use.info.operand_bytes[use.operand]
+        size = use.info.moved_bytes[use.operand]
         wanted = [s.placement for s in use.node.strategies]
         rows: list[list[float]] = []
         for w, part in self.there(port, use.place):
