@@ -17,9 +17,9 @@ from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
 @train_rule("attention_grad")
 def attention_gradient(op: AttentionGradOp) -> Rule:
     """
-    Like attention: batch and heads are parallel, queries too unless a causal mask counts
-    their positions. The gradients of keys and values are sums over the queries and over
-    the query heads of a key head.
+    The rule of attention's gradients: batch and heads are parallel, queries too unless
+    a causal mask counts their positions. The gradients of keys and values are sums over
+    the queries and over the query heads of a key head.
     """
     builder = RuleBuilder(op)
     sizes = op.sizes
