@@ -52,7 +52,7 @@ def step() -> ModuleOp:
 @functools.cache
 def pair(number: int) -> tuple[ModuleOp, ModuleOp]:
     """A distributed training step, and the same after the pass."""
-    before = distributed(step(), MACHINES, **STEPS[number])
+    before = distributed(step(), MACHINES, **STEPS[number], buckets=False)
     return before, bucketed(before)
 
 
@@ -158,7 +158,7 @@ def test_gpt2_sends_few_messages() -> None:
     strategies = [{"d": 8}, {"d": 8, "overlap": True}, {"d": 4, "t": 2}]
     for options in strategies:
         module = sequential.clone()
-        DistributePass(buckets=True, **options).apply(Context(), module)
+        DistributePass(**options).apply(Context(), module)
         seconds.append(simulate(module).step_time_s)
         if options["d"] == 8:
             entry = entry_function(module).sym_name.data

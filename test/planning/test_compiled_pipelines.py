@@ -127,7 +127,7 @@ def test_messages(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_messages_without_a_pipeline() -> None:
     plans = [
-        GridPlan(BATCH, d=2, t=2, zero=zero, overlap=overlap, buckets=True)
+        GridPlan(BATCH, d=2, t=2, zero=zero, overlap=overlap)
         for zero, overlap in ((0, False), (3, True))
     ]
     assert _check(_source("gpt"), plans) == 2

@@ -61,7 +61,7 @@ class AutoSpace:
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False, True)
-    buckets: bool = False
+    buckets: bool = True
 
     def first(self) -> list[Plan]:
         """
