@@ -32,7 +32,12 @@ from distir.dialects.train_ops.loss_steps import (
     LogitMaximumOp,
 )
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
-from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
+from distir.dialects.train_ops.normalization import (
+    LayerNormGradOp,
+    LayerNormOp,
+    RmsNormGradOp,
+    RmsNormOp,
+)
 from distir.dialects.train_ops.optimizers import (
     AdamOp,
     AdamWOp,
@@ -209,6 +214,21 @@ case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations
 _rng = np.random.default_rng(12)
+
+
+def norm_cases(
+    dy: Array, x: Array, *scales: Array, is_rms: bool = False, **options: Any
+):
+    """A normalisation layer, and its gradient from what that computes."""
+    layer, gradient = (
+        (RmsNormOp, RmsNormGradOp) if is_rms else (LayerNormOp, LayerNormGradOp)
+    )
+    case(layer, x, *scales, **options)
+    statistics = sequential(CASES[-1]).results[1:]
+    without = {} if is_rms or len(scales) > 1 else {"dbias": None}
+    case(gradient, dy, x, scales[0], *statistics, **options, **without)
+
+
 for _dtype in (np.float32, np.float16):
     for _axis in (0, -1):
         for _op in (SoftmaxGradOp, LogSoftmaxGradOp):
@@ -218,23 +238,13 @@ for _dtype in (np.float32, np.float16):
                 -positive(6, 4, dtype=_dtype) / 8,
                 axis=_axis,
             )
-    for _options in ({"axis": -1}, {"axis": 2, "dbias": None}):
-        case(
-            LayerNormGradOp,
-            coarse(6, 2, 4, dtype=_dtype),
-            real(6, 2, 4, dtype=_dtype),
-            real(4, dtype=_dtype),
-            epsilon=1e-5,
-            **_options,
-        )
-    case(
-        RmsNormGradOp,
-        coarse(6, 4, 2, dtype=_dtype),
-        real(6, 4, 2),
-        real(4, 2, dtype=_dtype),
-        axis=1,
-        epsilon=1e-6,
-    )
+    _dy, _x = coarse(6, 2, 4, dtype=_dtype), real(6, 2, 4, dtype=_dtype)
+    _scale, _bias = real(4, dtype=_dtype), real(4, dtype=_dtype)
+    norm_cases(_dy, _x, _scale, _bias, axis=-1, epsilon=1e-5)
+    norm_cases(_dy, _x, _scale, axis=2, epsilon=1e-5)
+    _dy, _scale = coarse(6, 4, 2, dtype=_dtype), real(4, 2, dtype=_dtype)
+    norm_cases(_dy, real(6, 4, 2), _scale, is_rms=True, axis=1, epsilon=1e-6)
+    norm_cases(_dy, _dy + 1, _scale, is_rms=True, axis=1, epsilon=1e-6)
     for _name in ("none", "tanh"):
         case(
             GeluGradOp,
@@ -253,8 +263,9 @@ for _dtype in (np.float32, np.float16):
         *(ShrinkGradOp, coarse(6, 4, dtype=_dtype), real(6, 4, dtype=_dtype)),
         lambd=0.5,
     )
-case(LayerNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
-case(RmsNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
+for _is_rms in (False, True):
+    _row = [real(3, 4), real(3, 4), real(3, 4)]
+    norm_cases(*_row, is_rms=_is_rms, axis=0, epsilon=0.5)
 
 
 def _gather(

@@ -198,7 +198,7 @@ class AttentionOp(FusedAttentionOp):
         """Makes the op of its operands and of its properties by name; types follow."""
         queries, values = shape_of(q), shape_of(v)
         heads, key_heads = settings.get("q_num_heads"), settings.get("kv_num_heads")
-        if heads is None:
+        if heads is None or key_heads is None:
             rows, shape = queries[:3], (*queries[:3], *values[3:])
         else:
             rows = (queries[0], heads, queries[1])

@@ -46,9 +46,9 @@ def kept_attention(op: OnnxOp) -> AttentionOp | None:
     if _other_form(op) is not None:
         return None
     packed = len(shape(op.operands[0])) == 3
+    q, k, v = op.operands[:3]
     return AttentionOp(
-        *op.operands[:3],
-        op.input(3),
+        *(q, k, v, op.input(3)),
         is_causal=bool(op.attribute("is_causal")),
         scale=op.attribute("scale"),
         softcap=op.attribute("softcap") or None,
