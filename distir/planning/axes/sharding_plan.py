@@ -267,7 +267,9 @@ class ShardingPlan:
                     plan,
                     arguments=self._all_nested(block.args, plan.arguments),
                     results=self._all_nested(end.operands, plan.results),
-                    ops={op: self._strategy_nested(op, s) for op, s in plan.ops.items()},
+                    ops={
+                        op: self._strategy_nested(op, s) for op, s in plan.ops.items()
+                    },
                     calls={call: of(callee) for call, callee in plan.calls.items()},
                 )
             return known[plan]
