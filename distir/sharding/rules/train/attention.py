@@ -52,7 +52,7 @@ class _Factors:
 
 @train_rule("attention")
 def attention(op: AttentionOp) -> Rule:
-    """Batch, heads and queries, if not causal, are parallel."""
+    """The rule of attention: batch, heads and queries, if not causal, are parallel."""
     f, sizes = _Factors(op), op.sizes
     return f.builder.rule(
         [f.q, f.k, f.v, *f.mask],
@@ -64,8 +64,8 @@ def attention(op: AttentionOp) -> Rule:
 @train_rule("attention_grad")
 def attention_gradient(op: AttentionGradOp) -> Rule:
     """
-    Like attention. The gradients of keys and values are sums over the queries and over the
-    query heads of a key head.
+    The rule of attention's gradients: parallel as attention is. The gradients of keys and
+    values are sums over the queries and over the query heads of a key head.
     """
     f, sizes = _Factors(op), op.sizes
     summed = (f.group, f.row)
