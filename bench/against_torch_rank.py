@@ -40,12 +40,14 @@ def generated(folder: Path, benched: Benched, processes: int, rank: int) -> Step
     body = own.program(meshes, own.numbers)
     given, labels = benched.inputs_and_labels(processes)
     sources = [load_file(folder / "weights.safetensors")]
-    held: list[torch.Tensor] = []
+    held: list[torch.Tensor | float] = []
     places: dict[str, int] = {}
     for index in own.program.arguments:
         spec = program.ARGUMENTS[index]
         mesh = program.MESHES.get(spec.mesh)
-        if spec.role == "state" and spec.name not in sources[0]:
+        if spec.role == "setting":
+            value = spec.default
+        elif spec.role == "state" and spec.name not in sources[0]:
             shape = runtime.local_shape(spec, mesh)
             value = torch.zeros(shape, dtype=spec.dtype)
         else:
