@@ -9,9 +9,10 @@ import numpy as np
 from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation
 
-from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
+    BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
@@ -208,6 +209,7 @@ for _dtype in (np.float32, np.float16):
     _values = [real(6), positive(6)]
     case(BatchNormSumsOp, *_x, *_values, epsilon=1e-5)
     case(BatchNormVarianceOp, _x[0], real(6), count=8)
+    case(BatchNormGradOp, *_x, real(6), real(6), positive(6), epsilon=1e-5)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
@@ -252,6 +254,7 @@ for _dtype in (np.float32, np.float16):
             real(6, 4, dtype=_dtype),
             approximate=_name,
         )
+    case(ReluGradOp, coarse(6, 4, dtype=_dtype), coarse(6, 4, dtype=_dtype))
     for _alpha in (1.0, 1.5):
         case(
             SwishGradOp,
