@@ -105,7 +105,8 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    Where a tensor lives.
+    The placement of a tensor on a mesh: which axes split it, and which hold terms of
+    it.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: per dimension the axes it is split over, major to minor; each axis splits
@@ -127,7 +128,7 @@ class Layout:
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
     def __hash__(self) -> int:
-        """Kept, as searches look up the same layouts millions of times."""
+        """The hash, which is kept: searches look up the same layouts millions of times."""
         known: int | None = self.__dict__.get("_hash")
         if known is None:
             known = hash((self.mesh, self.dims, self.partial))
@@ -135,7 +136,7 @@ class Layout:
         return known
 
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
-        """Without the hash, which is another one in another process."""
+        """Pickles without the hash, which is another one in another process."""
         return Layout, (self.mesh, self.dims, self.partial)
 
     def dim(self, index: int) -> tuple[Shard, ...]:
