@@ -88,7 +88,7 @@ def transposed_convolution(
             f"{describe(op)} has no gradient: its output_shape is larger than what its "
             f"windows reach; give it pads and output_padding instead"
         )
-    windows = {"strides": strides, "dilations": dilations, "pads": pads}
+    windows: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
     windows["group"] = op.attribute("group")
     dx = build.onnx("Conv", dy, weight, kernel_shape=kernel, **windows)
     dweight = build.result(ConvGradWeightOp(dy, x, dweight=weight.type, **windows))
