@@ -13,6 +13,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
   belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
   it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`);
+  `dist.repacked`: it is several tensors of the source model in one, along `dim`, with
+  these `names` and `sizes`;
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -81,6 +83,7 @@ STAGE = "dist.stage"
 STAGE_START = "dist.stage_start"
 RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
+REPACKED = "dist.repacked"
 
 ROLES = ("parameter", "state", "constant", "input", "label")
 MONOIDS = ("sum", "max", "min")

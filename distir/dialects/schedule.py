@@ -156,6 +156,29 @@ class SplitLinearOp(IRDLOperation):
 
 
 @irdl_op_definition
+class MergeOp(IRDLOperation):
+    """
+    In each of these modules, linear layers that read the same value become one, which is
+    called `merged`: `layers` are their paths in it. Their parameters become one argument,
+    which `dist.repacked` describes.
+    """
+
+    name = "schedule.merge"
+
+    modules = operand_def(AnyOpType())
+    layers = attr_def(ArrayAttr[StringAttr])
+    merged = attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        if len(set(self.layers.data)) < 2 or len(set(self.layers)) < len(self.layers):
+            raise VerifyException(
+                f"schedule.merge of {self.layers}: name two or more different layers"
+            )
+
+
+@irdl_op_definition
 class StageOp(IRDLOperation):
     """Asks that a stage of a pipeline begins with each of these modules."""
 
@@ -236,6 +259,7 @@ ScheduleDialect = Dialect(
         ShardOp,
         WholeOp,
         SplitLinearOp,
+        MergeOp,
         StageOp,
         RecomputeOp,
         ExpectOp,

@@ -14,7 +14,13 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.lookups import Uses
-from distir.program import argument_names, argument_roles, entry_function
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+)
+from distir.repacking import Repacked, repacked_of
 
 Array = npt.NDArray[Any]
 
@@ -42,13 +48,29 @@ def random_arguments(
         np.asarray(weights[name])
         if weights is not None and name in weights
         else _random(name, arg.type, role, _bound(uses, arg), seed)
-        for arg, name, role in zip(
+        if repacked is None
+        else _repacked(repacked, arg.type, role, seed)
+        for arg, name, role, repacked in zip(
             function.body.block.args,
             argument_names(function),
             argument_roles(function),
+            map(repacked_of, argument_attributes(function)),
             strict=True,
         )
     ]
+
+
+def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:
+    """What the parts of an argument are where they are arguments of their own."""
+    parts: dict[str, Array] = {}
+    for name, size in zip(repacked.names, repacked.sizes, strict=True):
+        own = type_
+        if isinstance(type_, TensorType):
+            shape = list(type_.get_shape())
+            shape[repacked.dim] = size
+            own = TensorType(type_.element_type, shape)
+        parts[name] = _random(name, own, role, None, seed)
+    return repacked.packed(parts)
 
 
 def _random(

@@ -34,6 +34,7 @@ from distir.program import (
     text_attribute,
     walk_functions,
 )
+from distir.repacking import repacked_of
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.projection import devices_of, project
 
@@ -215,6 +216,10 @@ def _tensor_table(
         for field, name in (("updates", UPDATES), ("of", OF), ("initial", INITIAL)):
             if text := text_attribute(extra, name):
                 fields.append(f"{field}={text!r}")
+        repacked = repacked_of(extra)
+        if repacked is not None:
+            parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
+            fields.append(f"repacked={(repacked.dim, parts)!r}")
         rows.append(f"    Tensor({', '.join(fields)}),\n")
     if not rows:
         return f"{title} = ()\n\n"

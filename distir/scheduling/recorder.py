@@ -34,6 +34,7 @@ from distir.dialects.schedule import (
     FirstOp,
     KnobOp,
     MatchOp,
+    MergeOp,
     ParametersOp,
     RecomputeOp,
     ShardOp,
@@ -219,6 +220,21 @@ class Modules:
         """
         for pattern, how in plan.items():
             self[pattern].split(how)
+        return self
+
+    def merge(self, *layers: str, name: str) -> Modules:
+        """
+        Makes one linear layer, called `name`, of several in each of them that read the same
+        value; weights and checkpoints from before still fit:
+        `s["h.*.attention.self"].merge("query", "key", "value", name="qkv")`.
+        """
+        attributes: dict[str, Attribute] = {
+            "layers": ArrayAttr([StringAttr(layer) for layer in layers]),
+            "merged": StringAttr(name),
+        }
+        self._recording.add(
+            MergeOp.create(operands=[self._handle], attributes=attributes)
+        )
         return self
 
     def stage(self) -> Modules:

@@ -40,8 +40,10 @@ class ScheduleRun:
         self.chosen = chosen
         self.knobs: set[str] = set()
         self._modules: dict[SSAValue, list[str]] = {}
-        self._parameters: dict[SSAValue, list[int]] = {}
+        self._parameters: dict[SSAValue, list[str]] = {}
         self._values: dict[SSAValue, Value] = {}
+        # What rewrites took out of the program, modules and parameters, and who did.
+        self._gone: dict[str, str] = {}
 
     def modules_of(self, handle: SSAValue) -> list[str]:
         """The paths of the modules that a handle stands for; "" is the whole model."""
@@ -49,7 +51,8 @@ class ScheduleRun:
 
     def parameters_of(self, handle: SSAValue) -> list[int]:
         """The indices of the entry's arguments that a handle stands for."""
-        return self._parameters[handle]
+        places = {name: i for i, name in enumerate(self.modules.names)}
+        return [places[name] for name in self._parameters[handle]]
 
     def value_of(self, handle: SSAValue) -> Value:
         """The value of a knob, or a constant."""
@@ -61,11 +64,31 @@ class ScheduleRun:
 
     def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
         """Says which arguments of the entry a handle stands for."""
-        self._parameters[handle] = list(indices)
+        self._parameters[handle] = [self.modules.names[i] for i in indices]
 
     def set_value(self, handle: SSAValue, value: Value) -> None:
         """Says which value a knob has."""
         self._values[handle] = value
+
+    def rewritten(self, op: Operation) -> None:
+        """Looks at the program again, which an op of the schedule has rewritten."""
+        before = [*self.modules.scopes, *self.modules.names]
+        self.modules = ProgramModules(self.module)
+        left = {*self.modules.scopes, *self.modules.names}
+        for name in before:
+            if name not in left:
+                self._gone[name] = origin(op)
+
+    def _check_handles(self, op: Operation) -> None:
+        """Refuses handles of what is not in the program any more."""
+        for handle in op.operands:
+            known = self._modules.get(handle, []) + self._parameters.get(handle, [])
+            gone = next((name for name in known if name in self._gone), None)
+            if gone is not None:
+                raise DistIRError(
+                    f"{origin(op)}: {gone!r} is not in the program any more: "
+                    f"{self._gone[gone]} consumed it; match what is there now"
+                )
 
     def run(self, sequence: NamedSequenceOp) -> None:
         """Carries out the ops of a sequence, in order. Raises DistIRError."""
@@ -88,6 +111,7 @@ class ScheduleRun:
                     f"{origin(op)}: {op.name} is no op of a schedule; a schedule holds "
                     f"{listed(sorted(schedule_action.entries), 12)}"
                 )
+            self._check_handles(op)
             action(op, self)
         unknown = sorted(self.chosen.keys() - self.knobs)
         if unknown:

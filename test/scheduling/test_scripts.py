@@ -4,63 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.command_line import distir, failure, succeed
 from support.imported_programs import program
-from support.pipelines import arguments_of
+from support.schedules import assert_same_results, gpt, scheduled, splits
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import EXPECTED, RECOMPUTE, layout_of
+from distir.dialects.dist import EXPECTED, RECOMPUTE
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.reference import run_program
+from distir.frontends.builders import build_mlp
 from distir.passes.apply_schedule import ApplySchedulePass
 from distir.passes.differentiate import DifferentiatePass
-from distir.program import argument_names, entry_function, functions
+from distir.program import functions
 from distir.scheduling import Columns, Rows, Schedule
 from distir.scheduling.run import apply_schedule
 from distir.scheduling.script import add_schedules, read_script
 from distir.tools.distir_opt import main as optimize
 
 LIBRARY = Path(__file__).parents[2] / "distir/scheduling/library"
-
-
-def gpt(layers: int = 4) -> ModuleOp:
-    return build_gpt(layers=layers, d_model=16, heads=4, vocab=32, batch=4, seq=8)
-
-
-def scheduled(module: ModuleOp, schedule: Schedule, *chosen: str) -> ModuleOp:
-    """The program with what a schedule asks for."""
-    module = module.clone()
-    add_schedules(module, [schedule.recorded()])
-    module.verify()
-    apply_schedule(module, "schedule", chosen)
-    module.verify()
-    return module
-
-
-def splits(module: ModuleOp) -> dict[str, str]:
-    """The dimensions of a distributed program's arguments, by name."""
-    entry = entry_function(module)
-    found: dict[str, str] = {}
-    for name, type_ in zip(
-        argument_names(entry), entry.function_type.inputs, strict=True
-    ):
-        layout = layout_of(type_)
-        assert layout is not None
-        found[name] = str(layout).removeprefix("<@mesh").removesuffix(">")
-    return found
-
-
-def assert_same_results(module: ModuleOp, other: ModuleOp) -> None:
-    arguments = arguments_of(module)
-    for got, wanted in zip(
-        run_program(other, arguments), run_program(module, arguments), strict=True
-    ):
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_each_line_of_a_script_is_an_op_that_names_it() -> None:

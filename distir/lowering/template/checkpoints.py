@@ -250,6 +250,17 @@ class Checkpoint:
 
     def part(self, spec, mesh, rank):
         """A process's part of a tensor, reassembled from what other layouts stored."""
+        with torch.device("cpu"):
+            known = self._manifest["tensors"]
+            if spec.repacked and spec.name not in known:
+                whole = runtime.joined(spec, self._whole)
+            else:
+                whole = self._whole(spec)
+            # The file may go while its tensors are in use.
+            return runtime.shard(whole, spec, mesh, rank).clone()
+
+    def _whole(self, spec):
+        """A whole tensor."""
         fields = self._manifest["tensors"].get(spec.name)
         if fields is None:
             raise CheckpointError(
@@ -262,19 +273,12 @@ class Checkpoint:
                 f"the checkpoint {self._path} holds {spec.name!r} as {stored.dtype} "
                 f"{stored.shape}, but the program has {spec.dtype} {spec.shape}"
             )
-        with torch.device("cpu"):
-            if stored.mesh is None:
-                whole = self._files[0][spec.name]
-            else:
-                over = self._manifest["meshes"][stored.mesh]
-                source = runtime.MeshSpec(over["axes"], over["ranks"], [])
-                parts = {
-                    r: self._files[r][spec.name]
-                    for r in runtime.holders(stored, source)
-                }
-                whole = runtime.assemble(parts, stored, source)
-            # The file may go while its tensors are in use.
-            return runtime.shard(whole, spec, mesh, rank).clone()
+        if stored.mesh is None:
+            return self._files[0][spec.name]
+        over = self._manifest["meshes"][stored.mesh]
+        source = runtime.MeshSpec(over["axes"], over["ranks"], [])
+        parts = {r: self._files[r][spec.name] for r in runtime.holders(stored, source)}
+        return runtime.assemble(parts, stored, source)
 
 
 def _advice(folder, earlier):

@@ -96,7 +96,7 @@ def _start(program, sources, options, rank, device):
             continue
         if checkpoint is not None and spec.role in ("parameter", "state"):
             value = checkpoint.part(spec, mesh, rank)
-        elif any(spec.name in source for source in sources):
+        elif any(runtime.holds(spec, source) for source in sources):
             value = runtime.argument(spec, mesh, rank, sources)
         else:
             value = _new(spec, program, mesh, rank, sources, options.seed)
@@ -114,11 +114,13 @@ def _new(spec, program, mesh, rank, sources, seed):
         return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
     # A copy of a parameter in higher precision, perhaps split otherwise.
     copied = next(a for a in program.ARGUMENTS if a.name == spec.of)
-    named = replace(spec, name=copied.name, initial=copied.initial)
+    named = replace(
+        spec, name=copied.name, initial=copied.initial, repacked=copied.repacked
+    )
     for source in sources:
-        if copied.name in source:
+        if runtime.holds(copied, source):
             # Steps overwrite both.
-            value = source[copied.name].to(spec.dtype, copy=True)
+            value = runtime.found(copied, [source]).to(spec.dtype, copy=True)
             return runtime.argument(named, mesh, rank, [{copied.name: value}])
     value = initial.parameter(replace(named, dtype=copied.dtype), mesh, rank, seed)
     return value.to(spec.dtype)
@@ -176,7 +178,10 @@ def _final_weights(program, held, sources, rank):
         i: spec
         for i, spec in enumerate(program.ARGUMENTS)
         if spec.role == "parameter"
-        or (spec.role == "state" and any(spec.name in source for source in sources))
+        or (
+            spec.role == "state"
+            and any(runtime.holds(spec, source) for source in sources)
+        )
     }
     own = {i: held[spec.name] for i, spec in specs.items() if spec.name in held}
     return runtime.collect(specs, own, program.MESHES, rank)
