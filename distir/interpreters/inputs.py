@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, SSAValue
 
+from distir.dialects.dist import DEFAULT
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.lookups import Uses
@@ -20,7 +21,10 @@ from distir.program import (
     argument_roles,
     entry_function,
 )
+<<<<<<< HEAD
 from distir.repacking import Repacked, repacked_of
+=======
+>>>>>>> main
 
 Array = npt.NDArray[Any]
 
@@ -39,11 +43,12 @@ def random_arguments(
     Parameters are small normal numbers, states too, but none negative (there are averages
     of squares), and other floats standard normal ones. Integers that index a table are
     valid indices of it; others, like masks, are ones (with zeros at the end of every
-    other row, like padding, if they have two dimensions).
+    other row, like padding, if they have two dimensions). What has a default is that.
     Raises DistIRError.
     """
     function = entry_function(module)
     uses = Uses(module)
+<<<<<<< HEAD
     return [
         np.asarray(weights[name])
         if weights is not None and name in weights
@@ -58,6 +63,24 @@ def random_arguments(
             strict=True,
         )
     ]
+=======
+    found: list[Array] = []
+    for arg, name, role, attributes in zip(
+        function.body.block.args,
+        argument_names(function),
+        argument_roles(function),
+        argument_attributes(function),
+        strict=True,
+    ):
+        default = attributes.get(DEFAULT)
+        if weights is not None and name in weights:
+            found.append(np.asarray(weights[name]))
+        elif isinstance(default, FloatAttr):
+            found.append(np.array(default.value.data))
+        else:
+            found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
+    return found
+>>>>>>> main
 
 
 def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:

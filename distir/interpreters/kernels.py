@@ -228,7 +228,9 @@ def _transposed_sizes(
     strides: Sequence[int],
     extra: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """For each dimension of space, where the result begins in the full one, and its size."""
+    """
+    Where the result begins in the full one, and its size, for each dimension of space.
+    """
     rank = len(space)
     wanted = op.attribute("output_shape")
     automatic = op.attribute("auto_pad") or "NOTSET"

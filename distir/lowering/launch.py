@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -160,6 +160,29 @@ def _last(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class LearningRate:
+    """
+    How the learning rate changes from step to step.
+
+    - `warmup`: in so many first steps it grows to its full value;
+    - `decay`: from then on it falls, `linear` or as a `cosine`, or stays: `none`;
+    - `least`: what it falls to, by the step `until` (None: the last one).
+    """
+
+    warmup: int = 0
+    decay: str = "none"
+    least: float = 0.0
+    until: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the package's `main.py`."""
+        found = ["--warmup", str(self.warmup), "--decay", self.decay]
+        found += ["--min-lr", repr(self.least)]
+        return found + (["--decay-until", str(self.until)] if self.until else [])
+
+
+@dataclass(frozen=True)
 class Training:
     """
     How to train with a package that holds a training step.
@@ -169,6 +192,8 @@ class Training:
     - `checkpoints`: the folder of checkpoints; `save_every`: steps from one to the next
       (0: one after the last step only); `resume`: go on from the checkpoint of that step,
       or from the `latest` one.
+    - `learning_rate`: how it changes; `settings`: instead, by name (`learning_rate`,
+      `weight_decay`), the values of all steps.
     """
 
     steps: int
@@ -176,11 +201,20 @@ class Training:
     checkpoints: Path | None = None
     save_every: int = 0
     resume: str = ""
+    learning_rate: LearningRate = LearningRate()
+    settings: Mapping[str, Sequence[float]] = field(
+        default_factory=dict[str, Sequence[float]]
+    )
 
-    @property
-    def arguments(self) -> list[str]:
-        """The arguments of the package's `main.py`."""
+    def arguments(self, folder: Path) -> list[str]:
+        """The arguments of the package's `main.py`; what needs a file is in `folder`."""
         found = ["--steps", str(self.steps), "--seed", str(self.seed)]
+        found += self.learning_rate.arguments
+        if self.settings:
+            file = folder / "settings.json"
+            values = {name: list(each) for name, each in self.settings.items()}
+            file.write_text(json.dumps(values), encoding="utf-8")
+            found += ["--settings", str(file)]
         if self.checkpoints is not None:
             found += ["--checkpoint-dir", str(self.checkpoints.resolve())]
             found += ["--save-every", str(self.save_every)]
@@ -268,7 +302,7 @@ def run_package(
             if weights is not None:
                 arguments += ["--weights", str(Path(weights).resolve())]
             if training is not None:
-                arguments += training.arguments
+                arguments += training.arguments(folder)
             outputs = folder / "outputs.safetensors"
             arguments += ["--outputs", str(outputs)]
             run_script(

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.collective import is_per_rank
 from distir.dialects.dist import (
+    COUNTER,
+    DEFAULT,
     INITIAL,
     LAYOUT,
     OF,
+    SETTING,
     UPDATES,
     LayoutAttr,
     layout_of,
@@ -53,6 +56,10 @@ import torch.nn.functional as F  # noqa: F401
 {imports}
 
 '''
+
+
+_TEXTS = {"updates": UPDATES, "of": OF, "initial": INITIAL, "setting": SETTING}
+"""Fields of arguments and results, and the attributes of their text."""
 
 
 @dataclass
@@ -213,13 +220,20 @@ def _tensor_table(
                 fields.append(f"partial={layout.partial!r}")
         if roles is not None:
             fields.append(f"role={roles[index]!r}")
-        for field, name in (("updates", UPDATES), ("of", OF), ("initial", INITIAL)):
+        for field, name in _TEXTS.items():
             if text := text_attribute(extra, name):
                 fields.append(f"{field}={text!r}")
+<<<<<<< HEAD
         repacked = repacked_of(extra)
         if repacked is not None:
             parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
             fields.append(f"repacked={(repacked.dim, parts)!r}")
+=======
+        if isinstance(default := extra.get(DEFAULT), FloatAttr):
+            fields.append(f"default={default.value.data!r}")
+        if COUNTER in extra:
+            fields.append("counter=True")
+>>>>>>> main
         rows.append(f"    Tensor({', '.join(fields)}),\n")
     if not rows:
         return f"{title} = ()\n\n"

@@ -20,11 +20,12 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
+from distir.transforms.step_settings import add_step_settings, has_step_settings
 
 ALWAYS = ("__init__", "main", "runtime", "carriers", "collectives", "tensors")
 """The helper modules of every package."""
 
-TRAINING = ("checkpoints", "initial", "random_numbers", "training")
+TRAINING = ("checkpoints", "initial", "random_numbers", "settings", "training")
 """The helper modules of packages that train."""
 
 
@@ -56,13 +57,18 @@ def write_package(
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
     (made if needed): `program.py`, generated; `main.py`, to be started by `torchrun`;
     helper modules; `manifest.json`, which names the arguments, the results and the
-    weights file. `helpers` are modules that whoever runs it needs besides. Returns the directory. Raises DistIRError for programs that have no
-    torch lowering; nothing is written then.
+    weights file. `helpers` are modules that whoever runs it needs besides. A training step
+    takes its learning rate and weight decay as arguments (`add-step-settings`). Returns the
+    directory. Raises DistIRError for programs that have no torch lowering; nothing is
+    written then.
     """
+    check_links(entry_function(module))
+    trains = bool(_check_updates(entry_function(module)))
+    if trains and has_step_settings(module):
+        module = module.clone()
+        add_step_settings(module)
     source = program_source(module)
     entry = entry_function(module)
-    check_links(entry)
-    trains = bool(_check_updates(entry))
     manifest = {
         "processes": source.processes,
         "classes": [list(c) for c in source.classes],

@@ -72,7 +72,6 @@ class Request:
             zero=0,
             checkpoint="none",
             schedule="",
-            buckets=False,
             stages=() if own.stages == ("search",) else own.stages,
         )
         self._distribute(program, forward)

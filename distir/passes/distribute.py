@@ -32,7 +32,7 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
     - `overlap`: run communication beside computation, as far as it pays on the cluster;
       see `overlap-communication`.
-    - `buckets`: let tensors travel in one message; see `bucket-collectives`.
+    - `buckets`: let tensors travel in one message (default); see `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import TensorType, i1
 from xdsl.ir import Operation
 
 from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
-from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
@@ -32,7 +32,12 @@ from distir.dialects.train_ops.loss_steps import (
     LogitMaximumOp,
 )
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
-from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
+from distir.dialects.train_ops.normalization import (
+    LayerNormGradOp,
+    LayerNormOp,
+    RmsNormGradOp,
+    RmsNormOp,
+)
 from distir.dialects.train_ops.optimizers import (
     AdamOp,
     AdamWOp,
@@ -41,7 +46,7 @@ from distir.dialects.train_ops.optimizers import (
 )
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
-from support.sharding_harness import Array, Case
+from support.sharding_harness import Array, Case, sequential
 
 _rng = np.random.default_rng(11)
 
@@ -125,23 +130,35 @@ for _options in ({"divisor": 48}, {"ignore_index": -100}, {"ignore_index": 2}):
 
 # Attention
 _rng = np.random.default_rng(13)
-_q, _kv = (coarse(2, 6, 4, 4), real(2, 6, 4, 4)), (real(2, 6, 6, 4), real(2, 6, 6, 4))
-_few = (real(2, 3, 4, 4), real(2, 3, 4, 4))
-case(AttentionGradOp, *_q, *_kv)
-case(AttentionGradOp, *_q, *_kv, is_causal=True)
-case(AttentionGradOp, *_q, *_few, scale=0.25, label="groups")
-case(AttentionGradOp, *_q, *_few, is_causal=True, label="causal groups")
-case(AttentionGradOp, *_q, *_kv, real(4, 6), label="mask")
-case(AttentionGradOp, *_q, *_kv, real(2, 6, 1, 1), label="mask per head")
-case(AttentionGradOp, *_q, *_few, real(4) > -1, is_causal=True, label="causal mask")
+
+
+def attention_cases(dy: Array, *operands: Array, label: str = "", **options: Any):
+    """Attention, and its gradient from what it computes."""
+    case(AttentionOp, *operands, label=label, **options)
+    forward = sequential(CASES[-1]).results
+    case(AttentionGradOp, dy, *forward, *operands, label=label, **options)
+
+
+_dy, _q, _few = coarse(2, 6, 4, 4), real(2, 6, 4, 4), [real(2, 3, 4, 4)] * 2
+_kv = [real(2, 6, 6, 4), real(2, 6, 6, 4)]
+attention_cases(_dy, _q, *_kv)
+attention_cases(_dy, _q, *_kv, is_causal=True)
+attention_cases(_dy, _q, *_few, scale=0.25, label="groups")
+attention_cases(_dy, _q, *_few, is_causal=True, label="causal groups")
+attention_cases(_dy, _q, *_kv, real(4, 6), label="mask")
+attention_cases(_dy, _q, *_kv, real(2, 6, 1, 1), label="mask per head")
+attention_cases(_dy, _q, *_few, real(4) > -1, is_causal=True, label="causal mask")
+attention_cases(_dy, _q, *_few, np.eye(4) < [[1], [1], [1], [0]], label="blind")
+attention_cases(_dy, _q, *_few, real(4, 4), softcap=0.5, is_causal=True)
+_wide_values = (real(2, 6, 6, 4), real(2, 6, 6, 2))
+attention_cases(coarse(2, 6, 4, 2), _q, *_wide_values, label="narrow values")
 _heads = {"q_num_heads": 6, "kv_num_heads": 3}
-_q, _kv = (coarse(2, 4, 24), real(2, 4, 24)), (real(2, 6, 12), real(2, 6, 12))
-case(AttentionGradOp, *_q, *_kv, **_heads)
-case(AttentionGradOp, *_q, *_kv, real(2, 1, 4, 6), **_heads, label="packed mask")
-_half = [a.astype(np.float16) for a in (*_q, *_kv)]
-case(AttentionGradOp, *_half, **_heads, is_causal=True)
-_wide = [a.astype(np.float64) for a in (*_q, *_kv)]
-case(AttentionGradOp, *_wide, **_heads, is_causal=True, label="f64")
+_packed = [coarse(2, 4, 24), real(2, 4, 24), real(2, 6, 12), real(2, 6, 12)]
+attention_cases(*_packed, **_heads)
+attention_cases(*_packed, real(2, 1, 4, 6), **_heads, label="packed mask")
+attention_cases(*(a.astype(np.float16) for a in _packed), **_heads, is_causal=True)
+_wide = [a.astype(np.float64) for a in _packed]
+attention_cases(*_wide, **_heads, is_causal=True, label="f64")
 
 # Dropout
 _rng = np.random.default_rng(15)
@@ -197,6 +214,21 @@ case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations
 _rng = np.random.default_rng(12)
+
+
+def norm_cases(
+    dy: Array, x: Array, *scales: Array, is_rms: bool = False, **options: Any
+):
+    """A normalisation layer, and its gradient from what that computes."""
+    layer, gradient = (
+        (RmsNormOp, RmsNormGradOp) if is_rms else (LayerNormOp, LayerNormGradOp)
+    )
+    case(layer, x, *scales, **options)
+    statistics = sequential(CASES[-1]).results[1:]
+    without = {} if is_rms or len(scales) > 1 else {"dbias": None}
+    case(gradient, dy, x, scales[0], *statistics, **options, **without)
+
+
 for _dtype in (np.float32, np.float16):
     for _axis in (0, -1):
         for _op in (SoftmaxGradOp, LogSoftmaxGradOp):
@@ -206,23 +238,13 @@ for _dtype in (np.float32, np.float16):
                 -positive(6, 4, dtype=_dtype) / 8,
                 axis=_axis,
             )
-    for _options in ({"axis": -1}, {"axis": 2, "dbias": None}):
-        case(
-            LayerNormGradOp,
-            coarse(6, 2, 4, dtype=_dtype),
-            real(6, 2, 4, dtype=_dtype),
-            real(4, dtype=_dtype),
-            epsilon=1e-5,
-            **_options,
-        )
-    case(
-        RmsNormGradOp,
-        coarse(6, 4, 2, dtype=_dtype),
-        real(6, 4, 2),
-        real(4, 2, dtype=_dtype),
-        axis=1,
-        epsilon=1e-6,
-    )
+    _dy, _x = coarse(6, 2, 4, dtype=_dtype), real(6, 2, 4, dtype=_dtype)
+    _scale, _bias = real(4, dtype=_dtype), real(4, dtype=_dtype)
+    norm_cases(_dy, _x, _scale, _bias, axis=-1, epsilon=1e-5)
+    norm_cases(_dy, _x, _scale, axis=2, epsilon=1e-5)
+    _dy, _scale = coarse(6, 4, 2, dtype=_dtype), real(4, 2, dtype=_dtype)
+    norm_cases(_dy, real(6, 4, 2), _scale, is_rms=True, axis=1, epsilon=1e-6)
+    norm_cases(_dy, _dy + 1, _scale, is_rms=True, axis=1, epsilon=1e-6)
     for _name in ("none", "tanh"):
         case(
             GeluGradOp,
@@ -241,8 +263,9 @@ for _dtype in (np.float32, np.float16):
         *(ShrinkGradOp, coarse(6, 4, dtype=_dtype), real(6, 4, dtype=_dtype)),
         lambd=0.5,
     )
-case(LayerNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
-case(RmsNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
+for _is_rms in (False, True):
+    _row = [real(3, 4), real(3, 4), real(3, 4)]
+    norm_cases(*_row, is_rms=_is_rms, axis=0, epsilon=0.5)
 
 
 def _gather(

@@ -6,7 +6,9 @@ import torch
 
 
 def _positions(count, size, scale, place, start, end):
-    """Where in the input (of `size` elements) each of `count` output elements lies."""
+    """
+    The positions in the input (of `size` elements) of the `count` output elements.
+    """
     i = torch.arange(count, dtype=torch.float64)
     length = scale * size
     if place == "align_corners":

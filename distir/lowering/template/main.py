@@ -61,6 +61,25 @@ def main(arguments=None):
         metavar="STEP",
         help="go on from a checkpoint, the latest one unless a step is named",
     )
+    rates = parser.add_argument_group("learning rate")
+    rates.add_argument(
+        "--warmup", type=int, default=0, metavar="N", help="steps in which it grows"
+    )
+    rates.add_argument(
+        "--decay",
+        choices=("none", "linear", "cosine"),
+        default="none",
+        help="how it falls from then on",
+    )
+    rates.add_argument("--min-lr", type=float, default=0.0, help="where it falls to")
+    rates.add_argument(
+        "--decay-until", type=int, metavar="STEP", help="(default: the last step)"
+    )
+    rates.add_argument(
+        "--settings",
+        help="a JSON file with lists of learning_rate, weight_decay or both, one number a "
+        "step",
+    )
     options = parser.parse_args(arguments)
     if (options.resume or options.save_every) and not options.checkpoint_dir:
         parser.error("--resume and --save-every need --checkpoint-dir")
@@ -85,12 +104,21 @@ def main(arguments=None):
             results = runtime.run(program, options.backend, sources, *common)
         else:
             training = importlib.import_module(f"{name}.training")
+            settings = importlib.import_module(f"{name}.settings")
+            schedule = settings.StepSettings(
+                options.warmup,
+                options.decay,
+                options.min_lr,
+                options.decay_until or options.steps,
+                settings.read(options.settings) if options.settings else {},
+            )
             wanted = training.Options(
                 options.steps,
                 options.seed,
                 options.checkpoint_dir,
                 options.save_every,
                 options.resume,
+                schedule,
             )
             results = training.train(program, options.backend, sources, wanted, *common)
         if options.outputs and results:

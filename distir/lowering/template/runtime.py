@@ -26,9 +26,15 @@ class Tensor:
     split it, with their run lengths. Over the axes in `partial` the processes hold
     terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
     result replaces in the next step of a training; `of` the parameter that a state or
+<<<<<<< HEAD
     gradient belongs to; `initial` what a training starts with where no file holds it.
     `repacked` is the dimension along which it holds other tensors, and their names and
     sizes.
+=======
+    gradient belongs to; `initial` what a training starts with where no file holds it;
+    `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
+    `setting` of the optimizer, `default` where nobody says otherwise.
+>>>>>>> main
     """
 
     name: str
@@ -41,6 +47,7 @@ class Tensor:
     updates: str = ""
     of: str = ""
     initial: str = ""
+<<<<<<< HEAD
     repacked: tuple = ()
 
     def parts(self):
@@ -51,6 +58,11 @@ class Tensor:
             yield replace(
                 self, name=name, shape=shape, mesh=None, split=(), repacked=()
             )
+=======
+    setting: str = ""
+    default: float | None = None
+    counter: bool = False
+>>>>>>> main
 
 
 @dataclass(frozen=True)
@@ -343,6 +355,8 @@ def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
         report("loading arguments")
         arguments = [
             argument(spec, program.MESHES.get(spec.mesh), rank, sources).to(device)
+            if spec.default is None
+            else spec.default
             for spec in (program.ARGUMENTS[i] for i in own.arguments)
         ]
         report("running")

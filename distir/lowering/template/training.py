@@ -1,10 +1,11 @@
 """Trains: runs a program step after step, results becoming arguments of the next one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from . import checkpoints, initial, runtime
+from .settings import StepSettings
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Options:
     - `folder`: where checkpoints are, `save_every`: steps from one to the next (0: one
       after the last step), `resume`: go on from the checkpoint of that step or from the
       `latest` one.
+    - `settings`: learning rates, step by step.
     """
 
     steps: int
@@ -22,6 +24,7 @@ class Options:
     folder: str = ""
     save_every: int = 0
     resume: str = ""
+    settings: StepSettings = field(default_factory=StepSettings)
 
 
 def train(program, backend, sources, options, timeout_s=600.0, init_method="env://"):
@@ -32,6 +35,7 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
     Inputs and labels have the program's shape, or one dimension more in front: then step
     s gets row s - 1, starting over after the last row.
     """
+    _check_settings(program, options.settings)
     with runtime.processes(program, backend, timeout_s, init_method) as process:
         rank, device, _ = process
         held, first = _start(program, sources, options, rank, device)
@@ -43,7 +47,7 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
         }
         history = {}
         for step in range(first, options.steps + 1):
-            reported = _step(program, process, held, batches, step)
+            reported = _step(program, process, held, batches, step, options)
             for name, value in reported.items():
                 history.setdefault(name, []).append(value)
             text = ", ".join(
@@ -62,6 +66,17 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
             for name, values in history.items()
         }
         return whole | _final_weights(program, held, sources, rank)
+
+
+def _check_settings(program, wanted):
+    """Refuses learning rates for a program that takes none."""
+    known = {spec.setting for spec in program.ARGUMENTS}
+    if wanted.changes() and "learning_rate" not in known:
+        raise runtime.ProgramError(
+            "the program has no learning rate that could be set: its optimizer is not one "
+            "of DistIR's; make the training step with `distir build --training` or `distir "
+            "import --training`"
+        )
 
 
 def _arguments(program, rank):
@@ -92,7 +107,7 @@ def _start(program, sources, options, rank, device):
     held = {}
     for spec in _arguments(program, rank):
         mesh = program.MESHES.get(spec.mesh)
-        if spec.role in ("input", "label"):
+        if spec.role in ("input", "label", "setting"):
             continue
         if checkpoint is not None and spec.role in ("parameter", "state"):
             value = checkpoint.part(spec, mesh, rank)
@@ -126,7 +141,7 @@ def _new(spec, program, mesh, rank, sources, seed):
     return value.to(spec.dtype)
 
 
-def _step(program, process, held, batches, step):
+def _step(program, process, held, batches, step, options):
     """Runs a step and replaces what it updates; gives the other results, on rank 0."""
     rank, device, body = process
     own = program.RANKS[rank].program
@@ -134,6 +149,9 @@ def _step(program, process, held, batches, step):
     for spec in _arguments(program, rank):
         if spec.name in held:
             arguments.append(held[spec.name])
+            continue
+        if spec.default is not None:
+            arguments.append(options.settings.at(step, spec))
             continue
         batch = batches[spec.name]
         if batch.ndim == len(spec.shape) + 1:

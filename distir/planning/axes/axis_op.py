@@ -190,7 +190,10 @@ class AxisOp:
         return found is not None and found.is_of_result
 
     def cost(self, strategy: AxisStrategy) -> float:
-        """Of the op on one device, and what the parts of its decomposition send."""
+        """
+        The cost of the op on one device, and of what the parts of its decomposition
+        send.
+        """
         known = self._costs.get(strategy)
         if known is None:
             (option,) = strategy.options

@@ -145,7 +145,7 @@ class AxisGraphBuilder:
         return Node(what, strategies, np.array(costs or [0.0] * len(strategies)))
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
-        """Where a value is made."""
+        """The port of the node that makes a value."""
         if isinstance(value, BlockArgument):
             return Port(body.arguments[value.index], 0)
         assert isinstance(value, OpResult)
@@ -211,8 +211,8 @@ class AxisGraphBuilder:
         late: bool,
     ) -> ValueNode | None:
         """
-        In which ways a value may be there for all that use it; None if only in that in
-        which it is made.
+        The node that chooses the placements in which a value is kept for all that use
+        it; None if it is kept only in the one in which it is made.
         """
         ways: dict[tuple[Ways, Cut | None], float] = {}
         for (have,) in dict.fromkeys(ways_of(port)):
@@ -310,8 +310,8 @@ def _has_cuts(port: AxisPort) -> bool:
 
 def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
     """
-    Per value of a function its uses inside of it but for returns, in program order. The
-    choices of its ops and calls are there already.
+    The uses of each value of a function inside of it, but for returns, in program
+    order. The choices of its ops and calls are there already.
     """
     found: dict[SSAValue, list[OperandUse]] = {}
     for op in body.function.body.block.ops:

@@ -92,7 +92,7 @@ Move = Taken | Passed | Kept | Returned | Replaced | Leaving
 
 
 def ways_of(port: Port[Alternative]) -> list[Ways]:
-    """In which ways a value is there under each alternative."""
+    """The placements in which a value is there under each alternative."""
     return [s.ways(port.result) for s in port.node.strategies]
 
 
@@ -109,7 +109,10 @@ class Moves:
         self._matrices: dict[Hashable, Floats | None] = {}
 
     def cost(self, edge: Edge[Alternative, Move]) -> Floats | None:
-        """Of an edge; None if it costs nothing ever."""
+        """
+        The costs of an edge for each pair of alternatives; None if it never costs
+        anything.
+        """
         port, use = edge
         key = (
             port.node.strategies,
@@ -153,7 +156,10 @@ class Moves:
         return np.array(rows)
 
     def move(self, have: Placement, want: Placement, size: float) -> float:
-        """Of bringing a value of `size` bytes (whole on the axis) to another placement."""
+        """
+        The cost of bringing a value of `size` bytes (whole on the axis) to another
+        placement.
+        """
         return self.costs.move(have, want, size, self.parts)
 
     def there(

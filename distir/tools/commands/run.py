@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="go on from the latest checkpoint or from that of a step; it may come from "
         "another distribution of the program",
     )
+    rates = parser.add_argument_group("learning rate, in a training")
+    rates.add_argument(
+        "--warmup",
+        type=positive_integer,
+        metavar="N",
+        help="let it grow in equal parts to the program's own in the first N steps",
+    )
+    rates.add_argument(
+        "--decay",
+        choices=("cosine", "linear", "none"),
+        help="let it fall from then on (default none)",
+    )
+    rates.add_argument(
+        "--min-lr",
+        type=non_negative_number,
+        metavar="X",
+        help="what it falls to (default 0)",
+    )
+    rates.add_argument(
+        "--decay-until",
+        type=positive_integer,
+        metavar="STEP",
+        help="the step by which it has fallen (default that of --steps)",
+    )
 
 
 def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
@@ -94,9 +118,11 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
     return [name, f"{array.dtype}{list(array.shape)}", *numbers]
 
 
-def _training(arguments: argparse.Namespace) -> Training | None:
+def _training(
+    arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
+) -> Training | None:
     """The training that is asked for. Raises DistIRError."""
-    from distir.lowering.launch import Training
+    from distir.lowering.launch import LearningRate, Training
 
     check_options(arguments)
     if arguments.steps is None:
@@ -107,6 +133,13 @@ def _training(arguments: argparse.Namespace) -> Training | None:
         arguments.checkpoint_dir,
         arguments.save_every or 0,
         arguments.resume or "",
+        LearningRate(
+            arguments.warmup or 0,
+            arguments.decay or "none",
+            arguments.min_lr or 0.0,
+            arguments.decay_until,
+        ),
+        settings,
     )
 
 
@@ -115,7 +148,8 @@ def check_options(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError
 
     needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
-    needs["resume"] = "checkpoint_dir"
+    needs |= {"resume": "checkpoint_dir", "warmup": "steps", "decay": "steps"}
+    needs |= {"min_lr": "decay", "decay_until": "decay"}
     for option, needed in needs.items():
         if getattr(arguments, option) and not getattr(arguments, needed):
             option, needed = option.replace("_", "-"), needed.replace("_", "-")
@@ -159,11 +193,13 @@ def executed(
     weights: tuple[Path | None, Arrays],
     given: Arrays,
     log: Callable[[str], None],
+    settings: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, npt.NDArray[Any]]:
     """
     The results by name of a distributed program on processes of this machine, run as the
     arguments say: with these weights, in a file and by name, and the inputs that are given.
-    `log` gets lines of text meanwhile. Raises DistIRError.
+    `log` gets lines of text meanwhile. `settings` are the learning rates or weight decays of
+    all steps of a training. Raises DistIRError.
     """
     from tempfile import TemporaryDirectory
 
@@ -172,7 +208,7 @@ def executed(
     from distir.tools.program_arguments import training_arguments, whole_arguments
     from distir.tools.reporting import progress
 
-    training = _training(arguments)
+    training = _training(arguments, settings)
     path, (file, by_name) = arguments.program, weights
     choose = whole_arguments if training is None else training_arguments
     values = choose(module, path, by_name, given, arguments.seed)

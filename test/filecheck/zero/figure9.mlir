@@ -1,4 +1,4 @@
-// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=3}" | filecheck %s
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=3 buckets=false}" | filecheck %s
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=2}" | filecheck %s --check-prefix=TWO
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=1}" | filecheck %s --check-prefix=ONE
 
