@@ -134,7 +134,9 @@ class FindOp(IRDLOperation):
             )
         for op in block.ops:
             if not isinstance(op, NodeOp | ConstantOp | FoundOp):
-                raise VerifyException(f"schedule.find: {op.name} is no part of a pattern")
+                raise VerifyException(
+                    f"schedule.find: {op.name} is no part of a pattern"
+                )
             if not all(result.first_use for result in op.results):
                 raise VerifyException(
                     f"schedule.find: the pattern has a dead end: nothing uses what its "
@@ -359,7 +361,8 @@ class RecomputeOp(IRDLOperation):
     """
     Asks that the backward of modules computes again what it needs of their forward, by a
     policy of `activation-checkpoint`: `policy`, or what the knob says. Modules must be calls
-    of functions (`outline-repeats`).
+    of functions (`outline-repeats`). Of groups that `find` gives, what they compute on the
+    way to their results is computed again (`full`).
     """
 
     name = "schedule.recompute"

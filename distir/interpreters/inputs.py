@@ -21,10 +21,7 @@ from distir.program import (
     argument_roles,
     entry_function,
 )
-<<<<<<< HEAD
 from distir.repacking import Repacked, repacked_of
-=======
->>>>>>> main
 
 Array = npt.NDArray[Any]
 
@@ -48,22 +45,6 @@ def random_arguments(
     """
     function = entry_function(module)
     uses = Uses(module)
-<<<<<<< HEAD
-    return [
-        np.asarray(weights[name])
-        if weights is not None and name in weights
-        else _random(name, arg.type, role, _bound(uses, arg), seed)
-        if repacked is None
-        else _repacked(repacked, arg.type, role, seed)
-        for arg, name, role, repacked in zip(
-            function.body.block.args,
-            argument_names(function),
-            argument_roles(function),
-            map(repacked_of, argument_attributes(function)),
-            strict=True,
-        )
-    ]
-=======
     found: list[Array] = []
     for arg, name, role, attributes in zip(
         function.body.block.args,
@@ -77,10 +58,11 @@ def random_arguments(
             found.append(np.asarray(weights[name]))
         elif isinstance(default, FloatAttr):
             found.append(np.array(default.value.data))
+        elif (repacked := repacked_of(attributes)) is not None:
+            found.append(_repacked(repacked, arg.type, role, seed))
         else:
             found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
     return found
->>>>>>> main
 
 
 def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:

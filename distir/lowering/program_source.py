@@ -223,17 +223,14 @@ def _tensor_table(
         for field, name in _TEXTS.items():
             if text := text_attribute(extra, name):
                 fields.append(f"{field}={text!r}")
-<<<<<<< HEAD
         repacked = repacked_of(extra)
         if repacked is not None:
             parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
             fields.append(f"repacked={(repacked.dim, parts)!r}")
-=======
         if isinstance(default := extra.get(DEFAULT), FloatAttr):
             fields.append(f"default={default.value.data!r}")
         if COUNTER in extra:
             fields.append("counter=True")
->>>>>>> main
         rows.append(f"    Tensor({', '.join(fields)}),\n")
     if not rows:
         return f"{title} = ()\n\n"

@@ -116,16 +116,23 @@ class ProgramModules:
             if same is not None:
                 known[op.results[0]] = same
 
-    def find(self, pattern: str, inside: Sequence[str]) -> list[str]:
+    def find(self, pattern: str | re.Pattern[str], inside: Sequence[str]) -> list[str]:
         """
         The modules with that path in one of these modules ("" is the model), in the order
-        of the program.
+        of the program; a regular expression matches whole paths.
         """
         found: dict[str, None] = {}
         for root in inside:
             start = f"{root}." if root else ""
             for scope in self.scopes:
-                if scope.startswith(start) and _matches(pattern, scope[len(start) :]):
+                path = scope[len(start) :]
+                if not scope.startswith(start) or not path:
+                    continue
+                if (
+                    _matches(pattern, path)
+                    if isinstance(pattern, str)
+                    else pattern.fullmatch(path)
+                ):
                     found[scope] = None
         return list(found)
 

@@ -8,11 +8,22 @@ modules of a program. `library` holds scripts for families of models.
 
 from distir.scheduling.recorder import (
     Columns,
+    Groups,
     Knob,
     Modules,
     Parameters,
     Rows,
     Schedule,
+    onnx,
 )
 
-__all__ = ["Columns", "Knob", "Modules", "Parameters", "Rows", "Schedule"]
+__all__ = [
+    "Columns",
+    "Groups",
+    "Knob",
+    "Modules",
+    "Parameters",
+    "Rows",
+    "Schedule",
+    "onnx",
+]

@@ -26,15 +26,10 @@ class Tensor:
     split it, with their run lengths. Over the axes in `partial` the processes hold
     terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
     result replaces in the next step of a training; `of` the parameter that a state or
-<<<<<<< HEAD
-    gradient belongs to; `initial` what a training starts with where no file holds it.
-    `repacked` is the dimension along which it holds other tensors, and their names and
-    sizes.
-=======
     gradient belongs to; `initial` what a training starts with where no file holds it;
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
-    `setting` of the optimizer, `default` where nobody says otherwise.
->>>>>>> main
+    `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
+    dimension along which it holds other tensors, and their names and sizes.
     """
 
     name: str
@@ -47,8 +42,10 @@ class Tensor:
     updates: str = ""
     of: str = ""
     initial: str = ""
-<<<<<<< HEAD
     repacked: tuple = ()
+    setting: str = ""
+    default: float | None = None
+    counter: bool = False
 
     def parts(self):
         """The whole tensors that it is made of, if it is made of several."""
@@ -58,11 +55,6 @@ class Tensor:
             yield replace(
                 self, name=name, shape=shape, mesh=None, split=(), repacked=()
             )
-=======
-    setting: str = ""
-    default: float | None = None
-    counter: bool = False
->>>>>>> main
 
 
 @dataclass(frozen=True)

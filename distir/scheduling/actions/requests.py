@@ -24,6 +24,7 @@ from distir.planning.meshes import MESH
 from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
 from distir.program import describe, scope_of, text_attribute
+from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
 from distir.transforms.checkpointing import POLICIES
@@ -133,6 +134,9 @@ def recompute(op: Operation, run: ScheduleRun) -> None:
     assert isinstance(op, RecomputeOp)
     policy = op.policy.data if op.policy else str(run.value_of(op.knob))  # type: ignore[arg-type]
     one_of("policy", policy, POLICIES, origin(op))
+    if run.is_groups(op.modules):
+        recompute_groups(op, run, policy)
+        return
     for scope in run.modules_of(op.modules):
         call = _entered(op, scope, run)
         if not isinstance(call, CallOp):
