@@ -383,19 +383,27 @@ class RecomputeOp(IRDLOperation):
 @irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
-    Expects of the forward of each of these modules that it has `count` collectives of a kind
-    (`all_reduce`) over mesh axis `axis`. What distributes the program checks it, unless
-    that axis is of size 1, or the program is a pipeline.
+    Expects of the forward of each of these modules (of its `backward`) that it has so many
+    collectives of these kinds over mesh axis `axis`, and none of others:
+    `collectives = {all_reduce = 2}`. What distributes the program checks it, for each
+    micro-batch, unless that axis is of size 1.
     """
 
     name = "schedule.expect"
 
     modules = operand_def(AnyOpType())
-    collective = attr_def(StringAttr)
+    collectives = attr_def(DictionaryAttr)
     axis = attr_def(StringAttr)
-    count = attr_def(IntegerAttr[I64])
+    backward = opt_attr_def(UnitAttr)
 
     assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        for kind, count in self.collectives.data.items():
+            if not isinstance(count, IntegerAttr) or count.value.data < 0:
+                raise VerifyException(
+                    f"schedule.expect: {kind} = {count} is no number of collectives"
+                )
 
 
 @irdl_op_definition

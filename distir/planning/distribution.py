@@ -110,7 +110,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
     verify_distribution(module)
-    check_expectations(module)
+    check_expectations(module, options.k if options.is_pipelined else 1)
     if options.overlap:
         overlap_communication(module)
     if options.buckets:

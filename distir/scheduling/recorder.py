@@ -298,20 +298,24 @@ class Modules:
         self._recording.add(StageOp.create(operands=[self._handle]))
         return self
 
-    def expect(self, axis: str, **collectives: int) -> Modules:
+    def expect(
+        self, axis: str, *, backward: bool = False, **collectives: int
+    ) -> Modules:
         """
-        Expects that the forward of each of them has so many collectives over a mesh axis,
-        when the program is distributed: `s["h.*"].expect("t", all_reduce=2)`.
+        Expects that the forward of each of them (or its backward) has so many collectives of
+        these kinds over a mesh axis, and none of others, when the program is distributed:
+        `s["h.*"].expect("t", all_reduce=2)`.
         """
-        for kind, count in collectives.items():
-            attributes = {
-                "collective": StringAttr(kind),
-                "axis": StringAttr(axis),
-                "count": IntegerAttr(count, i64),
-            }
-            self._recording.add(
-                ExpectOp.create(operands=[self._handle], attributes=attributes)
-            )
+        counts = {kind: IntegerAttr(count, i64) for kind, count in collectives.items()}
+        attributes: dict[str, Attribute] = {
+            "collectives": DictionaryAttr(counts),
+            "axis": StringAttr(axis),
+        }
+        if backward:
+            attributes["backward"] = UnitAttr()
+        self._recording.add(
+            ExpectOp.create(operands=[self._handle], attributes=attributes)
+        )
         return self
 
     def recompute(

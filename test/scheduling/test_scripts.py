@@ -156,16 +156,46 @@ def test_expected_communication_is_there() -> None:
     asked = expecting(2, **MEGATRON)
     module = distributed(asked, t=2)
     assert EXPECTED in asked.attributes and EXPECTED not in module.attributes
-    # Of a training step the forward counts; one device has none to expect.
+    # One device has none to expect.
     DifferentiatePass(optimizer="sgd").apply(Context(), asked)
-    distributed(asked, d=2, t=2)
     distributed(asked, d=2)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d": 2, "t": 2},
+        {"p": 2, "t": 2, "k": 4},
+        {"p": 2, "t": 2, "k": 4, "schedule": "zb-h1"},
+        {"t": 2, "k": 2, "zero": 0},
+    ],
+)
+def test_expectations_hold_for_each_micro_batch(
+    backward: bool, options: dict[str, object]
+) -> None:
+    for count in (2, 3):
+        s = Schedule()
+        layers = s["transformer.h.*"]
+        layers.plan({f"mlp.{name}": how for name, how in MEGATRON.items()})
+        layers.expect("t", backward=backward, all_reduce=count)
+        asked = scheduled(gpt(layers=2), s)
+        DifferentiatePass(optimizer="sgd").apply(Context(), asked)
+        if count == 2:
+            distributed(asked, **options)
+            continue
+        part = "backward" if backward else "forward"
+        message = (
+            rf"the {part} of transformer.h.0 has 2 all_reduce over 't', expected 3"
+        )
+        with pytest.raises(DistIRError, match=message):
+            distributed(asked, **options)
 
 
 def test_unexpected_communication_is_refused_with_its_cause() -> None:
     message = (
         r"test_scripts.py, line \d+: the forward of transformer.h.0 has 2 all_reduce over "
-        r"'t', expected 3: after onnx.MatMul .*\(in transformer.h.\*.attn.c_proj\)"
+        r"'t', expected 3 all_reduce: after onnx.MatMul .*\(in transformer.h.\*.attn.c_proj\)"
     )
     with pytest.raises(DistIRError, match=message):
         distributed(expecting(3, **MEGATRON), t=2)
@@ -174,7 +204,7 @@ def test_unexpected_communication_is_refused_with_its_cause() -> None:
     layers = s["transformer.h.*"]
     layers.plan({"mlp.c_fc": Rows("t"), "mlp.c_proj": Columns("t")})
     layers.expect("t", all_gather=0)
-    with pytest.raises(DistIRError, match=r"all_gather over 't', expected 0"):
+    with pytest.raises(DistIRError, match="2 all_reduce over 't', expected no comm"):
         distributed(scheduled(gpt(layers=2), s), t=2)
     s = Schedule()
     s["lm_head"].expect("t", all_reduced=2)

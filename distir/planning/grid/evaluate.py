@@ -184,7 +184,7 @@ class Evaluator:
         elif plan.buckets and isinstance(plan, GridPlan):
             bucket_collectives_of(found.module)
         check_whole(found.module, self._requests.whole)
-        check_expectations(found.module)
+        check_expectations(found.module, plan.k if plan.is_pipelined else 1)
         return found
 
     def _from_grid(self, plan: GridPlan) -> ModuleOp:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
@@ -158,9 +158,15 @@ def expect_collectives(op: Operation, run: ScheduleRun) -> None:
     """See `ExpectOp`. Raises DistIRError."""
     assert isinstance(op, ExpectOp)
     kinds = [kind.name.removeprefix("collective.") for kind in Collective.operations]
-    kind = one_of("collective", op.collective.data, kinds, origin(op))
+    counts = {
+        one_of("collective", kind, kinds, origin(op)): count.value.data
+        for kind, count in op.collectives.data.items()
+        if isinstance(count, IntegerAttr)
+    }
+    backward = op.backward is not None
     for scope in run.modules_of(op.modules):
-        expect(run.module, scope, kind, op.axis.data, op.count.value.data, origin(op))
+        axis, by = op.axis.data, origin(op)
+        expect(run.module, scope, counts, axis, by, backward=backward)
 
 
 def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:

@@ -16,8 +16,8 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.whole %weights {axis = "d"}
   // CHECK-NEXT: schedule.split_linear %layers {by = "columns", axis = "t"}
   schedule.split_linear %layers {by = "columns", axis = "t"}
-  // CHECK-NEXT: schedule.expect %layers {collective = "all_reduce", axis = "t", count = 2 : i64}
-  schedule.expect %layers {collective = "all_reduce", axis = "t", count = 2 : i64}
+  // CHECK-NEXT: schedule.expect %layers {collectives = {all_reduce = 2 : i64}, axis = "t"}
+  schedule.expect %layers {collectives = {all_reduce = 2 : i64}, axis = "t"}
   // CHECK-NEXT: schedule.stage %layers
   schedule.stage %layers
   // CHECK-NEXT: schedule.recompute %half {policy = "full"}
