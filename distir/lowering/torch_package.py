@@ -20,12 +20,13 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
+from distir.transforms.evaluation import evaluation_program
 from distir.transforms.step_settings import add_step_settings, has_step_settings
 
 ALWAYS = ("__init__", "main", "runtime", "carriers", "collectives", "tensors")
 """The helper modules of every package."""
 
-TRAINING = ("checkpoints", "initial", "random_numbers", "settings", "training")
+TRAINING = ("training",)
 """The helper modules of packages that train."""
 
 
@@ -52,14 +53,16 @@ def write_package(
     directory: str | Path,
     weights: str | Path | None = None,
     helpers: Sequence[str] = (),
+    *,
+    evaluation: bool = False,
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
     (made if needed): `program.py`, generated; `main.py`, to be started by `torchrun`;
     helper modules; `manifest.json`, which names the arguments, the results and the
     weights file. `helpers` are modules that whoever runs it needs besides. A training step
-    takes its learning rate and weight decay as arguments (`add-step-settings`). Returns the
-    directory. Raises DistIRError for programs that have no torch lowering; nothing is
+    takes its learning rate and weight decay as arguments (`add-step-settings`); with
+    `evaluation` the package holds its forward program too. Returns the directory. Raises DistIRError for programs that have no torch lowering; nothing is
     written then.
     """
     check_links(entry_function(module))
@@ -83,8 +86,12 @@ def write_package(
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
     texts = {"program.py": source.text, "manifest.json": json.dumps(manifest, indent=2)}
-    always = (*ALWAYS, *TRAINING) if trains else ALWAYS
-    for name in sorted(with_imports((*always, *helpers, *source.helpers))):
+    needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers, *source.helpers}
+    if evaluation:
+        forward = program_source(evaluation_program(module))
+        texts["evaluation_program.py"] = forward.text
+        needed |= forward.helpers
+    for name in sorted(with_imports(needed)):
         texts[f"{name}.py"] = helper_text(name)
     directory = Path(directory)
     try:

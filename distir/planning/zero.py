@@ -47,11 +47,17 @@ def _storage(
     """
     The layout with the first dimension split that the axis divides evenly: the parts that
     other axes leave of it, so that a device reduces, scatters and gathers its own part
-    alone. Dimensions that these split in runs come last, whose runs are then split anew.
+    alone. Dimensions that these split in runs come last, whose runs are then split anew. Of
+    several matrices (experts) those come first that no other axis splits: work may then be
+    split along them, too.
     For an optimizer `outside` axes are in the mesh's order, as DTensor has them, and
     dimensions whose runs the axis would divide are none.
     """
-    dims = sorted(range(len(shape)), key=lambda dim: _has_runs(layout, dim))
+    several = len(shape) > 2
+    dims = sorted(
+        range(len(shape)),
+        key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
+    )
     for dim in dims:
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))

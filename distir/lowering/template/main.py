@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+EVALUATION = "evaluation_program.py"
+
 
 def load_package():
     """The package in this folder, whatever the folder is called."""
@@ -59,8 +61,22 @@ def main(arguments=None):
         const="latest",
         default="",
         metavar="STEP",
-        help="go on from a checkpoint, the latest one unless a step is named",
+        help="go on from a checkpoint, the latest one unless a step is named; `if-any` "
+        "starts anew where there is none",
     )
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="FILE.py:FUNCTION|NAME=FILE.npy",
+        help="inputs and labels",
+    )
+    data.add_argument("--data-workers", type=int, default=0, metavar="N")
+    data.add_argument("--eval-every", type=int, default=0, metavar="N")
+    data.add_argument("--eval-data", action="append", default=[])
+    data.add_argument("--log", default="", help="a file of JSON lines")
+    data.add_argument("--tensorboard", default="", metavar="DIR")
     rates = parser.add_argument_group("learning rate")
     rates.add_argument(
         "--warmup", type=int, default=0, metavar="N", help="steps in which it grows"
@@ -83,6 +99,10 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if (options.resume or options.save_every) and not options.checkpoint_dir:
         parser.error("--resume and --save-every need --checkpoint-dir")
+    if bool(options.eval_every) != bool(options.eval_data):
+        parser.error("--eval-every and --eval-data need each other")
+    if options.eval_every and not Path(__file__).with_name(EVALUATION).exists():
+        parser.error("this package cannot evaluate; write it with --evaluation")
     if options.steps is not None:
         if options.steps < 1:
             parser.error("--steps must be at least 1")
@@ -119,6 +139,12 @@ def main(arguments=None):
                 options.save_every,
                 options.resume,
                 schedule,
+                tuple(options.data),
+                options.data_workers,
+                options.eval_every,
+                tuple(options.eval_data),
+                options.log,
+                options.tensorboard,
             )
             results = training.train(program, options.backend, sources, wanted, *common)
         if options.outputs and results:

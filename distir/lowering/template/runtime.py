@@ -311,18 +311,22 @@ def start(backend, processes, timeout_s, init_method):
     return rank, device
 
 
+def body_of(program, rank, device):
+    """What a process runs of a program; every process makes all meshes."""
+    meshes = {
+        name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
+    }
+    own = program.RANKS[rank]
+    return own.program(meshes, own.numbers)
+
+
 @contextmanager
 def processes(program, backend, timeout_s, init_method):
     """This process among the others: its rank, its device, the body that it runs."""
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
-        meshes = {
-            name: ProcessMesh(spec, device.type)
-            for name, spec in program.MESHES.items()
-        }
-        own = program.RANKS[rank]
         with torch.inference_mode():
-            yield rank, device, own.program(meshes, own.numbers)
+            yield rank, device, body_of(program, rank, device)
         dist.barrier()
     finally:
         dist.destroy_process_group()
