@@ -104,7 +104,7 @@ class FindOp(IRDLOperation):
 
     ```mlir
     %groups = schedule.find in %layers {
-    ^0(%x: !transform.any_value, %b: !transform.any_value):
+    ^bb0(%x: !transform.any_value, %b: !transform.any_value):
       %0 = schedule.node "onnx.Add"(%x, %b)
       %1 = schedule.node "onnx.Gelu"(%0)
       schedule.found %1

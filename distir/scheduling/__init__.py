@@ -2,13 +2,14 @@
 Schedules: short scripts beside a model that say how it is to run (`docs/schedules.md`).
 
 `recorder` is what scripts are written with, `script` reads their files, `run` carries the IR
-form out with the help of `actions` (one for each op) and of `modules`, which finds the
-modules of a program. `library` holds scripts for families of models.
+form out with the help of `actions` (one for each op). `tracing` makes patterns of Python
+functions, `rewrites` what is done to programs. `library` holds scripts for families of
+models.
 """
 
 from distir.scheduling.recorder import (
     Columns,
-    Groups,
+    FoundGroups,
     Knob,
     Modules,
     Parameters,
@@ -19,7 +20,7 @@ from distir.scheduling.recorder import (
 
 __all__ = [
     "Columns",
-    "Groups",
+    "FoundGroups",
     "Knob",
     "Modules",
     "Parameters",

@@ -210,13 +210,13 @@ class Modules:
     @overload
     def find(
         self, pattern: Callable[..., object], *, optional: bool = False
-    ) -> Groups: ...
+    ) -> FoundGroups: ...
     def find(
         self,
         pattern: Callable[..., object] | re.Pattern[str],
         *,
         optional: bool = False,
-    ) -> Modules | Groups:
+    ) -> Modules | FoundGroups:
         """
         The groups of ops in these modules that compute what a function does, which is traced
         without shapes: `layers.find(lambda x, b: F.gelu(x + b))`. There must be one, unless
@@ -241,7 +241,7 @@ class Modules:
             attributes={"optional": UnitAttr()} if optional else {},
             regions=[region],
         )
-        return Groups(self._recording, self._recording.add(op).results[0])
+        return FoundGroups(self._recording, self._recording.add(op).results[0])
 
     def decompose(self) -> Modules:
         """
@@ -336,9 +336,9 @@ class Modules:
         return self
 
 
-class Groups:
+class FoundGroups:
     """
-    Groups of ops of modules that compute what a pattern does, as `Modules.find` gives them.
+    FoundGroups of ops of modules that compute what a pattern does, as `Modules.find` gives them.
     What rewrites them consumes them: they cannot be used again.
     """
 

@@ -11,7 +11,7 @@ from distir.planning.modules import ScopedOp
 from distir.program import argument_attributes, describe, scope_of
 from distir.scheduling.rewrites.hoist import hoist
 from distir.scheduling.rewrites.merge import (
-    Linear,
+    LinearLayer,
     linear_of,
     merge_linears,
     why_apart,
@@ -78,7 +78,7 @@ def _product(op: MergeOp, run: ScheduleRun, scope: str) -> ScopedOp:
     return found[0]
 
 
-def _linear(op: MergeOp, scoped: ScopedOp) -> Linear:
+def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:
     found = linear_of(scoped.op)
     if found is None:
         raise DistIRError(

@@ -1,4 +1,4 @@
-"""Linear layers of a function that read the same value, and one in their place."""
+"""LinearLayer layers of a function that read the same value, and one in their place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.transforms.patterns.match import element
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearLayer:
     """
     A linear layer in a function: `product` (a MatMul or a Gemm) of `source` and `weight`,
     whose outputs are dimension `outputs`, and the addition of a bias.
@@ -43,7 +43,7 @@ class Linear:
         return (self.addition or self.product).results[0]
 
 
-def linear_of(product: Operation) -> Linear | None:
+def linear_of(product: Operation) -> LinearLayer | None:
     """The linear layer of a matrix product with a parameter; None if it is none."""
     if not isinstance(product, OnnxOp) or len(product.operands) < 2:
         return None
@@ -55,7 +55,7 @@ def linear_of(product: Operation) -> Linear | None:
     if not isinstance(weight, BlockArgument) or len(shape_of(weight.type)) != 2:
         return None
     outputs = 1 if transpose is None else 0
-    found = Linear(product, source, weight, outputs, transpose)
+    found = LinearLayer(product, source, weight, outputs, transpose)
     if product.name == "onnx.Gemm":
         if product.attribute("transA") or {product.attribute("alpha"), 1.0} != {1.0}:
             return None
@@ -82,7 +82,7 @@ def linear_of(product: Operation) -> Linear | None:
     return found
 
 
-def why_apart(linears: Sequence[Linear]) -> str | None:
+def why_apart(linears: Sequence[LinearLayer]) -> str | None:
     """Why linear layers of one function cannot be one; None if they can."""
     first = linears[0]
     for other in linears[1:]:
@@ -103,7 +103,7 @@ def why_apart(linears: Sequence[Linear]) -> str | None:
     return None if len(weights) == len(linears) else "two of them have the same weight"
 
 
-def merge_linears(linears: Sequence[Linear], scope: str) -> list[Operation]:
+def merge_linears(linears: Sequence[LinearLayer], scope: str) -> list[Operation]:
     """
     Puts one linear layer with that scope in the place of these, which `why_apart` finds
     nothing against. Gives the `onnx.Concat`s of their parameters.
