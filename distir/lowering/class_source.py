@@ -15,7 +15,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp, bucket_of
-from distir.dialects.dist import NAME
+from distir.dialects.dist import COMPILED, NAME
 from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
 from distir.lowering.buckets import written_bucket
@@ -212,6 +212,8 @@ class _Method:
                 self.lines += _listed("del ", dead)
         name = self.writer.methods[self.function.sym_name.data]
         header = _listed(f"def {name}", ["self", *parameters], ":", brackets=True)
+        if text_attribute(self.function.attributes, COMPILED) == "inductor":
+            header = ["@torch.compile(dynamic=False)", *header]
         return _indented([*header, *("    " + line for line in self.lines)])
 
     def _op(self, op: Operation) -> None:

@@ -120,7 +120,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
     verify_distribution(module)
-    check_expectations(module)
+    check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
         bucket_collectives_of(module)
     if options.overlap:

@@ -181,7 +181,7 @@ class Evaluator:
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))
         check_whole(found.module, self._requests.whole)
-        check_expectations(found.module)
+        check_expectations(found.module, plan.k if plan.is_pipelined else 1)
         return found
 
     def _from_grid(self, plan: GridPlan) -> ModuleOp:
