@@ -1,82 +1,198 @@
-"""The Python class for the program of one rank: functions become methods."""
+"""The classes of Python for the program of one rank: functions become methods of modules."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from textwrap import wrap
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.builtin import ModuleOp, SymbolRefAttr
-from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
-from distir.dialects.collective import CollectiveOp, CoordinateOp, bucket_of
-from distir.dialects.dist import NAME
-from distir.dialects.onnx_values import element_type_of_dtype, onnx_element_type
 from distir.errors import DistIRError
-from distir.lowering.buckets import written_bucket
-from distir.lowering.emitter import (
-    Call,
-    emitter_for,
-    known_constant,
-    literal,
-    torch_dtype,
-)
-from distir.lowering.helper_modules import helper_modules
-from distir.lowering.identifiers import Names, comment, sanitized
+from distir.lowering.constants import Constants
+from distir.lowering.fusions.updates import UpdatesOp
+from distir.lowering.identifiers import sanitized
+from distir.lowering.source.classes import HELD, Classes, ModuleClass
+from distir.lowering.source.layout import Layout, word
+from distir.lowering.source.method import Method
+from distir.lowering.source.paths import Path, expression
+from distir.lowering.source.text import broken
 from distir.program import (
-    argument_attributes,
+    argument_names,
+    argument_roles,
     describe,
+    entry_function,
     functions,
+    parameters_of_states,
     reachable_functions,
+    return_op,
     scope_of,
-    text_attribute,
 )
 from distir.transforms.projection import MESH
+from distir.transforms.repeats.naming import VARYING
 
-_LISTED_ELEMENTS = 64
-"""Constants with more elements than this are written as base64 text."""
+
+@dataclass
+class ClassTexts:
+    """
+    The classes of a package that are not the program of a rank: texts by name, in the order
+    in which they can be read. Ranks share those that are equal.
+    """
+
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+
+    def add(self, hint: str, body: str) -> str:
+        """The name of the class with that body, without its first line."""
+        name, count = hint, 1
+        while self.texts.setdefault(name, body) != body:
+            count += 1
+            name = f"{hint}{count}"
+        return name
 
 
 @dataclass
 class ClassSource:
     """
+    The program of a rank.
+
     - `body`: the class without its `class` line, indented by four spaces; the entry
-      function is its method `main`.
+      function is its method `forward`.
     - `helpers`: the helper modules that it uses.
     - `numbers`: the integers (peers) that differ between ranks that share the class.
     - `groups`: per mesh the tuples of axes whose process groups it uses.
+    - `members`: for arguments that modules hold, by their number, the path of the module and
+      the name there.
+    - `overwritten`: for results that are arguments overwritten, which.
     """
 
     body: str
     helpers: frozenset[str]
     numbers: tuple[int, ...]
     groups: frozenset[tuple[str, tuple[str, ...]]]
+    members: dict[int, str]
+    overwritten: dict[int, int]
 
 
-@dataclass
-class _ClassWriter:
-    """Collects what the methods of one class need."""
+class RankSource:
+    """What the classes of a rank's program have in common."""
 
-    module: ModuleOp
-    devices: Sequence[int]
-    attributes: Names = field(
-        default_factory=lambda: Names(("numbers", "arguments", "results"))
-    )
-    methods: dict[str, str] = field(default_factory=lambda: dict[str, str]())
-    meshes: dict[str, str] = field(default_factory=lambda: dict[str, str]())
-    constants: dict[object, str] = field(default_factory=lambda: dict[object, str]())
-    setup: list[str] = field(default_factory=lambda: list[str]())
-    helpers: set[str] = field(default_factory=lambda: set[str]())
-    numbers: list[int] = field(default_factory=lambda: list[int]())
-    groups: set[tuple[str, tuple[str, ...]]] = field(
-        default_factory=lambda: set[tuple[str, tuple[str, ...]]]()
-    )
-    callers: dict[str, CallOp] = field(default_factory=lambda: dict[str, CallOp]())
+    def __init__(
+        self,
+        module: ModuleOp,
+        devices: Sequence[int],
+        texts: ClassTexts,
+        constants: Constants,
+    ):
+        self.module, self.devices = module, devices
+        self.texts, self.constants = texts, constants
+        self.known = functions(module)
+        self.entry = entry_function(module)
+        self.classes = Classes.find(module)
+        self.roles = argument_roles(self.entry)
+        self.callers: dict[str, CallOp] = {}
+        self.passed_members: dict[CallOp, set[int]] = {}
+        for function in reversed(reachable_functions(module)):
+            for op in function.body.block.ops:
+                if isinstance(op, CallOp):
+                    self.callers.setdefault(op.callee.string_value(), op)
+                    callee = self.callee(op)
+                    own = self.classes.of[callee].positions[callee]
+                    self.passed_members[op] = set(own)
+        self.words = {cls: _words(cls) for cls in self.classes.classes}
+        names = argument_names(self.entry)
+        held = {a: names[a.index] for a in self.classes.classes[0].instances[0]}
+        small = {cls: word(words) for cls, words in self.words.items()}
+        self.layout = Layout(self.classes, held, small)
+        self.methods: dict[FuncOp, str] = {}
+        for cls in self.classes.classes:
+            self._name_methods(cls)
+        self.helpers: set[str] = set()
+        self.numbers: list[int] = []
+        self.groups: set[tuple[str, tuple[str, ...]]] = set()
+        self.written: dict[ModuleClass, tuple[str, bool]] = {}
+        """The name of each class that is written, and whether it takes meshes and numbers."""
+
+    def callee(self, call: CallOp) -> FuncOp:
+        """The function that is called."""
+        return self.known[call.callee.string_value()]
+
+    def method_name(self, call: CallOp) -> str:
+        """The name of the method that is called."""
+        return self.methods[self.callee(call)]
+
+    def members_passed(self, call: CallOp) -> set[int]:
+        """The operands of a call that the callee has as members."""
+        return self.passed_members[call]
+
+    def _name_methods(self, cls: ModuleClass) -> None:
+        names = self.layout.of[cls].tree.names
+        start = self.words[cls]
+        taken: set[str] = set()
+        for function in cls.functions:
+            own = sanitized(function.sym_name.data)
+            if cls is not self.classes.classes[0]:
+                own = own.removeprefix(start).strip("_") or "forward"
+            if function is self.entry:
+                own = "forward"
+            if own != "forward" or own in taken:
+                own = names.fresh(own, "method")
+            taken.add(own)
+            self.methods[function] = own
+
+    def source(self) -> ClassSource:
+        """The program's class; those of its parts go to `texts`."""
+        root = self.classes.classes[0]
+        body = ClassWriter(self, root).body()
+        results = return_op(self.entry).operands
+        places = _overwritten(self.entry)
+        return ClassSource(
+            body,
+            frozenset(self.helpers),
+            tuple(self.numbers),
+            frozenset(self.groups),
+            {a.index: ".".join(self.layout.path(a)) for a in root.instances[0]},
+            {i: places[v] for i, v in enumerate(results) if v in places},
+        )
+
+
+def _words(cls: ModuleClass) -> str:
+    """What the names of a class's functions begin with, or the first of them."""
+    split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
+    common: list[str] = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return "_".join(common) or "_".join(split[0]) or "part"
+
+
+def _overwritten(entry: FuncOp) -> dict[SSAValue, int]:
+    """The results of updates in place, and the arguments that they overwrite."""
+    return {
+        result: operand.index
+        for op in entry.body.block.ops
+        if isinstance(op, UpdatesOp) and op.in_place is not None
+        for result, operand in zip(op.results, op.replaced, strict=True)
+        if isinstance(operand, BlockArgument)
+    }
+
+
+class ClassWriter:
+    """Writes one class."""
+
+    def __init__(self, program: RankSource, cls: ModuleClass):
+        self.program, self.cls = program, cls
+        self.layout = program.layout.of[cls]
+        self.attributes = self.layout.tree.names
+        self.meshes: dict[str, str] = {}
+        self.constants: dict[str, str] = {}
+        self.uses_numbers = False
+        is_root = cls is program.classes.classes[0]
+        self.overwritten = _overwritten(program.entry) if is_root else {}
+        self.scope = _scope_of_all(cls.functions)
 
     def hint(self, value: SSAValue) -> str:
         """
@@ -88,7 +204,7 @@ class _ClassWriter:
         while not value.name_hint:
             owner = value.owner
             if isinstance(owner, CallOp):
-                body = functions(self.module)[owner.callee.string_value()].body.block
+                body = self.program.callee(owner).body.block
                 assert isinstance(value, OpResult) and body.last_op is not None
                 entered.append(owner)
                 value = body.last_op.operands[value.index]
@@ -98,15 +214,22 @@ class _ClassWriter:
                 assert isinstance(value, BlockArgument)
                 function = owner.parent_op()
                 assert isinstance(function, FuncOp)
-                known = self.callers.get(function.sym_name.data)
+                known = self.program.callers.get(function.sym_name.data)
                 caller = entered.pop() if entered else known
                 if caller is None:
                     return "x"
                 value = caller.operands[value.index]
         return value.name_hint
 
-    def mesh(self, op: Operation) -> tuple[str, str]:
-        """The symbol of the mesh of a collective, and the attribute that holds it."""
+    # What methods ask for
+
+    def helper(self, module: str) -> str:
+        """The name of a helper module, which the package gets."""
+        self.program.helpers.add(module)
+        return module
+
+    def group(self, op: Operation, axes: tuple[str, ...]) -> str:
+        """The process group of a collective over some axes."""
         symbol = op.attributes.get(MESH)
         if not isinstance(symbol, SymbolRefAttr):
             raise DistIRError(
@@ -116,191 +239,218 @@ class _ClassWriter:
         name = symbol.string_value()
         if name not in self.meshes:
             self.meshes[name] = self.attributes.fresh(name, "mesh")
-        return name, f"self.{self.meshes[name]}"
+        self.program.groups.add((name, axes))
+        return f"self.{self.meshes[name]}.group({', '.join(map(repr, axes))})"
+
+    def number(self, value: int) -> str:
+        """A process, by its place among the numbers of a rank."""
+        self.uses_numbers = True
+        numbers, number = self.program.numbers, self.program.devices.index(value)
+        if number not in numbers:
+            numbers.append(number)
+        return f"self.numbers[{numbers.index(number)}]"
 
     def constant(self, array: npt.NDArray[Any], hint: str | None) -> str:
         """The attribute that holds a constant tensor, made in `__init__`."""
-        key = (array.dtype.str, array.dtype.name, array.shape, array.tobytes())
-        if key not in self.constants:
-            name = self.attributes.fresh(hint, "constant")
-            self.constants[key] = f"self.{name}"
-            self.setup.append(f"self.{name} = {self._tensor(array)}")
-        return self.constants[key]
+        written = self.program.constants.expression(array, hint)
+        if written not in self.constants:
+            self.constants[written] = self.attributes.fresh(hint, "constant")
+        return f"self.{self.constants[written]}"
 
-    def _tensor(self, array: npt.NDArray[Any]) -> str:
-        if array.dtype.kind in "OUS":
-            raise DistIRError("constant strings have no torch lowering")
-        element = element_type_of_dtype(array.dtype)
-        dtype = torch_dtype(onnx_element_type(element), "a constant")
-        shape = tuple(array.shape)
-        if array.dtype.kind in "biuf" and array.dtype.name != "bfloat16":
-            flat = array.reshape(-1)
-            if array.size and flat.tobytes() == flat[:1].tobytes() * flat.size:
-                return f"torch.full({shape!r}, {literal(flat[:1])}, dtype={dtype})"
-            if 0 < array.size <= _LISTED_ELEMENTS and bool(np.isfinite(flat).all()):
-                return f"torch.tensor({array.tolist()!r}, dtype={dtype})"
-        self.helpers.add("tensors")
-        text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-        return f"tensors.from_base64({text!r}, {dtype}, {shape!r})"
+    def member_path(self, member: int) -> Path:
+        """Where this class has a member."""
+        program, root = self.program, self.program.classes.classes[0]
+        if self.cls is root:
+            return program.layout.path(root.instances[0][member])
+        return self.layout.members[member]
 
+    def child_path(self, call: CallOp) -> Path | None:
+        """Where the object is whose method is called; None: this one."""
+        if call not in self.program.classes.child:
+            return None
+        other = self.program.classes.of[self.program.callee(call)]
+        return self.layout.children[other][self.program.classes.child[call]]
 
-@dataclass
-class _Method:
-    """Writes one function; the `ValueNames` of its ops."""
+    def child_name(self, call: CallOp) -> str:
+        """What to call the object whose method is called."""
+        other = self.program.classes.of[self.program.callee(call)]
+        return word(self.program.words[other])
 
-    writer: _ClassWriter
-    function: FuncOp
-    variables: dict[SSAValue, str] = field(
-        default_factory=lambda: dict[SSAValue, str]()
-    )
-    names: Names = field(default_factory=lambda: Names(_MODULES))
-    lines: list[str] = field(default_factory=lambda: list[str]())
+    def iterated(self, paths: Sequence[Path]) -> str:
+        """An expression to iterate over what is at these paths."""
+        scope = paths[0][:-1]
+        text = expression(scope)
+        keys = [path[-1] for path in paths]
+        if all(p[:-1] == scope for p in paths):
+            every = [p[-1] for p in self._children_at(scope)]
+            if len(every) == len(keys) == self.layout.tree.size(scope):
+                if keys == every:
+                    return text
+                if keys == every[::-1]:
+                    return f"reversed({text})"
+            return f"({text}[i] for i in {_range(keys)})"
+        return f"({', '.join(expression(p) for p in paths)})"
 
-    # ValueNames
+    def _children_at(self, scope: Path) -> list[Path]:
+        every = [p for paths in self.layout.children.values() for p in paths]
+        return [p for p in every if p[:-1] == scope]
 
-    def name(self, value: SSAValue) -> str:
-        known = known_constant(value)
-        if known is not None:
-            return self.writer.constant(known, value.name_hint)
-        return self.variables[value]
-
-    def helper(self, module: str) -> str:
-        self.writer.helpers.add(module)
-        return module
-
-    def group(self, op: Operation) -> str:
-        assert isinstance(op, CollectiveOp | CoordinateOp)
-        mesh, attribute = self.writer.mesh(op)
-        axes = tuple(a.data for a in op.axes.data)
-        self.writer.groups.add((mesh, axes))
-        return f"{attribute}.group({', '.join(repr(a) for a in axes)})"
-
-    def number(self, value: int) -> str:
-        number = self.writer.devices.index(value)
-        if number not in self.writer.numbers:
-            self.writer.numbers.append(number)
-        return f"self.numbers[{self.writer.numbers.index(number)}]"
-
-    def method(self, symbol: str) -> str:
-        return f"self.{self.writer.methods[symbol]}"
+    def shown_scope(self, scope: str) -> str:
+        """A scope as the comment in a method, without that of the class."""
+        parts = scope.split(".")
+        own = self.scope.split(".") if self.scope else []
+        return ".".join(parts[len(own) :] if parts[: len(own)] == own else parts)
 
     # Text
 
-    def text(self) -> str:
-        block = self.function.body.block
-        for argument, name in zip(
-            block.args, argument_attributes(self.function), strict=True
-        ):
-            hint = text_attribute(name, NAME) or self.writer.hint(argument)
-            self.variables[argument] = self.names.fresh(hint, "x")
-        parameters = [self.variables[a] for a in block.args]
-        last_use = {value: op for op in block.ops for value in op.operands}
-        scope = ""
-        for op in block.ops:
-            if scope_of(op) not in ("", scope):
-                scope = scope_of(op)
-                self.lines.append(f"# {comment(scope)}")
-            self._op(op)
-            dead = [
-                self.variables[v]
-                for v in dict.fromkeys((*op.operands, *op.results))
-                if v in self.variables
-                and v not in block.args  # the caller holds them
-                and last_use.get(v, op) is op
-            ]
-            if dead and not isinstance(op, ReturnOp):
-                self.lines += _listed("del ", dead)
-        name = self.writer.methods[self.function.sym_name.data]
-        header = _listed(f"def {name}", ["self", *parameters], ":", brackets=True)
-        return _indented([*header, *("    " + line for line in self.lines)])
+    def body(self) -> str:
+        """The class without its first line."""
+        lines: list[str] = []
+        for function in self.cls.functions:
+            name = self.program.methods[function]
+            lines += ["", *Method(self, function, name).text()]
+        return _indented([*self._constructor(), *lines])
 
-    def _op(self, op: Operation) -> None:
-        if known_constant(op.results[0] if op.results else None) is not None:
-            return  # written where it is used
-        if isinstance(op, ReturnOp):
-            self.lines += _listed("return ", [self.name(v) for v in op.operands])
-            return
-        if isinstance(op, CallOp):
-            operands = [self.name(v) for v in op.operands]
-            method = self.method(op.callee.string_value())
-            written = _listed(method, operands, brackets=True)
-            self._assign(op.results, written)
-            return
-        if isinstance(op, CollectiveOp) and op.is_joined:
-            return  # written with the first one of the bucket
-        if isinstance(op, CollectiveOp) and len(bucket := bucket_of(op)) > 1:
-            written = written_bucket([Call(o, self) for o in bucket])
-            self._assign([o.result for o in bucket], [written])
-            return
-        written = emitter_for(op)(Call(op, self))
-        results = [self._result(r) for r in op.results]
-        if isinstance(written, str):
-            target = f"{', '.join(results)} = " if results else ""
-            self.lines.append(target + written)
-        else:
-            for result, line in zip(results, written, strict=True):
-                self.lines.append(f"{result} = {line}")
+    def _constructor(self) -> list[str]:
+        setup: list[str] = ["super().__init__()"]
+        setup += [f"self.{a} = meshes[{m!r}]" for m, a in self.meshes.items()]
+        children = self._make_children()
+        needs = any(self.program.written[c][1] for c in self.cls.children)
+        if self.uses_numbers:
+            setup.append("self.numbers = numbers")
+        setup += [f"self.{a} = {text}" for text, a in self.constants.items()]
+        setup += self._members()
+        setup += children
+        is_root = self.cls is self.program.classes.classes[0]
+        needs = is_root or needs or self.uses_numbers or bool(self.meshes)
+        if not is_root:
+            name = _class_name(self.program.words[self.cls])
+            self.program.written[self.cls] = name, needs
+        if not needs and len(setup) == 1:
+            return []
+        given = "self, meshes, numbers" if needs else "self"
+        lines = [line for each in setup for line in broken(each)]
+        return [f"def __init__({given}):", *("    " + line for line in lines)]
 
-    def _assign(self, values: Sequence[SSAValue], written: Sequence[str]) -> None:
-        """What gives several values, which may be none, on lines of its own."""
-        lines = list(written)
-        if results := [self._result(value) for value in values]:
-            *first, last = _listed("", results, " = ")
-            lines = [*first, last + lines[0], *lines[1:]]
-        self.lines += lines
+    def _members(self) -> list[str]:
+        """The lines that declare members: parameters, those with the same states together."""
+        lines: list[str] = []
+        for kinds, paths in self._parameters().items():
+            given = ["self", *map(repr, paths)]
+            given += [f"states={kinds!r}"] if kinds else []
+            lines.append(f"modules.add_parameters({', '.join(given)})")
+        declared = {p for own in self.declared().values() for p in own}
+        every = {".".join(path): None for path in self.layout.members.values()}
+        others = [repr(path) for path in every if path not in declared]
+        if others:
+            lines.append(f"modules.add_buffers({', '.join(['self', *others])})")
+        return lines
 
-    def _result(self, value: SSAValue) -> str:
-        self.variables[value] = self.names.fresh(self.writer.hint(value), "x")
-        return self.variables[value]
+    def _parameters(self) -> dict[tuple[str, ...], list[str]]:
+        """The paths of parameters, by the kinds of states that they have."""
+        program, members = self.program, self.layout.members
+        places = {argument: m for m, argument in enumerate(self.cls.instances[0])}
+        own: dict[int, list[str]] = {
+            m: []
+            for m in members
+            if program.roles[self.cls.instances[0][m].index] == "parameter"
+        }
+        for state, parameter in parameters_of_states(program.entry).items():
+            of = places.get(program.entry.args[parameter], -1)
+            path = members.get(places.get(program.entry.args[state], -1))
+            if path is not None and of in own:
+                start = f"{'.'.join(members[of])}_"
+                if (text := ".".join(path)).startswith(start):
+                    own[of].append(text.removeprefix(start))
+        found: dict[tuple[str, ...], list[str]] = {}
+        for m, kinds in own.items():
+            found.setdefault(tuple(kinds), []).append(".".join(members[m]))
+        return found
+
+    def declared(self) -> dict[str, list[str]]:
+        """The paths of parameters and of each kind of their states, as they are declared."""
+        found: dict[str, list[str]] = {"": []}
+        for kinds, paths in self._parameters().items():
+            found[""] += paths
+            for kind in kinds:
+                found.setdefault(kind, []).extend(f"{p}_{kind}" for p in paths)
+        return found
+
+    def all_of_kind(
+        self, start: str, numbers: Sequence[int], ends: Sequence[str]
+    ) -> str | None:
+        """
+        The expression for what `each` of these elements of a list has at these ends of
+        expressions, where they are children and that is all of their parameters, or all
+        states of a kind.
+        """
+        for other, paths in self.layout.children.items():
+            known = {expression(path) for path in paths}
+            if any(f"{start}[{number}]" not in known for number in numbers):
+                continue
+            for kind, own in ClassWriter(self.program, other).declared().items():
+                if [expression(p.split("."), "") for p in own] == list(ends):
+                    given = f", {kind!r}" if kind else ""
+                    return f"modules.tensors(each{given})"
+        return None
+
+    def _make_children(self) -> list[str]:
+        lines: list[str] = []
+        for other, paths in self.layout.children.items():
+            writer = ClassWriter(self.program, other)
+            body = writer.body()
+            hint, needs = self.program.written[other]
+            name = self.program.texts.add(hint, _documented(other, self.program) + body)
+            self.program.written[other] = name, needs
+            made = f"{name}({'meshes, numbers' if needs else ''})"
+            scope = ".".join(paths[0][:-1])
+            if len(paths) == 1:
+                path = ".".join(paths[0])
+                lines.append(f"modules.add_module(self, {path!r}, {made})")
+                continue
+            keys = _range([p[-1] for p in paths])
+            lines.append(f"for i in {keys}:")
+            pattern = f"{scope}.{{i}}"
+            lines.append(f"    modules.add_module(self, f{pattern!r}, {made})")
+        return lines
 
 
-_MODULES = ("torch", "F", *sorted(helper_modules()))
-"""What a method's variables must not hide."""
+def _documented(cls: ModuleClass, program: RankSource) -> str:
+    """The docstring of a class of several modules."""
+    layout = program.layout.of[cls]
+    start = ".".join(layout.source[:-1])
+    what = f"An element of `{start}`." if start else "A part of the program."
+    return f'    """{what}"""\n\n'
 
 
-_WIDTH = 80
+def _range(keys: Sequence[str]) -> str:
+    """The integers that some keys are, for a loop."""
+    numbers = [int(key) for key in keys]
+    first, last = numbers[0], numbers[-1]
+    if numbers == list(range(first, last + 1)):
+        return f"range({first}, {last + 1})" if first else f"range({last + 1})"
+    if numbers == list(range(first, last - 1, -1)):
+        return f"reversed({_range(keys[::-1])})"
+    return f"({', '.join(map(str, numbers))},)"
 
 
-def _listed(
-    start: str, items: Sequence[str], end: str = "", *, brackets: bool = False
-) -> list[str]:
-    """A list in one line or, if that gets too long, in several, in brackets."""
-    text = ", ".join(items)
-    line = f"{start}({text}){end}" if brackets else f"{start}{text}{end}"
-    if len(line) <= _WIDTH or not items:
-        return [line.rstrip()] if not end else [line]
-    rows = wrap(text + ",", _WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-    return [f"{start}(", *("    " + row for row in rows), f"){end}"]
+def _class_name(words: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in words.split("_")) or "Part"
+
+
+def _scope_of_all(known: Sequence[FuncOp]) -> str:
+    """The scope of a class's ops up to the last part that differs between its instances."""
+    scopes = [scope_of(op) for f in known for op in f.body.block.ops]
+    split = [scope.split(".") for scope in scopes if scope]
+    common: list[str] = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    while common and common[-1] != VARYING:
+        common.pop()
+    return ".".join(common)
 
 
 def _indented(lines: Sequence[str]) -> str:
-    return "".join(f"    {line}\n" for line in lines)
-
-
-def class_source(module: ModuleOp, devices: Sequence[int]) -> ClassSource:
-    """
-    The class for a per-rank (or sequential) program; process i of the run is device
-    `devices[i]`. Raises DistIRError for what has no torch lowering.
-    """
-    writer = _ClassWriter(module, devices)
-    *called, entry = reachable_functions(module)
-    for function in (entry, *called):
-        for op in function.body.block.ops:
-            if isinstance(op, CallOp):
-                writer.callers.setdefault(op.callee.string_value(), op)
-        name = function.sym_name.data
-        hint = "main" if function is entry else name
-        writer.methods[name] = writer.attributes.fresh(hint, "function")
-    methods = [_Method(writer, function).text() for function in (entry, *called)]
-    setup = [f"self.{a} = meshes[{m!r}]" for m, a in writer.meshes.items()]
-    if writer.numbers:
-        setup.append("self.numbers = numbers")
-    setup += writer.setup
-    header = ["def __init__(self, meshes, numbers):"]
-    init = _indented([*header, *("    " + line for line in setup or ["pass"])])
-    return ClassSource(
-        "\n".join([init, *methods]),
-        frozenset(writer.helpers),
-        tuple(writer.numbers),
-        frozenset(writer.groups),
-    )
+    return "".join(f"    {line}\n" if line else "\n" for line in lines)

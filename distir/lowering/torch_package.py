@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from distir.errors import DistIRError
+from distir.lowering.constants import FILE
 from distir.lowering.helper_modules import helper_text, with_imports
 from distir.lowering.program_source import program_source
 from distir.program import (
@@ -20,8 +21,12 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
+from distir.weights import save_weights
 
-ALWAYS = ("__init__", "main", "runtime", "carriers", "collectives", "tensors")
+ALWAYS = (
+    *("__init__", "main", "runtime", "carriers", "collectives", "tensors"),
+    "modules",
+)
 """The helper modules of every package."""
 
 TRAINING = ("checkpoints", "initial", "random_numbers", "training")
@@ -54,10 +59,11 @@ def write_package(
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
-    (made if needed): `program.py`, generated; `main.py`, to be started by `torchrun`;
-    helper modules; `manifest.json`, which names the arguments, the results and the
-    weights file. `helpers` are modules that whoever runs it needs besides. Returns the directory. Raises DistIRError for programs that have no
-    torch lowering; nothing is written then.
+    (made if needed): `program.py` and `tables.py`, generated, and a file of constants where
+    there are long ones; `main.py`, to be started by `torchrun`; helper modules;
+    `manifest.json`, which names the arguments, the results and the weights file. `helpers`
+    are modules that whoever runs it needs besides. Returns the directory. Raises DistIRError
+    for programs that have no torch lowering; nothing is written then.
     """
     source = program_source(module)
     entry = entry_function(module)
@@ -76,7 +82,11 @@ def write_package(
         "trains": trains,
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
-    texts = {"program.py": source.text, "manifest.json": json.dumps(manifest, indent=2)}
+    texts = {
+        "program.py": source.text,
+        "tables.py": source.tables,
+        "manifest.json": json.dumps(manifest, indent=2),
+    }
     always = (*ALWAYS, *TRAINING) if trains else ALWAYS
     for name in sorted(with_imports((*always, *helpers, *source.helpers))):
         texts[f"{name}.py"] = helper_text(name)
@@ -85,6 +95,8 @@ def write_package(
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
+        if source.constants:
+            save_weights(directory / FILE, source.constants)
     except OSError as error:
         raise DistIRError(
             f"cannot write the package to {directory}: {error}"

@@ -18,6 +18,7 @@ from distir.lowering.fusions.linear import (
     fuse_linear,
     fuse_transposed_linear,
 )
+from distir.lowering.fusions.messages import MessageOp, fuse_messages
 from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
@@ -38,6 +39,7 @@ def fuse(module: ModuleOp) -> None:
     for fusion in _FUSIONS:
         replace_in(known, fusion)
     fuse_updates(module)
+    fuse_messages(module)
     for function in known:
         _erase_unused(function)
 
@@ -49,7 +51,7 @@ def _erase_unused(function: FuncOp) -> None:
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (
-            not isinstance(op, CollectiveOp)
+            not isinstance(op, CollectiveOp | MessageOp)
             and KEPT not in op.attributes
             and is_side_effect_free(op)
         )

@@ -70,6 +70,14 @@ class UpdatesOp(IRDLOperation):
         )
 
 
+    @property
+    def replaced(self) -> list[SSAValue]:
+        """The parameters and states that the results replace, in their order."""
+        operands, lists = list(self.inputs), self.lists.data
+        count = len(operands) // lists
+        return [*operands[:count], *operands[2 * count : lists * count]]
+
+
 def _tensors(op: UpdateOp) -> list[SSAValue]:
     """The parameter, its gradient, its states."""
     return [v for v in op.operands if v not in _shared(op)]
@@ -103,12 +111,11 @@ def _settings(op: UpdateOp) -> str:
 def updates(call: Call) -> str:
     op = call.op
     assert isinstance(op, UpdatesOp)
-    names, lists = call.operands(), op.lists.data
-    count = len(names) // lists
-    parts = [
-        f"({', '.join(names[i * count : (i + 1) * count])},)" for i in range(lists)
-    ]
-    parts += [*names[lists * count :], op.settings.data]
+    values, lists = list(op.inputs), op.lists.data
+    count = len(values) // lists
+    each = [call.names.listed(values[i * count : (i + 1) * count]) for i in range(lists)]
+    parts = [f"({', '.join(items)},)" for items in each]
+    parts += [*map(call.names.name, values[lists * count :]), op.settings.data]
     if op.in_place is not None:
         parts.append("in_place=True")
     written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
