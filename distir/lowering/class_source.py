@@ -15,7 +15,7 @@ from distir.errors import DistIRError
 from distir.lowering.constants import Constants
 from distir.lowering.fusions.updates import UpdatesOp
 from distir.lowering.identifiers import sanitized
-from distir.lowering.source.classes import HELD, Classes, ModuleClass
+from distir.lowering.source.classes import Classes, ModuleClass
 from distir.lowering.source.layout import Layout, word
 from distir.lowering.source.method import Method
 from distir.lowering.source.paths import Path, expression
@@ -293,7 +293,8 @@ class ClassWriter:
 
     def _children_at(self, scope: Path) -> list[Path]:
         every = [p for paths in self.layout.children.values() for p in paths]
-        return [p for p in every if p[:-1] == scope]
+        found = [p for p in every if p[:-1] == scope]
+        return sorted(found, key=lambda p: int(p[-1]))  # as they are made
 
     def shown_scope(self, scope: str) -> str:
         """A scope as the comment in a method, without that of the class."""
@@ -408,7 +409,7 @@ class ClassWriter:
                 path = ".".join(paths[0])
                 lines.append(f"modules.add_module(self, {path!r}, {made})")
                 continue
-            keys = _range([p[-1] for p in paths])
+            keys = _range(sorted((p[-1] for p in paths), key=int))
             lines.append(f"for i in {keys}:")
             pattern = f"{scope}.{{i}}"
             lines.append(f"    modules.add_module(self, f{pattern!r}, {made})")

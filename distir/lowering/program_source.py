@@ -133,7 +133,9 @@ def program_source(module: ModuleOp) -> ProgramSource:
         name = f"Program{index}"
         class_of.update(dict.fromkeys(processes, name))
         places.append(f"    {name!r}: {own},\n")
-        ranks = f"Rank{'s' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+        ranks = (
+            f"Rank{'s' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+        )
         meshed = [m.name for m in known.values() if devices[processes[0]] in m.devices]
         where = f", mesh {meshed[0]}" if len(meshed) == 1 < len(known) else ""
         title = f'    """{ranks}{where}."""\n\n    places = PLACES[{name!r}]\n\n'
@@ -186,7 +188,9 @@ def _head(processes: int, helpers: Iterable[str], has_constants: bool) -> str:
     """The imports of `program.py`."""
     imports = [f"from . import {', '.join(sorted({*helpers, 'modules'}))}"]
     imports.append("from .runtime import Rank")
-    imports.append("from .tables import ARGUMENTS, MESHES, PLACES, RESULTS  # noqa: F401")
+    imports.append(
+        "from .tables import ARGUMENTS, MESHES, PLACES, RESULTS  # noqa: F401"
+    )
     if has_constants:
         imports.append(f"\nCONSTANTS = tensors.Constants(__file__, {FILE!r})")
     return _HEAD.format(

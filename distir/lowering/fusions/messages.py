@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.irdl import (
     IRDLOperation,
@@ -33,7 +33,7 @@ class MessageOp(IRDLOperation):
 
     inputs = var_operand_def()
     outputs = var_result_def()
-    axes = prop_def()
+    axes = prop_def(ArrayAttr[StringAttr])
     function = prop_def(StringAttr)
     settings = prop_def(StringAttr)
 

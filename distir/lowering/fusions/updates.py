@@ -69,7 +69,6 @@ class UpdatesOp(IRDLOperation):
             },
         )
 
-
     @property
     def replaced(self) -> list[SSAValue]:
         """The parameters and states that the results replace, in their order."""
@@ -113,7 +112,9 @@ def updates(call: Call) -> str:
     assert isinstance(op, UpdatesOp)
     values, lists = list(op.inputs), op.lists.data
     count = len(values) // lists
-    each = [call.names.listed(values[i * count : (i + 1) * count]) for i in range(lists)]
+    each = [
+        call.names.listed(values[i * count : (i + 1) * count]) for i in range(lists)
+    ]
     parts = [f"({', '.join(items)},)" for items in each]
     parts += [*map(call.names.name, values[lists * count :]), op.settings.data]
     if op.in_place is not None:

@@ -9,10 +9,18 @@ unpacked in the one that needs them; who stands between passes one value on.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import cast
 
-from xdsl.dialects.builtin import ModuleOp, TupleType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TupleType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import (
+    Attribute,
+    BlockArgument,
+    Operation,
+    OpResult,
+    SSAValue,
+    TypeAttribute,
+)
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
@@ -51,9 +59,12 @@ class PackOp(IRDLOperation):
     traits = traits_def(Pure())
 
     def __init__(self, values: Sequence[SSAValue]):
-        type_ = TupleType([v.type for v in values])
-        super().__init__(operands=[list(values)], result_types=[type_])
+        super().__init__(operands=[list(values)], result_types=[_tuple(values)])
         self.output.name_hint = BUNDLE
+
+
+def _tuple(values: Sequence[SSAValue]) -> TupleType:
+    return TupleType(ArrayAttr([cast(TypeAttribute, v.type) for v in values]))
 
 
 @irdl_op_definition
@@ -84,11 +95,17 @@ def _hint(value: SSAValue) -> str:
 def bundle(module: ModuleOp) -> None:
     """Bundles what travels together between the functions of a per-rank program."""
     *called_functions, entry = reachable_functions(module)
+    calls: dict[FuncOp, list[CallOp]] = {function: [] for function in called_functions}
+    known = functions(module)
+    for function in (*called_functions, entry):
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp):
+                calls[known[op.callee.string_value()]].append(op)
     changed = True
     while changed:
         changed = False
         for function in called_functions:
-            each = _Interface(module, function, entry)
+            each = _Interface(function, calls)
             changed |= each.bundle_results() or each.return_bundle()
             changed |= each.bundle_arguments() or each.take_bundle()
 
@@ -96,24 +113,18 @@ def bundle(module: ModuleOp) -> None:
 class _Interface:
     """The arguments and results of a function, and all calls of it."""
 
-    def __init__(self, module: ModuleOp, function: FuncOp, entry: FuncOp):
-        name = function.sym_name.data
+    def __init__(self, function: FuncOp, every: dict[FuncOp, list[CallOp]]):
         self.function = function
-        self.entry = entry
-        self.calls = [
-            op
-            for caller in functions(module).values()
-            for op in caller.body.block.ops
-            if isinstance(op, CallOp) and op.callee.string_value() == name
-        ]
+        self.every = every
+        self.calls = every[function]
 
     # What goes out
 
     def bundle_results(self) -> bool:
-        """Packs results that the same calls use; whether there are any."""
+        """Packs results that the same calls use, mostly; whether there are any."""
 
         def key(index: int) -> Hashable:
-            return _all_or_none([self._users(c.results[index]) for c in self.calls])
+            return _most([self._users(c.results[index]) for c in self.calls])
 
         count = len(self.function.function_type.outputs)
         group = _largest_group(count, key)
@@ -167,41 +178,58 @@ class _Interface:
 
     def _users(self, value: SSAValue) -> Hashable:
         """The calls that use a value, each once; None where anything else does."""
-        found: list[Operation] = []
+        found: dict[Operation, Hashable] = {}
         for use in value.uses:
             op = use.operation
-            inner = isinstance(op, ReturnOp) and op.parent_op() is not self.entry
-            if not (isinstance(op, CallOp | PackOp) or inner) or op in found:
+            function = op.parent_op()
+            if op in found:
                 return None
-            found.append(op)
-        return frozenset(found) or None
+            if isinstance(op, ReturnOp) and isinstance(function, FuncOp):
+                if function not in self.every:
+                    return None
+                calls = self.every[function]
+                found[op] = tuple(self._users(c.results[use.index]) for c in calls)
+            elif isinstance(op, CallOp | PackOp):
+                found[op] = None
+            else:
+                return None
+        return frozenset(found.items()) or None
 
     # What comes in
 
     def _origin(self, value: SSAValue) -> Hashable:
         """The call that computes a value, and what uses it; None for other values."""
         users = self._users(value)
-        if users is None or not isinstance(value.owner, CallOp | UnpackOp):
-            return None
-        return value.owner, users
+        if users is None or isinstance(value.owner, CallOp | UnpackOp):
+            return users and (value.owner, users)
+        function = value.owner.parent_op()
+        if (
+            isinstance(value, BlockArgument)
+            and isinstance(function, FuncOp)
+            and function in self.every
+        ):
+            given = [c.operands[value.index] for c in self.every[function]]
+            origin = _most([self._origin(v) for v in given])
+            return origin and (function, origin, users)
+        return None
 
     def bundle_arguments(self) -> bool:
-        """Takes as one what comes from one call everywhere; whether there is any."""
+        """Takes as one what comes from one call, mostly; whether there is any."""
 
         def key(index: int) -> Hashable:
-            return _all_or_none([self._origin(c.operands[index]) for c in self.calls])
+            return _most([self._origin(c.operands[index]) for c in self.calls])
 
-        def order(index: int) -> int:
-            value = self.calls[0].operands[index]
-            assert isinstance(value, OpResult)
-            return value.index
+        def order(index: int) -> int:  # in the order in which they are computed
+            values = [c.operands[index] for c in self.calls]
+            found = next(v for v in values if self._origin(v) is not None)
+            assert isinstance(found, OpResult | BlockArgument)
+            return found.index
 
         group = sorted(_largest_group(len(self.function.args), key), key=order)
         if group:
             block = self.function.body.block
             given = [block.args[i] for i in group]
-            types = TupleType([v.type for v in given])
-            bundle = block.insert_arg(types, len(block.args))
+            bundle = block.insert_arg(_tuple(given), len(block.args))
             first = [self.calls[0].operands[i] for i in group]
             unpack = UnpackOp(bundle, [_hint(v) for v in first])
             assert block.first_op is not None
@@ -273,8 +301,9 @@ def _largest_group(count: int, key: Callable[[int], Hashable]) -> list[int]:
     return largest if len(largest) > 1 else []
 
 
-def _all_or_none(keys: list[Hashable]) -> Hashable:
-    return None if not keys or None in keys else tuple(keys)
+def _most(keys: list[Hashable]) -> Hashable:
+    """The keys at all calls as one; None where it is None at more than half of them."""
+    return tuple(keys) if 2 * keys.count(None) < len(keys) else None
 
 
 def _cancel(op: PackOp | UnpackOp) -> None:

@@ -99,7 +99,9 @@ class _Finder:
         self.plain = plain
         roles = argument_roles(self.entry)
         self.held = [
-            arg for arg, role in zip(self.entry.args, roles, strict=True) if role in HELD
+            arg
+            for arg, role in zip(self.entry.args, roles, strict=True)
+            if role in HELD
         ]
         self.bindings = self._all_bindings()
         self.root = ModuleClass([self.entry], [list(self.held)])
@@ -200,8 +202,12 @@ class _Finder:
             raise _Rejected({function})
         positions: dict[int, int] = {}
         for place, position in enumerate(self._members(function)):
-            column = {n: each[place] for n, each in zip(numbers, instances, strict=True)}
-            held = {self.owner[a][2] if a in self.owner else -1 for a in column.values()}
+            column = {
+                n: each[place] for n, each in zip(numbers, instances, strict=True)
+            }
+            held = {
+                self.owner[a][2] if a in self.owner else -1 for a in column.values()
+            }
             if len(held) > 1 or len(set(column.values())) < len(column):
                 raise _Rejected({function})
             (member,) = held

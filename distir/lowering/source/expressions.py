@@ -84,7 +84,10 @@ def _follows(items: Sequence[Expression], at: int, period: int, count: int) -> b
     if len(block) < period:
         return False
     for first, second, own in zip(
-        items[at : at + period], items[at + period : at + 2 * period], block, strict=True
+        items[at : at + period],
+        items[at + period : at + 2 * period],
+        block,
+        strict=True,
     ):
         if first.index is None or second.index is None or own.index is None:
             return False

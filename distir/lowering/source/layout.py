@@ -34,7 +34,12 @@ class ClassLayout:
 class Layout:
     """The paths of all classes of a program whose arguments have these names."""
 
-    def __init__(self, classes: Classes, names: dict[BlockArgument, str], words: dict[ModuleClass, str]):
+    def __init__(
+        self,
+        classes: Classes,
+        names: dict[BlockArgument, str],
+        words: dict[ModuleClass, str],
+    ):
         self.classes = classes
         self.names = {arg: components(name) for arg, name in names.items()}
         self.words = words
@@ -75,7 +80,9 @@ class Layout:
             return name[len(source) :]
         return name if not source else name[-2:]
 
-    def _children(self, cls: ModuleClass, other: ModuleClass) -> tuple[list[Path], Path]:
+    def _children(
+        self, cls: ModuleClass, other: ModuleClass
+    ) -> tuple[list[Path], Path]:
         """The paths of children, and the source's name of the first of all instances."""
         tree = self.of[cls].tree
         count = len(cls.children[other][0])
@@ -95,7 +102,9 @@ class Layout:
         paths = [(*word, "0"), *(tree.add((*word, str(i))) for i in range(1, count))]
         return paths, ()
 
-    def _numbered(self, other: ModuleClass, numbers: list[int]) -> tuple[Path, list[str]]:
+    def _numbered(
+        self, other: ModuleClass, numbers: list[int]
+    ) -> tuple[Path, list[str]]:
         """The name that instances have in common, and the number behind it of each."""
         starts: list[Path] = []
         for number in numbers:

@@ -163,6 +163,8 @@ class Method:
         if isinstance(op, ReturnOp):
             kept = [v for v in op.operands if v not in self.writer.overwritten]
             items = self.listed(kept)
+            if len(items) == 1 and items[0].startswith("*"):
+                items = [f"({items[0]},)"]
             line = f"return {', '.join(items)}".rstrip()
             wide = len(line) > WIDTH
             self.lines += broken(f"return ({', '.join(items)})") if wide else [line]
@@ -170,7 +172,7 @@ class Method:
         dying = self._dying(at)
         written = self._written(op)
         if _is_returned(op):
-            self.expressions[op.results[0]] = Expression(f"({str(written)[1:-2]})")
+            self.expressions[op.results[0]] = Expression(str(written))
             return  # written with the `return`, behind which everything is gone
         if isinstance(op, UpdatesOp) and op.in_place is not None:
             self._add(str(written))
@@ -194,7 +196,8 @@ class Method:
             ]
             return f"{self._callee(op)}({', '.join(passed)})"
         if isinstance(op, PackOp):
-            return f"({', '.join(self.listed(op.inputs))},)"
+            items = self.listed(op.inputs)
+            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
         if isinstance(op, UnpackOp):
             return self.name(op.input)
         return emitter_for(op)(Call(op, self))
@@ -279,7 +282,10 @@ class Method:
     def _run(self, run: Run, at: int) -> None:
         dying = self._dying(at)
         variables = self._carry(run, dying)
-        for source in [*run.inputs.values(), *([run.outputs[1]] if run.outputs else [])]:
+        for source in [
+            *run.inputs.values(),
+            *([run.outputs[1]] if run.outputs else []),
+        ]:
             source.name = self.names.fresh(self._plural(source.hint), "values")
             self._add(f"{source.name} = []")
         loop = _Loop(self, run, dying, variables)
@@ -445,7 +451,9 @@ class _Loop:
 
     def _taken(self) -> dict[int, str]:
         """What is passed for operands that are in lists; nothing for all but the first of *."""
-        by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(list)
+        by_source: dict[tuple[ValueList, bool], list[tuple[int, int]]] = defaultdict(
+            list
+        )
         for position, (each, part) in self.run.taken.items():
             by_source[each.source, each.backwards].append((position, part))
         sources = [source for source, _ in by_source]
@@ -472,5 +480,3 @@ class _Loop:
                 found.update({position: "" for position, _ in parts})
                 found[first] = f"*{each}"
         return found
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.program import entry_function, functions
+from distir.program import functions, reachable_functions
 from distir.transforms.repeats.outliner import outline_function
 
 _FEWEST_OPS = 4
@@ -14,10 +14,10 @@ _FEWEST_OPS = 4
 
 def outline(module: ModuleOp) -> None:
     """
-    Outlines what the entry function of a per-rank program does again and again, such as the
+    Outlines what the functions of a per-rank program do again and again, such as the
     collectives around the calls of layers.
     """
-    entry = entry_function(module)
     taken = set(functions(module))
-    for function in outline_function(entry, taken, _FEWEST_OPS, independent=True):
-        Rewriter.insert_op(function, InsertPoint.after(entry))
+    for function in reachable_functions(module):
+        for new in outline_function(function, taken, _FEWEST_OPS, independent=True):
+            Rewriter.insert_op(new, InsertPoint.after(function))

@@ -76,18 +76,21 @@ class Plan:
 def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> Plan:
     """
     The statements of a function. `members` are the operands of calls that the callee has as
-    members, so that they are not passed; calls that are not in it are no loops.
+    members, so that they are not passed.
     """
     block = function.body.block
     ops = [op for op in block.ops if not _prints_nothing(op)]
     groups: list[list[Operation]] = []
     for op in ops:
         last = groups[-1][-1] if groups else None
-        if isinstance(op, CallOp) and isinstance(last, CallOp) and op in members:
-            if op.callee == last.callee:
-                groups[-1].append(op)
-                continue
-        groups.append([op])
+        if (
+            isinstance(op, CallOp)
+            and isinstance(last, CallOp)
+            and op.callee == last.callee
+        ):
+            groups[-1].append(op)
+        else:
+            groups.append([op])
     while True:
         planned = _Planner(groups, members)
         failed = planned.plan()
@@ -186,7 +189,9 @@ class _Planner:
         if len(grouped) > 1:
             return False
         for results in grouped.values():
-            items = [tuple(c.results[r] for r in results) for c in calls]
+            items: list[tuple[SSAValue, ...]] = [
+                tuple(c.results[r] for r in results) for c in calls
+            ]
             found = ValueList(items, items[0][0])
             run.outputs = results, found
             self.known.append(found)
