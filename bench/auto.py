@@ -41,6 +41,7 @@ from distir.passes.differentiate import DifferentiatePass
 from distir.planning.auto.auto import AutoSearch, auto_search
 from distir.planning.grid import GridPlan, Plan, Result, Simulated
 from distir.planning.grid.evaluate import Evaluator
+from distir.planning.plan import SearchOptions
 from distir.planning.programs import replace_cluster
 from distir.planning.result import from_json
 
@@ -164,7 +165,8 @@ def _compare(
         if search.rounds == rounds:
             raise KeyboardInterrupt
 
-    search = auto_search([module], cluster, heard=heard)
+    options = SearchOptions(buckets=False)  # as in the grid of `bench/paper.py`
+    search = auto_search([module], cluster, options, heard=heard)
     search.results.update({o.plan: o for o in (*known, *written.values())})
     search.run()
     best = search.best

@@ -5,7 +5,7 @@ every way that DistIR knows, by the ordinary pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -83,10 +83,11 @@ class Case:
     distribution: str
 
     def distributed(self, step: ModuleOp, cluster: ClusterOp) -> ModuleOp:
-        """The distributed program of the model's training step."""
+        """The distributed program of the model's training step, a message for each tensor."""
         module = step.clone()
         replace_cluster(module, cluster.clone())
-        DISTRIBUTIONS[self.distribution].apply(Context(), module)
+        distribute = replace(DISTRIBUTIONS[self.distribution], buckets=False)
+        distribute.apply(Context(), module)
         return module
 
 

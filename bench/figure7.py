@@ -50,7 +50,7 @@ def timings() -> list[Timing]:
         if model.trains:
             continue
         evaluator = Evaluator(Source(model))
-        space = Space(model.batches, trains=False, devices=WORLD_SIZE)
+        space = Space(model.batches, trains=False, devices=WORLD_SIZE, buckets=False)
         drawn = random.Random(7).sample(space.plans(), 4 * SAMPLES)
         left = SAMPLES
         for configuration in drawn:

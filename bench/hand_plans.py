@@ -207,7 +207,7 @@ class HandPlans:
         return Judged(plan, found.step_time_s, peak, found.fits)
 
     def _distributed(self, plan: HandPlan) -> ModuleOp:
-        options: dict[str, Any] = asdict(plan)
+        options: dict[str, Any] = {**asdict(plan), "buckets": False}
         axis = options.pop("experts")
         if axis:
             options["shard"] = (f"{EXPERTS}:0={axis}",)

@@ -99,7 +99,9 @@ def search(model: Model, folder: Path, jobs: int = 0) -> Search:
         sum(d["cpu_s"] for d in data if "cpu_s" in d),
     )
     known = {o.plan for o in found.outcomes}
-    space = Space(model.batches, trains=model.trains, devices=WORLD_SIZE)
+    space = Space(  # DistIR's programs send each tensor in a message of its own.
+        model.batches, trains=model.trains, devices=WORLD_SIZE, buckets=False
+    )
     left = [c for c in space.plans() if c not in known]
     if not left:
         return found

@@ -29,9 +29,9 @@ func.func @main(%q: {q}, %k: {k}, %v: {v}) -> {o} {{
 """
 
 _GRADIENT = """
-func.func @main(%dy: {o}, %q: {q}, %k: {k}, %v: {v}) -> ({q}, {k}, {v}) {{
-  %dq, %dk, %dv = "train.attention_grad"(%dy, %q, %k, %v)
-    {{is_causal}} : ({o}, {q}, {k}, {v}) -> ({q}, {k}, {v})
+func.func @main(%dy: {o}, %y: {o}, %s: {s}, %q: {q}, %k: {k}, %v: {v}) -> ({q}, {k}, {v}) {{
+  %dq, %dk, %dv = "train.attention_grad"(%dy, %y, %s, %q, %k, %v)
+    {{is_causal}} : ({o}, {o}, {s}, {q}, {k}, {v}) -> ({q}, {k}, {v})
   func.return %dq, %dk, %dv : {q}, {k}, {v}
 }}
 """
@@ -71,6 +71,7 @@ def _text(r: dict[str, Any]) -> str:
         k=_tensor(b, shared, s, r["qk_head_dim"]),
         v=_tensor(b, shared, s, r["v_head_dim"]),
         o=_tensor(b, heads, s, r["v_head_dim"]),
+        s=f"tensor<{b}x{heads}x{s}xf32>",
     )
 
 

@@ -141,7 +141,7 @@ class CollectiveOp(IRDLOperation):
 
     @property
     def ranks(self) -> tuple[int, ...] | None:
-        """Per-rank form: the global ranks that take part."""
+        """The global ranks that take part, in the per-rank form; None before."""
         if self.group is None:
             return None
         return tuple(int(r) for r in self.group.get_values())
@@ -511,8 +511,8 @@ def _other_mesh(result: SSAValue, before: Layout) -> str:
 @irdl_op_definition
 class CoordinateOp(IRDLOperation):
     """
-    Per-rank form: this rank's position along the axes (the first axis major), as a
-    scalar. `index` is its value on this rank.
+    This rank's position, in the per-rank form, along the axes (the first axis major),
+    as a scalar. `index` is its value on this rank.
     """
 
     name = "collective.coordinate"
@@ -565,8 +565,9 @@ class _Transfer(IRDLOperation):
 @irdl_op_definition
 class SendToRankOp(_Transfer):
     """
-    Per-rank form: sends a local tensor to the global rank `peer`, and waits until that
-    one has it; with the unit attribute `dist.asynchronous` this rank goes on at once.
+    Sends, in the per-rank form, a local tensor to the global rank `peer`, and waits
+    until that one has it; with the unit attribute `dist.asynchronous` this rank goes on
+    at once.
     """
 
     name = "collective.send"
@@ -582,9 +583,9 @@ class SendToRankOp(_Transfer):
 @irdl_op_definition
 class RecvFromRankOp(_Transfer):
     """
-    Per-rank form: receives a local tensor from the global rank `peer`. With the unit
-    attribute `dist.asynchronous` this rank goes on before the tensor is there: only
-    `collective.wait` may take the result.
+    Receives, in the per-rank form, a local tensor from the global rank `peer`. With the
+    unit attribute `dist.asynchronous` this rank goes on before the tensor is there:
+    only `collective.wait` may take the result.
     """
 
     name = "collective.recv"
@@ -624,8 +625,8 @@ def _require_waits(arriving: SSAValue) -> None:
 @irdl_op_definition
 class WaitOp(_Transfer):
     """
-    Per-rank form: waits until a tensor is there that is being received, that an asynchronous
-    collective gives, or that a function returned before.
+    Waits, in the per-rank form, until a tensor is there that is being received, that an
+    asynchronous collective gives, or that a function returned before.
     """
 
     name = "collective.wait"

@@ -5,14 +5,16 @@ A distributed value is an ordinary ranked tensor type whose shape is the *global
 and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 
 - on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
-  `"label"`), `dist.name` (the name in the source model, under which loaders look it up)
+  `"label"`, `"setting"`), `dist.name` (the name in the source model, under which loaders look it up)
   and, in a sequential program, `dist.layout`, a requested layout; with `dist.fixed`, a
   list of axes, a user asks for what these do, and others are free to split the argument
   too; `dist.fixed_by` says for each of them who asked; on a parameter,
   `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
   `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
   belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
-  it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`);
+  it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`); on a setting
+  `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
+  `dist.default`, what it is where nobody says otherwise;
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -63,6 +65,8 @@ UPDATES = "dist.updates"
 OF = "dist.of"
 COUNTER = "dist.counter"
 INITIAL = "dist.initial"
+SETTING = "dist.setting"
+DEFAULT = "dist.default"
 LAYOUT = "dist.layout"
 FIXED = "dist.fixed"
 FIXED_BY = "dist.fixed_by"
@@ -82,7 +86,7 @@ STAGE_START = "dist.stage_start"
 RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
 
-ROLES = ("parameter", "state", "constant", "input", "label")
+ROLES = ("parameter", "state", "constant", "input", "label", "setting")
 MONOIDS = ("sum", "max", "min")
 
 
@@ -101,7 +105,8 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    Where a tensor lives.
+    The placement of a tensor on a mesh: which axes split it, and which hold terms of
+    it.
 
     - `mesh`: symbol of the `device.mesh`.
     - `dims`: per dimension the axes it is split over, major to minor; each axis splits
@@ -123,7 +128,7 @@ class Layout:
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
     def __hash__(self) -> int:
-        """Kept, as searches look up the same layouts millions of times."""
+        """The hash, which is kept: searches look up the same layouts millions of times."""
         known: int | None = self.__dict__.get("_hash")
         if known is None:
             known = hash((self.mesh, self.dims, self.partial))
@@ -131,7 +136,7 @@ class Layout:
         return known
 
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
-        """Without the hash, which is another one in another process."""
+        """Pickles without the hash, which is another one in another process."""
         return Layout, (self.mesh, self.dims, self.partial)
 
     def dim(self, index: int) -> tuple[Shard, ...]:

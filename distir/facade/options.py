@@ -18,6 +18,10 @@ class _OptionParser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise DistIRError(f"distir.{self.prog}: {message}")
 
+    def knows(self, option: str) -> bool:
+        """Whether there is an option that is written like that."""
+        return option in self._option_string_actions
+
 
 def command_options(
     command: str,
@@ -27,8 +31,9 @@ def command_options(
 ) -> Namespace:
     """
     The arguments of a command, from the options that a function of Python is given: those of
-    the command, with _ for -. True stands for an option without a value, False and None for
-    one that is left out; several values are a list, pairs a dictionary. Raises DistIRError.
+    the command, with _ for -. True stands for an option without a value, None for one that is
+    left out, as is False, unless the command has an option that turns it off; several values
+    are a list, pairs a dictionary. Raises DistIRError.
     """
     parser = _OptionParser(prog=function, add_help=False, allow_abbrev=False)
     module = cast(
@@ -37,13 +42,20 @@ def command_options(
     module.add_arguments(parser)
     texts = [str(text) for text in positional]
     for name, value in options.items():
+        if value is False and parser.knows(off := _option(f"no-{name}")):
+            texts.append(off)
         texts += _texts(name, value)
     return parser.parse_args(texts)
 
 
+def _option(name: str) -> str:
+    """A name as commands have it."""
+    return f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+
+
 def _texts(name: str, value: Any) -> list[str]:
     """An option as it is written for a command."""
-    option = f"--{name.replace('_', '-')}" if len(name) > 1 else f"-{name}"
+    option = _option(name)
     if value is None or value is False:
         return []
     if value is True:

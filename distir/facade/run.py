@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -89,6 +90,25 @@ class RunResult:
         return f"<table>{rows}</table>"
 
 
+Setting = float | Callable[[int], float]
+"""A hyper-parameter of the optimizer: a number, or a function of the step."""
+
+
+def _every_step(name: str, setting: Setting, steps: int | None) -> list[float]:
+    """The values of a setting in all steps. Raises DistIRError."""
+    if steps is None:
+        raise DistIRError(f"distir.run: {name} is of use with steps only; add steps=N")
+    each = range(1, steps + 1)
+    values = [float(setting(s) if callable(setting) else setting) for s in each]
+    for step, value in zip(each, values, strict=True):
+        if not isfinite(value) or value < 0:
+            raise DistIRError(
+                f"distir.run: {name} is {value} in step {step}; give a number that is not "
+                f"negative"
+            )
+    return values
+
+
 def _silent(line: str) -> None:
     """Nothing is printed: what goes wrong is raised."""
 
@@ -97,12 +117,16 @@ def run(
     program: ModelProgram | str | Path,
     *,
     inputs: Mapping[str, Any] | str | Path | None = None,
+    learning_rate: Setting | None = None,
+    weight_decay: Setting | None = None,
     **options: Any,
 ) -> RunResult:
     """
     Runs a distributed program on processes of this machine, with the options of `distir
     run`: `backend`, `seed`, `timeout`, `steps`, ... `inputs` are whole arrays or tensors
-    by name, or an .npz file. Raises DistIRError.
+    by name, or an .npz file. `learning_rate` and `weight_decay` of a training are numbers
+    or functions of the step, the first of which is 1, instead of the program's own. Raises
+    DistIRError.
     """
     from distir.tools.commands.run import check_options, executed
 
@@ -111,9 +135,16 @@ def run(
     source = ModelProgram.of(program)
     given = command_options("run", "run", [source.name], options)
     check_options(given)
+    wanted = {"learning_rate": learning_rate, "weight_decay": weight_decay}
+    settings = {
+        name: _every_step(name, setting, given.steps)
+        for name, setting in wanted.items()
+        if setting is not None
+    }
     arrays = {name: np.asarray(array) for name, array in arrays_of(inputs).items()}
     with TemporaryDirectory(prefix="distir-") as made:
         weights = source.weights_path(Path(made)), source.weights
         return RunResult(
-            source.module, executed(source.module, given, weights, arrays, _silent)
+            source.module,
+            executed(source.module, given, weights, arrays, _silent, settings),
         )

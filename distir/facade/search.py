@@ -49,7 +49,7 @@ def search(
     checkpoint: _Several[str] = (),
     schedules: _Several[str] = (),
     overlap: _Several[str] = (),
-    buckets: bool = False,
+    buckets: bool = True,
     profile: _Several[str] = (),
     shard: _Several[str] = (),
     whole: _Several[str] = (),

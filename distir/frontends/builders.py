@@ -69,7 +69,7 @@ def build_gpt(
     tied: bool = True,
     dropout: float = 0.0,
     seed: int = 0,
-    fused_attention: bool = False,
+    fused_attention: bool = True,
     cache: bool = False,
 ) -> ModuleOp:
     """
@@ -79,7 +79,8 @@ def build_gpt(
     `dropout` is the ratio of elements set to zero, with random numbers of that seed, in
     the embeddings, the attention probabilities and both residual branches of a layer;
     the program then takes the number of steps done before as its last argument.
-    `fused_attention` has the attention of a layer as one op, without dropout. With `cache`
+    The attention of a layer is one op, or written out without `fused_attention` and where
+    there is dropout, which is between its products. With `cache`
     each layer's keys and values, [batch, heads, seq, width of a head], are results too,
     `transformer.h.<i>.attn.key` and `.value`: what `build_gpt_decoding` goes on from. The
     names of the parameters are those of Hugging Face's GPT-2. Raises DistIRError.
@@ -90,10 +91,6 @@ def build_gpt(
             f"dropout is {dropout} and its seed {seed}; expected a ratio of at least 0 "
             f"and less than 1, and a seed of 32 bits"
         )
-    if fused_attention and dropout:
-        raise DistIRError(
-            "fused attention has no dropout; build the model with one of them"
-        )
     decoder = Decoder(
         d_model,
         heads,
@@ -102,7 +99,7 @@ def build_gpt(
         seq,
         element_type(dtype),
         (dropout, seed),
-        fused_attention,
+        fused_attention and not dropout,
         cache,
     )
     return build_decoder(decoder, [dense_layer(decoder, LAYER)] * layers, vocab, tied)
@@ -121,6 +118,7 @@ def build_moe(
     ffn: int | None = None,
     capacity_factor: float = 1.0,
     tied: bool = True,
+    fused_attention: bool = True,
 ) -> ModuleOp:
     """
     The forward pass of a transformer with GShard's mixtures of experts from token ids
@@ -131,7 +129,8 @@ def build_moe(
     A sequence is one of GShard's groups: of its tokens an expert takes the first
     `2 seq / experts` times `capacity_factor`, rounded up, all first choices before second ones; what is beyond
     passes by on the residual branch. Left out are GShard's random choice of the second
-    expert and its auxiliary loss, which balances the experts' loads. Raises DistIRError.
+    expert and its auxiliary loss, which balances the experts' loads. `fused_attention` as in
+    `build_gpt`. Raises DistIRError.
     """
     check_sizes(layers=layers, experts=experts)
     decoder = Decoder(
@@ -141,6 +140,7 @@ def build_moe(
         batch,
         seq,
         element_type(dtype),
+        fused=fused_attention,
     )
     kinds = [
         dense_layer(decoder, LAYER),

@@ -34,6 +34,7 @@ from distir.gradients.rule import (
     GradientBuilder,
     gradients_of,
     is_differentiable,
+    take_training_forms,
 )
 from distir.program import (
     argument_attributes,
@@ -117,7 +118,11 @@ class ReverseMode:
     def with_forward_calls(
         self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
-        """Makes active calls of a body call the forwards of their pairs; extends `active`."""
+        """
+        Makes a body keep what gradients need: its active ops, in their training forms, and
+        its active calls, which call the forwards of their pairs. Extends `active`.
+        """
+        take_training_forms(block, active)
         pairs: dict[CallOp, Pair] = {}
         for op in list(block.ops):
             if not isinstance(op, CallOp):

@@ -32,7 +32,7 @@ from xdsl.dialects.builtin import (
     UnrankedTensorType,
     f32,
 )
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.constants import direct_constant
@@ -172,6 +172,39 @@ gradients of its results (not all None) and a builder, and returns one gradient 
 (`op.operands` order), each of the operand's own type, or None where nothing flows. Raises
 DistIRError for a form of the op that it cannot handle.
 """
+
+
+TrainingForm = Callable[[OnnxOp], Operation | None]
+
+training_form = Registry[TrainingForm]("distir.gradients.rules")
+"""
+Registers what computes the same as the ONNX operators with these names and keeps, as further
+results, what their gradient needs (statistics of a norm): a function from the operator to a
+new op with the same first results; None for a form of the operator that has no such op.
+"""
+
+
+def take_training_forms(block: Block, active: dict[SSAValue, None]) -> None:
+    """
+    Puts its training form in the place of every operator of a body that gradients go
+    through. `active` holds the values that gradients flow to, before and after.
+    """
+    for op in list(block.ops):
+        if not isinstance(op, OnnxOp) or not any(r in active for r in op.results):
+            continue
+        form = training_form.get(op.name)
+        new = None if form is None else form(op)
+        if new is None:
+            continue
+        new.attributes.update(op.attributes)
+        block.insert_op_before(new, op)
+        for before, after in zip(op.results, new.results, strict=False):
+            after.name_hint = before.name_hint
+            before.replace_all_uses_with(after)
+            if before in active:
+                del active[before]
+                active[after] = None
+        block.erase_op(op)
 
 
 SingleRule = Callable[[OnnxOp, SSAValue, GradientBuilder], Gradients]

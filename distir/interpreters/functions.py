@@ -134,7 +134,7 @@ class ProgramFunctions(InterpreterFunctions):
 
 
 def _last_uses(function: FuncOp) -> dict[Operation, list[SSAValue]]:
-    """For each op of a function, the values that nothing after it uses."""
+    """The values that nothing after an op uses, for each op of a function."""
     seen: set[SSAValue] = set()
     found: dict[Operation, list[SSAValue]] = {}
     for op in reversed(list(function.body.block.ops)):

@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, TensorType
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
 from xdsl.ir import Attribute, SSAValue
 
+from distir.dialects.dist import DEFAULT
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.lookups import Uses
-from distir.program import argument_names, argument_roles, entry_function
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    argument_roles,
+    entry_function,
+)
 
 Array = npt.NDArray[Any]
 
@@ -33,22 +39,27 @@ def random_arguments(
     Parameters are small normal numbers, states too, but none negative (there are averages
     of squares), and other floats standard normal ones. Integers that index a table are
     valid indices of it; others, like masks, are ones (with zeros at the end of every
-    other row, like padding, if they have two dimensions).
+    other row, like padding, if they have two dimensions). What has a default is that.
     Raises DistIRError.
     """
     function = entry_function(module)
     uses = Uses(module)
-    return [
-        np.asarray(weights[name])
-        if weights is not None and name in weights
-        else _random(name, arg.type, role, _bound(uses, arg), seed)
-        for arg, name, role in zip(
-            function.body.block.args,
-            argument_names(function),
-            argument_roles(function),
-            strict=True,
-        )
-    ]
+    found: list[Array] = []
+    for arg, name, role, attributes in zip(
+        function.body.block.args,
+        argument_names(function),
+        argument_roles(function),
+        argument_attributes(function),
+        strict=True,
+    ):
+        default = attributes.get(DEFAULT)
+        if weights is not None and name in weights:
+            found.append(np.asarray(weights[name]))
+        elif isinstance(default, FloatAttr):
+            found.append(np.array(default.value.data))
+        else:
+            found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
+    return found
 
 
 def _random(

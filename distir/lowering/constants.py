@@ -13,8 +13,11 @@ from distir.errors import DistIRError
 from distir.lowering.emitter import literal, torch_dtype
 from distir.lowering.identifiers import Names
 
-FILE = "program.safetensors"
-"""The file of a package that holds constants."""
+
+def constants_file(program: str) -> str:
+    """The file of a package that holds the constants of the module of that name."""
+    return f"{program}.safetensors"
+
 
 _LISTED_ELEMENTS = 16
 """Constants with more elements than this, that are no sequence, go to the file."""

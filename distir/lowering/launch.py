@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +31,8 @@ _RANK = re.compile(r"\[rank\d+\]: ?")
 """What PyTorch puts before the lines of a traceback."""
 _START_S = 120.0
 _CANCEL_S = 5.0
+_FAILURE_S = 10.0
+"""How long to wait for the rank that all others say they lost."""
 
 
 class Spawner:
@@ -160,6 +162,29 @@ def _last(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class LearningRate:
+    """
+    How the learning rate changes from step to step.
+
+    - `warmup`: in so many first steps it grows to its full value;
+    - `decay`: from then on it falls, `linear` or as a `cosine`, or stays: `none`;
+    - `least`: what it falls to, by the step `until` (None: the last one).
+    """
+
+    warmup: int = 0
+    decay: str = "none"
+    least: float = 0.0
+    until: int | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the package's `main.py`."""
+        found = ["--warmup", str(self.warmup), "--decay", self.decay]
+        found += ["--min-lr", repr(self.least)]
+        return found + (["--decay-until", str(self.until)] if self.until else [])
+
+
+@dataclass(frozen=True)
 class Training:
     """
     How to train with a package that holds a training step.
@@ -168,7 +193,13 @@ class Training:
     - `seed`: of parameters that no file holds.
     - `checkpoints`: the folder of checkpoints; `save_every`: steps from one to the next
       (0: one after the last step only); `resume`: go on from the checkpoint of that step,
-      or from the `latest` one.
+      from the `latest` one or, where there is one, also from the latest: `if-any`.
+    - `learning_rate`: how it changes; `settings`: instead, by name (`learning_rate`,
+      `weight_decay`), the values of all steps.
+    - `data`: where inputs and labels come from instead of the inputs, `FILE.py:FUNCTION` or
+      `NAME=FILE.npy` for each, with `data_workers` processes that load them; `eval_data`:
+      those of an evaluation after every `eval_every` steps (0: none).
+    - `log`, `tensorboard`: a file of JSON lines and a folder that tell the losses.
     """
 
     steps: int
@@ -176,17 +207,49 @@ class Training:
     checkpoints: Path | None = None
     save_every: int = 0
     resume: str = ""
+    learning_rate: LearningRate = LearningRate()
+    settings: Mapping[str, Sequence[float]] = field(
+        default_factory=dict[str, Sequence[float]]
+    )
+    data: Sequence[str] = ()
+    data_workers: int = 0
+    eval_every: int = 0
+    eval_data: Sequence[str] = ()
+    log: Path | None = None
+    tensorboard: Path | None = None
 
-    @property
-    def arguments(self) -> list[str]:
-        """The arguments of the package's `main.py`."""
+    def arguments(self, folder: Path) -> list[str]:
+        """The arguments of the package's `main.py`; what needs a file is in `folder`."""
         found = ["--steps", str(self.steps), "--seed", str(self.seed)]
+        found += self.learning_rate.arguments
+        if self.settings:
+            file = folder / "settings.json"
+            values = {name: list(each) for name, each in self.settings.items()}
+            file.write_text(json.dumps(values), encoding="utf-8")
+            found += ["--settings", str(file)]
+        for option, texts in (("--data", self.data), ("--eval-data", self.eval_data)):
+            for text in texts:
+                found += [option, _absolute(text)]
+        found += ["--data-workers", str(self.data_workers)]
+        found += ["--eval-every", str(self.eval_every)]
+        for option, path in (("--log", self.log), ("--tensorboard", self.tensorboard)):
+            if path is not None:
+                found += [option, str(path.resolve())]
         if self.checkpoints is not None:
             found += ["--checkpoint-dir", str(self.checkpoints.resolve())]
             found += ["--save-every", str(self.save_every)]
         if self.resume:
             found += ["--resume", self.resume]
         return found
+
+
+def _absolute(data: str) -> str:
+    """`FILE.py:FUNCTION` or `NAME=FILE` with the whole path of the file."""
+    name, equals, path = data.partition("=")
+    if equals:
+        return f"{name}={Path(path).resolve()}"
+    path, colon, function = data.rpartition(":")
+    return f"{Path(path).resolve()}:{function}" if colon else data
 
 
 class _Logs:
@@ -268,7 +331,7 @@ def run_package(
             if weights is not None:
                 arguments += ["--weights", str(Path(weights).resolve())]
             if training is not None:
-                arguments += training.arguments
+                arguments += training.arguments(folder)
             outputs = folder / "outputs.safetensors"
             arguments += ["--outputs", str(outputs)]
             run_script(
@@ -380,14 +443,22 @@ def _failure(
     reported first: those that failed by themselves are preferred.
     """
     failed = {event["rank"]: event["code"]}
-    until = time.monotonic() + 0.5
-    while len(failed) < ranks and (more := spawner.read_event(until)) is not None:
+
+    def lost(rank: int) -> bool:
+        return failed[rank] > 0 and "onnection" in logs.text(rank)
+
+    start = time.monotonic()
+    while len(failed) < ranks:
+        # The one that they lost may take a while to end.
+        wait = _FAILURE_S if all(map(lost, failed)) else 0.5
+        more = spawner.read_event(start + wait)
+        if more is None:
+            break
         if more["code"] != 0:
             failed[more["rank"]] = more["code"]
 
     def blame(rank: int) -> tuple[bool, bool, int]:
-        lost = "onnection" in logs.text(rank)
-        return (failed[rank] > 0, lost, rank)
+        return (failed[rank] > 0, lost(rank), rank)
 
     rank = min(failed, key=blame)
     code = failed[rank]

@@ -16,7 +16,7 @@ _FRESH = frozenset(
         *(f"onnx.{name}" for name in ("Add", "Conv", "Div", "Gemm", "MatMul", "Mul")),
         *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
         *(f"onnx.{name}" for name in ("Softmax", "Sub")),
-        "torch.call",
+        *("torch.call", "torch.conv_grad"),
     )
 )
 
@@ -62,7 +62,7 @@ class SharedMemory:
         ]
 
     def sources(self, op: Operation) -> Mapping[SSAValue, list[SSAValue]]:
-        """For each result of an op the operands that it may share memory with."""
+        """The operands that each result of an op may share memory with."""
         if isinstance(op, CallOp):
             returned = self.returned[op.callee.string_value()]
             return {

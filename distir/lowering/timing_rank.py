@@ -58,6 +58,10 @@ def random_tensor(spec: Any, shape: tuple[int, ...], below: int) -> torch.Tensor
     return (torch.randn(shape) * scale).to(spec.dtype)
 
 
+Argument = torch.Tensor | float
+"""A part of a tensor, or a setting of the optimizer."""
+
+
 class TimedBody:
     """This rank's part of a program, with sets of arguments that calls go through."""
 
@@ -82,14 +86,17 @@ class TimedBody:
         own = self.program.RANKS[self.rank]
         self.body = own.program(self.meshes, own.numbers)
 
-    def arguments(self, least: int = 1) -> list[list[torch.Tensor]]:
+    def arguments(self, least: int = 1) -> list[list[Argument]]:
         """Several sets of arguments, at least so many, and of the footprint together."""
         own = self.program.RANKS[self.rank].program
         specs = [self.program.ARGUMENTS[i] for i in own.arguments]
 
-        def made() -> list[torch.Tensor]:
-            found: list[torch.Tensor] = []
+        def made() -> list[Argument]:
+            found: list[Argument] = []
             for spec in specs:
+                if spec.default is not None:
+                    found.append(spec.default)
+                    continue
                 mesh = self.program.MESHES.get(spec.mesh)
                 shape = self.runtime.local_shape(spec, mesh)
                 value = random_tensor(spec, shape, self.job["below"])
@@ -97,7 +104,7 @@ class TimedBody:
             return found
 
         sets = [made()]
-        size = sum(x.nbytes for x in sets[0])
+        size = sum(x.nbytes for x in sets[0] if isinstance(x, torch.Tensor))
         while len(sets) < least or (
             size and len(sets) * size < self.job["footprint"] and len(sets) < 64
         ):
@@ -139,7 +146,7 @@ class Ranks:
         return found.tolist()
 
 
-def timed_calls(body: TimedBody, sets: list[list[torch.Tensor]], ranks: Ranks) -> float:
+def timed_calls(body: TimedBody, sets: list[list[Argument]], ranks: Ranks) -> float:
     """Seconds per call, of `body.calls` calls on end."""
     main, finish = body.body.main, body.collectives.finish_sends
     count, different = body.calls, len(sets)

@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from distir.errors import DistIRError
-from distir.lowering.constants import FILE
 from distir.lowering.helper_modules import helper_text, with_imports
 from distir.lowering.program_source import program_source
 from distir.program import (
@@ -21,7 +20,8 @@ from distir.program import (
     result_names,
     updated_arguments,
 )
-from distir.weights import save_weights
+from distir.transforms.evaluation import evaluation_program
+from distir.transforms.step_settings import add_step_settings, has_step_settings
 
 ALWAYS = (
     *("__init__", "main", "runtime", "carriers", "collectives", "tensors"),
@@ -29,7 +29,10 @@ ALWAYS = (
 )
 """The helper modules of every package."""
 
-TRAINING = ("checkpoints", "initial", "random_numbers", "training")
+EVALUATION = "evaluation_program"
+"""The module of a package that trainings evaluate with."""
+
+TRAINING = ("training",)
 """The helper modules of packages that train."""
 
 
@@ -56,19 +59,26 @@ def write_package(
     directory: str | Path,
     weights: str | Path | None = None,
     helpers: Sequence[str] = (),
+    *,
+    evaluation: bool = False,
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
     (made if needed): `program.py` and `tables.py`, generated, and a file of constants where
     there are long ones; `main.py`, to be started by `torchrun`; helper modules;
     `manifest.json`, which names the arguments, the results and the weights file. `helpers`
-    are modules that whoever runs it needs besides. Returns the directory. Raises DistIRError
+    are modules that whoever runs it needs besides. A training step takes its learning rate
+    and weight decay as arguments (`add-step-settings`); with `evaluation` the package holds
+    its forward program too, in files of its own. Returns the directory. Raises DistIRError
     for programs that have no torch lowering; nothing is written then.
     """
+    check_links(entry_function(module))
+    trains = bool(_check_updates(entry_function(module)))
+    if trains and has_step_settings(module):
+        module = module.clone()
+        add_step_settings(module)
     source = program_source(module)
     entry = entry_function(module)
-    check_links(entry)
-    trains = bool(_check_updates(entry))
     manifest = {
         "processes": source.processes,
         "classes": [list(c) for c in source.classes],
@@ -82,21 +92,21 @@ def write_package(
         "trains": trains,
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
-    texts = {
-        "program.py": source.text,
-        "tables.py": source.tables,
-        "manifest.json": json.dumps(manifest, indent=2),
-    }
-    always = (*ALWAYS, *TRAINING) if trains else ALWAYS
-    for name in sorted(with_imports((*always, *helpers, *source.helpers))):
+    sources = [source]
+    if evaluation:
+        sources.append(program_source(evaluation_program(module), EVALUATION))
+    texts = {"manifest.json": json.dumps(manifest, indent=2)}
+    needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers}
+    needed |= {helper for each in sources for helper in each.helpers}
+    for name in sorted(with_imports(needed)):
         texts[f"{name}.py"] = helper_text(name)
     directory = Path(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
-        if source.constants:
-            save_weights(directory / FILE, source.constants)
+        for each in sources:
+            each.write(directory)
     except OSError as error:
         raise DistIRError(
             f"cannot write the package to {directory}: {error}"

@@ -29,6 +29,8 @@ from torch.distributed.tensor.placement_types import (
     _StridedShard,  # pyright: ignore[reportPrivateUsage]
 )
 
+from distir.lowering.template.boxes import box_of, runs
+
 Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Where a box begins in the whole tensor and in the part, and its sizes."""
 
@@ -80,9 +82,7 @@ def _part(tensor: DTensor, boxes: Sequence[Box], index: MetadataIndex) -> torch.
     local = tensor.to_local()
     for start, own, sizes in boxes:
         if index.offset is not None and tuple(index.offset) == start:
-            for dim, (begin, size) in enumerate(zip(own, sizes, strict=True)):
-                local = local.narrow(dim, begin, size)
-            return local
+            return box_of(local, own, sizes)
     raise ValueError(
         f"{index.fqn}: this rank holds nothing that begins at {index.offset}"
     )
@@ -102,14 +102,14 @@ def _boxes_of(tensor: DTensor) -> tuple[Box, ...]:
             steps[placement.dim].append((int(placement.split_factor), parts, at))
         elif isinstance(placement, Shard):
             steps[placement.dim].append((1, parts, at))
-    runs = [_runs(size, tuple(own)) for size, own in zip(shape, steps, strict=True)]
+    all_runs = [_runs(size, tuple(own)) for size, own in zip(shape, steps, strict=True)]
     return tuple(
         (
             tuple(run[0] for run in box),
             tuple(run[1] for run in box),
             tuple(run[2] for run in box),
         )
-        for box in product(*runs)
+        for box in product(*all_runs)
     )
 
 
@@ -126,10 +126,4 @@ def _runs(
         if len(places) % (factor * parts):
             return ()
         places = places.reshape(factor, parts, -1)[:, at].reshape(-1)
-    breaks = (torch.diff(places) != 1).nonzero().reshape(-1) + 1
-    starts = [0, *breaks.tolist()]
-    ends = [*breaks.tolist(), len(places)]
-    return tuple(
-        (int(places[start]), start, end - start)
-        for start, end in zip(starts, ends, strict=True)
-    )
+    return runs(places)

@@ -72,7 +72,6 @@ class Request:
             zero=0,
             checkpoint="none",
             schedule="",
-            buckets=False,
             stages=() if own.stages == ("search",) else own.stages,
         )
         self._distribute(program, forward)
@@ -226,7 +225,7 @@ def _package(
         "notes": read_notes(program),
     }
     with tempfile.TemporaryDirectory() as made:
-        folder = write_package(program, made, helpers=("initial",))
+        folder = write_package(program, made, helpers=("batches", "initial"))
         own = set(_arguments(program, "parameter"))  # which the module itself holds
         constants = {n: a for n, a in imported.weights.items() if n not in own}
         save_weights(folder / CONSTANTS, constants)

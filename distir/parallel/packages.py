@@ -22,7 +22,7 @@ CACHE = "DISTIR_CACHE"
 
 
 def cache_folder() -> Path:
-    """Where packages are kept."""
+    """The folder in which packages are kept."""
     if given := os.environ.get(CACHE):
         return Path(given)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

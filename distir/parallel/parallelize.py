@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +46,7 @@ def parallelize(
     schedule: str | None = None,
     sequence_parallel: bool = False,
     overlap: bool = False,
+    buckets: bool = True,
     plan: FoundPlan | str | Path | None = None,
     seed: int = 0,
 ) -> ParallelModule:
@@ -61,7 +61,7 @@ def parallelize(
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
     - `d`, `t`, `p`: degrees of data, tensor and pipeline parallelism; there are d x t x p
       processes. `k`: micro-batches; `schedule`: of the pipeline.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`: as in
+    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`, `buckets`: as in
       `distir distribute`.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster` and all of the options above.
@@ -81,11 +81,11 @@ def parallelize(
         schedule=schedule or "",
         sequence_parallel=sequence_parallel,
         overlap=overlap,
+        buckets=buckets,
     )
     if plan is not None:
         request = _planned(loss, cluster, options, plan)
     else:
-        options = replace(options, buckets=d > 1)
         grown = load_cluster(cluster, d * t * p)
         request = Request(loss, str(grown), options)
     if request.devices != dist.get_world_size():

@@ -61,8 +61,8 @@ def has_placements(size: int, split: Split, axes: Axes) -> bool:
 @cache
 def _strides(size: int, split: Split, axes: Axes) -> Mapping[str, int] | None:
     """
-    Per axis that splits a dimension the factor of the strided shard that it is; 1 where it
-    is a plain one.
+    The factor of the strided shard that each axis that splits a dimension makes; 1 for
+    a plain shard.
     """
     sizes = dict(axes)
     names = [name for name, _ in axes if any(name == own for own, _ in split)]

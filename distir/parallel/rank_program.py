@@ -67,6 +67,7 @@ class RankProgram:
             package.folder / CONSTANTS
         )
         self._initial = package.module("initial")
+        self._batches = package.module("batches")
 
     def _device_mesh(self, spec: Any, made: DeviceMesh | None) -> DeviceMesh:
         if made is not None:
@@ -130,39 +131,25 @@ class RankProgram:
 
     def batch_axes(self) -> dict[str, int]:
         """The axes that split the first dimension of inputs and labels, with their sizes."""
-        found: dict[str, int] = {}
-        for spec in self.all_arguments:
-            if spec.role in ("input", "label") and spec.split:
-                axes = self.specs[spec.mesh].axes
-                found |= {name: axes[name] for name, _ in spec.split[0]}
-        return found
+        split = [
+            spec
+            for spec in self.all_arguments
+            if spec.role in self._batches.ROLES and any(spec.split)
+        ]
+        return self._batches.batch_axes(split, self.specs)
 
     def place_in_batch(self, rank: int | None = None) -> tuple[int, int]:
         """Which part of the batch a rank (this one) is to be given, and of how many."""
         rank = self.rank if rank is None else rank
-        axes = self.batch_axes()
-        place = 0
-        for spec in self.specs.values():
-            if rank in spec.ranks:
-                own = spec.coordinates()[spec.ranks.index(rank)]
-                for name, size in axes.items():
-                    place = place * size + own.get(name, 0)
-                break
-        return place, prod(axes.values())
+        meshes = self.specs.values()
+        return self._batches.place_in_batch(self.batch_axes(), meshes, rank)
 
     def of_batch(self, spec: Any, given: torch.Tensor) -> torch.Tensor:
         """
         What this rank takes of an input, whose part of the batch it was given.
         Raises DistIRError for another shape.
         """
-        axes = self.batch_axes()
-        mesh = self.specs.get(spec.mesh)
-        expected = list(spec.shape)
-        others: list[tuple[tuple[str, int | None], ...]] = []
-        for dim, split in enumerate(spec.split):
-            data = [name for name, _ in split if dim == 0 and name in axes]
-            expected[dim] //= prod(axes[name] for name in data)
-            others.append(tuple(s for s in split if s[0] not in data))
+        expected, own = self._batches.share(spec, self.batch_axes())
         if list(given.shape) != expected:
             whole = f"a batch of {spec.shape[0]}" if spec.shape else "the batch"
             raise DistIRError(
@@ -175,7 +162,7 @@ class RankProgram:
                 f"{spec.role} {spec.name!r} is {given.dtype}, but the program takes "
                 f"{spec.dtype}"
             )
-        own = replace(spec, split=tuple(others))
+        mesh = self.specs.get(spec.mesh)
         part = self._runtime.shard(given, own, mesh, self.rank)
         return part.to(self.device).contiguous()
 

@@ -10,7 +10,7 @@ from torch import nn
 
 
 def names_of(source: nn.Module) -> dict[str, list[str]]:
-    """Per parameter of a module, by its first name, all names that it has."""
+    """All names of each parameter of a module, by its first name."""
     first: dict[nn.Parameter, str] = {}
     found: dict[str, list[str]] = {}
     for name, parameter in source.named_parameters(remove_duplicate=False):

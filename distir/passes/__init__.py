@@ -12,6 +12,7 @@ _PASSES: dict[str, str] = {
     "inline-calls": "InlineCallsPass",
     "outline-repeats": "OutlineRepeatsPass",
     "add-mesh": "AddMeshPass",
+    "add-step-settings": "AddStepSettingsPass",
     "activation-checkpoint": "ActivationCheckpointPass",
     "apply-schedule": "ApplySchedulePass",
     "auto-parallel": "AutoParallelPass",

@@ -35,7 +35,8 @@ class AutoParallelPass(SearchOptions, DistIRPass):
     - `world_size`: devices to use; all of the cluster by default;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap` (`off`, `on`): the only
       values of these options that may be chosen; by default all;
-    - `buckets`: tensors travel in one message in all plans; see `bucket-collectives`;
+    - `buckets`: whether tensors travel in one message in all plans (default); see
+      `bucket-collectives`;
     - `shard`: layouts that arguments must have, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
       of arguments that must not be split;
     - `time_limit`: seconds; when they are over, the best plan found is taken;

@@ -42,7 +42,8 @@ class SearchGridPass(SearchOptions, DistIRPass):
       training step also of a single rank;
     - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
     - `schedules`: to try in pipelines, by default that of `pipeline`;
-    - `buckets`: tensors travel in one message in all of them; see `bucket-collectives`;
+    - `buckets`: whether tensors travel in one message in all of them (default); see
+      `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.
     """
 

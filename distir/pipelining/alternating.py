@@ -111,9 +111,9 @@ def _schedule(
     weight_lag: Sequence[int] | None = None,
 ) -> PipelineSchedule:
     """
-    On each rank `warm_up[rank]` forwards, then forward and backward in turn, then the rest
-    of the backwards. With `weight_lag`, backwards are split, and weight gradients follow
-    `weight_lag[rank]` backwards later.
+    The schedule in which each rank does `warm_up[rank]` forwards, then forward and
+    backward in turn, then the rest of the backwards. With `weight_lag`, backwards are
+    split, and weight gradients follow `weight_lag[rank]` backwards later.
     """
     return PipelineSchedule.of(
         [

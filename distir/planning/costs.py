@@ -47,18 +47,19 @@ class CostModel(ABC):
 
     @abstractmethod
     def op(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> float:
-        """Of an op that does that."""
+        """The cost of an op that follows this strategy."""
 
     @abstractmethod
     def step(
         self, type_: TensorType[Attribute], before: Layout, step: ReshardStep
     ) -> float:
-        """Of one collective on a value of that (sequential) type."""
+        """The cost of one collective on a value of that (sequential) type."""
 
     def reshard(self, type_: Attribute, before: Layout, after: Layout) -> float:
         """
-        Of bringing a value of that (sequential) type from one layout to another, by the steps
-        that `lower-reshard` takes; infinite where no communication does that.
+        The cost of bringing a value of that (sequential) type from one layout to
+        another, by the steps that `lower-reshard` takes; infinite where no
+        communication does that.
         """
         if before == after or not isinstance(type_, TensorType):
             return 0.0
@@ -69,7 +70,7 @@ class CostModel(ABC):
         return self._reshards[key]
 
     def bytes(self, type_: Attribute, layout: Layout) -> int:
-        """Of a value of that (sequential) type on each device."""
+        """The bytes that a value of that (sequential) type takes on each device."""
         key = (id(type_), layout)
         if key not in self._bytes:
             self._seen.append(type_)

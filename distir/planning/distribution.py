@@ -46,7 +46,7 @@ class DistributionOptions(PipelineOptions):
     checkpoint: str = "none"
     sequence_parallel: bool = False
     overlap: bool = False
-    buckets: bool = False
+    buckets: bool = True
 
     def check(self, module: ModuleOp) -> None:
         """Refuses options that do not go together, or not with a program. Raises DistIRError."""
@@ -93,12 +93,12 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
         split_batch(module, TIME_AXIS)
     if options.d > 1:
         split_batch(module, "d")
-    if options.zero:
-        store_split(module, options.zero, "d")
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
         split_parameters(module, "t")
+    if options.zero:
+        store_split(module, options.zero, "d")
     propagate_sharding(module, mesh)
 
 

@@ -33,7 +33,7 @@ class FunctionPlan(Generic[Place]):
     kept: Mapping[OpResult, Place] = field(default_factory=dict[OpResult, Place])
 
     def place_of(self, value: OpResult) -> Place:
-        """Where a result of an op or a call is for those that use it."""
+        """The place of a result of an op or a call for those that use it."""
         if value in self.kept:
             return self.kept[value]
         op = value.op

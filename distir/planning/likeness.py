@@ -80,7 +80,7 @@ def op_kinds(
 def _argument_kinds(
     function: FuncOp, calls: Mapping[CallOp, Hashable]
 ) -> dict[SSAValue, frozenset[tuple[Hashable, int]]]:
-    """Per argument the kinds of calls that take it, and as which operand."""
+    """The kinds of calls that take each argument, and as which operand."""
     return {
         arg: frozenset(
             (calls[use.operation], use.index)

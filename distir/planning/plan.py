@@ -58,7 +58,7 @@ class SearchOptions:
     checkpoint: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
     overlap: tuple[str, ...] = ()
-    buckets: bool = False
+    buckets: bool = True
     jobs: int = 0
 
     def check(self) -> None:
@@ -96,7 +96,7 @@ class Plan(ABC):
     schedule: str = ""
     stages: str = ""
     overlap: bool = False
-    buckets: bool = False
+    buckets: bool = True
 
     @property
     def is_pipelined(self) -> bool:
@@ -150,7 +150,7 @@ class Plan(ABC):
         if self.stages:
             text += f" stages={self.stages}"
         text += " overlap" if self.overlap else ""
-        return text + (" buckets" if self.buckets else "")
+        return text + ("" if self.buckets else " no-buckets")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +246,7 @@ class Space:
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False,)
-    buckets: bool = False
+    buckets: bool = True
 
     @staticmethod
     def of(

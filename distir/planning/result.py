@@ -47,8 +47,8 @@ class Simulated(Result):
     """
     A plan and its simulation. `peak_memory_bytes` and `memory_bytes` are of the device that
     has the least left. `bound_s`: of searched layouts, no others on that mesh take less (0:
-    unknown; communication that overlaps may); `layouts`: which they are, so that they need
-    not be searched again.
+    unknown; communication that overlaps, or travels in one message, may); `layouts`: which
+    they are, so that they need not be searched again.
     """
 
     step_time_s: float

@@ -67,7 +67,7 @@ class SimulatedCosts(CostModel):
         return max(c.workspace for c in self._costs(op, rule, strategy))
 
     def _costs(self, op: Operation, rule: Rule, strategy: LayoutStrategy) -> list[Cost]:
-        """On each kind of device."""
+        """The cost of an op on each kind of device."""
         work = Work(rule, self._parts(rule, strategy.operands) if rule.flops else {})
         sizes = (
             self._sizes(op.operands, strategy.operands),

@@ -72,7 +72,7 @@ class UnitCosts(CostModel):
         return self._sent(step.kind, *sizes, parts)
 
     def work(self, flops: float, touched: float) -> float:
-        """Of so many operations and bytes read and written on one device."""
+        """The cost of so many operations and bytes read and written on one device."""
         return flops + PRICE_PER_BYTE_TOUCHED * touched
 
     def preferred(self, work: float, *, late: bool, runs: bool) -> float:
@@ -86,8 +86,9 @@ class UnitCosts(CostModel):
 
     def move(self, have: Placement, want: Placement, size: float, parts: int) -> float:
         """
-        Of bringing a value of `size` bytes (on one device, whole on this axis of `parts`
-        devices) from one placement to another; infinite where no communication does that.
+        The cost of bringing a value of `size` bytes (on one device, whole on this axis
+        of `parts` devices) from one placement to another; infinite where no
+        communication does that.
         """
         if have == want:
             return 0.0
@@ -100,8 +101,9 @@ class UnitCosts(CostModel):
 
     def gradient(self, flops: float, parts: int) -> float:
         """
-        Of a contraction of so many operations with a parameter that every device keeps whole
-        and cuts its part out of: in the backward each computes the gradient of the whole.
+        The cost of the gradient of a contraction of so many operations with a parameter
+        that every device keeps whole and cuts its part out of: in the backward each
+        computes the gradient of the whole.
         """
         return flops * (1 - 1 / parts)
 

@@ -42,19 +42,36 @@ from distir.sharding.rule import shape_of
 
 
 def _storage(
-    shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, whole_runs: bool
+    shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, outside: bool
 ) -> Layout:
     """
-    The layout with the first dimension split that the axis divides evenly; with `whole_runs`
-    only where that divides none of the runs in which other axes split it.
+    The layout with the first dimension split that the axis divides evenly: the parts that
+    other axes leave of it, so that a device reduces, scatters and gathers its own part
+    alone. Dimensions that these split in runs come last, whose runs are then split anew. Of
+    several matrices (experts) those come first that no other axis splits: work may then be
+    split along them, too.
+    For an optimizer `outside` axes are in the mesh's order, as DTensor has them, and
+    dimensions whose runs the axis would divide are none.
     """
-    for dim in range(len(shape)):
-        split = request_split(layout, dim, Shard(axis), len(shape), mesh)
+    several = len(shape) > 2
+    dims = sorted(
+        range(len(shape)),
+        key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
+    )
+    for dim in dims:
+        inside = not outside and not _has_runs(layout, dim)
+        split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
+        if not inside:
+            split = request_split(layout, dim, Shard(axis), len(shape), mesh)
         if fits(shape, split, mesh) and not (
-            whole_runs and divides_runs(shape[dim], layout.dim(dim), mesh, axis)
+            outside and divides_runs(shape[dim], layout.dim(dim), mesh, axis)
         ):
             return split
     return layout
+
+
+def _has_runs(layout: Layout, dim: int) -> bool:
+    return any(shard.run is not None for shard in layout.dim(dim))
 
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
@@ -137,7 +154,7 @@ def store_split(
                     f"zero: {names[i]} stays whole over axis {axis!r}, as {by} asks"
                 )
             continue
-        layout = _storage(shape, before, mesh, axis, whole_runs=outside)
+        layout = _storage(shape, before, mesh, axis, outside)
         if layout == before:
             whole.append(names[i])
             continue

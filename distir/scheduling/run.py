@@ -107,7 +107,10 @@ the op and the `ScheduleRun`, which raises DistIRError that begins with `origin(
 
 
 def origin(op: Operation) -> str:
-    """Where a user wrote an op of a schedule, for messages and requests."""
+    """
+    The file and line in which a user wrote an op of a schedule, for messages and
+    requests.
+    """
     written = text_attribute(op.attributes, BY)
     if written is not None:
         return written

@@ -7,7 +7,7 @@ device by the second one, and so on. See `Shard` for run lengths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -83,6 +83,68 @@ def canonical(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
             left //= size
         dims.append(tuple(out))
     return replace(layout, dims=tuple(dims))
+
+
+def in_mesh_order(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
+    """
+    The layout that places the same elements and has the axes of each dimension in the mesh's
+    order, as far as there is one: of `{t, d}` on 64 elements over axes d and t of 2,
+    `{d:16, t}`.
+    """
+    order = [axis for axis, _ in mesh.axes]
+    return _reordered(
+        shape,
+        layout,
+        mesh,
+        lambda a, b: (
+            a.run == (b.run or 0) * mesh.size(b.axis)
+            and order.index(a.axis) > order.index(b.axis)
+        ),
+        lambda a, b: (b, a._replace(run=b.run)),
+    )
+
+
+def nested(shape: Sequence[int], layout: Layout, mesh: Mesh) -> Layout:
+    """
+    The layout that places the same elements and splits the parts of one axis over the next,
+    where two axes take runs of one length in turn: of `{d:16, t}` on 64 elements over axes
+    d and t of 2, `{t, d}`. What is in parts over t is then split over d where it is.
+    """
+    return _reordered(
+        shape,
+        layout,
+        mesh,
+        lambda a, b: a.run == b.run,
+        lambda a, b: (b._replace(run=(a.run or 0) * mesh.size(a.axis)), a),
+    )
+
+
+def _reordered(
+    shape: Sequence[int],
+    layout: Layout,
+    mesh: Mesh,
+    differs: Callable[[Shard, Shard], bool],
+    swapped: Callable[[Shard, Shard], tuple[Shard, Shard]],
+) -> Layout:
+    """
+    The layout with neighbouring axes of a dimension swapped while they differ from what is
+    wanted; the functions are given them with all run lengths written out.
+    """
+    if all(len(shards) < 2 for shards in layout.dims):
+        return layout
+    dims: list[tuple[Shard, ...]] = []
+    for size, before in zip(shape, layout.dims, strict=True):
+        shards, left = list[Shard](), size
+        for shard in before:
+            left //= mesh.size(shard.axis)
+            shards.append(shard._replace(run=shard.run or left))
+        for end in range(len(shards) - 1, 0, -1):
+            for i in range(end):
+                pair = shards[i], shards[i + 1]
+                if differs(*pair):
+                    shards[i : i + 2] = swapped(*pair)
+        dims.append(tuple(shards))
+    return canonical(shape, replace(layout, dims=tuple(dims)), mesh)
 
 
 def local_shape(shape: Sequence[int], layout: Layout, mesh: Mesh) -> tuple[int, ...]:

@@ -74,5 +74,5 @@ def _price(graph: CostGraph, node: int, weight: float) -> Costs:
 
 
 def _regret(price: Costs) -> float:
-    """By how much the second best alternative is dearer than the best."""
+    """The difference in cost between the second best alternative and the best."""
     return float(np.partition(price, 1)[1] - price.min()) if len(price) > 1 else 0.0

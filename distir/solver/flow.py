@@ -34,8 +34,8 @@ class Segments:
 
     def covering(self, problem: Problem) -> Segments:
         """
-        With the nodes that a problem has besides: each in the first segment that it has a
-        neighbour in.
+        These segments, and the nodes that a problem has besides: each in the first
+        segment that it has a neighbour in.
         """
         group = {i: g for g, nodes in enumerate(self.groups) for i in nodes}
         groups = [list(nodes) for nodes in self.groups]
@@ -57,8 +57,8 @@ class Segments:
 @dataclass(frozen=True)
 class Flow:
     """
-    Where values go: `users[i]` are the nodes that take what node i makes. `intensive`: the
-    nodes that compute much.
+    The edges along which values go: `users[i]` are the nodes that take what node i
+    makes. `intensive`: the nodes that compute much.
     """
 
     users: Sequence[Collection[int]]
@@ -116,7 +116,7 @@ class Flow:
         makers: Sequence[Sequence[int]],
         critical: Collection[int],
     ) -> list[int]:
-        """In order."""
+        """The critical nodes, in this order, that lie on a way to or from all that compute much."""
         bit = {node: 1 << n for n, node in enumerate(sorted(self.intensive))}
         reach = [0] * len(users)
         for steps, near in ((order, makers), (order[::-1], users)):

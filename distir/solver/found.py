@@ -27,7 +27,7 @@ class SolverResult:
     def of(
         graph: CostGraph, choice: Mapping[int, int] | None, bound: float
     ) -> SolverResult:
-        """With the choice's cost."""
+        """The result of a choice, whose cost is that in the graph, or of none."""
         objective = math.inf if choice is None else graph.cost(choice)
         return SolverResult(choice, objective, min(bound, objective))
 

@@ -35,7 +35,7 @@ class Pieces:
     usage: Costs
 
     def chosen(self, table: npt.NDArray[np.integer]) -> Pieces:
-        """Of the node with these alternatives instead, in this order."""
+        """The pieces of the node with these alternatives instead, in this order."""
         return Pieces(self.first, self.last, self.usage[:, table])
 
     def joined(self, other: Pieces | None) -> Pieces:
@@ -48,7 +48,10 @@ class Pieces:
         return Pieces(first, last, usage)
 
     def simplified(self) -> Pieces:
-        """With each interval once, and without those in which nothing is occupied."""
+        """
+        The same pieces with each interval once, and without those in which nothing is
+        occupied.
+        """
         if len(self.first) == 1 and self.usage.any():
             return self
         kept = self.usage.any(axis=1)
@@ -210,7 +213,7 @@ class CostGraph:
         self.steps.append(Substitution(node, (node,), kept))
 
     def cost(self, choice: Mapping[int, int]) -> float:
-        """Of a choice of the nodes that remain."""
+        """The cost of a choice of the nodes that remain."""
         total = self.constant
         total += sum(float(c[choice[i]]) for i, c in self.costs.items())
         return total + sum(float(m[choice[i], choice[j]]) for i, j, m in self.edges())

@@ -45,7 +45,9 @@ class Problem:
     memory: Memory | None = None
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Of a choice of one alternative per node, whatever memory it takes."""
+        """
+        The cost of a choice of one alternative per node, whatever memory it takes.
+        """
         nodes = sum(
             float(costs[a]) for costs, a in zip(self.costs, choice, strict=True)
         )
@@ -68,7 +70,9 @@ class Problem:
 
 
 def relative_gap(objective: float, bound: float) -> float:
-    """By how much an objective is above its bound, as a fraction of itself; never below 0."""
+    """
+    How far an objective is above its bound, as a fraction of itself; never below 0.
+    """
     if objective <= bound:
         return 0.0
     return (objective - bound) / max(abs(objective), 1e-300)

@@ -56,7 +56,7 @@ class ConstraintRows:
     def of(
         lower: Costs, upper: Costs, rows: Table, columns: Table, values: Costs
     ) -> ConstraintRows:
-        """From entries in any order."""
+        """The rows that have these entries, which may come in any order."""
         order = np.argsort(rows, kind="stable")
         counts = np.bincount(rows, minlength=len(lower))
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -135,7 +135,7 @@ class Program:
         return bound * self.scale + self.graph.constant
 
     def choice(self, columns: Costs) -> dict[int, int]:
-        """Of a solution's columns."""
+        """The alternative of each node that a solution's columns choose."""
         return {
             i: int(columns[at : at + len(self.graph.costs[i])].argmax())
             for i, at in self.first.items()

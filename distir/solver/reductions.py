@@ -227,8 +227,9 @@ class Reductions:
 
     def restrict_leaf(self, i: int) -> None:
         """
-        Of a node with one neighbour that occupies memory, forbid under each alternative of
-        the neighbour what is dearer and occupies more than something else.
+        For a node with one neighbour that occupies memory: forbids, under each
+        alternative of the neighbour, what is dearer and occupies more than another
+        alternative.
         """
         graph = self.graph
         ((j, matrix),) = graph.near[i].items()

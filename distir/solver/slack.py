@@ -42,7 +42,10 @@ def forget_slack(graph: CostGraph) -> list[int]:
 
 
 def _extremes(graph: CostGraph) -> tuple[Costs, Table, Table]:
-    """Per point: the most that can be occupied, how many pieces begin there and end before."""
+    """
+    For each point of the program the most that can be occupied, how many pieces begin
+    there, and how many end before.
+    """
     points = len(graph.limit)
     change = np.zeros(points + 1)
     begins, ends = np.zeros(points, np.int64), np.zeros(points + 1, np.int64)

@@ -23,8 +23,8 @@ IDLE = 5
 @dataclass(frozen=True)
 class SmallestPeak:
     """
-    By how much the best choice found exceeds the limit, at which point, and by how much every
-    choice does at least. A choice that fits exceeds it by 0 or less.
+    The amount by which the best choice found exceeds the limit, at which point, and by
+    which every choice does at least. A choice that fits exceeds it by 0 or less.
     """
 
     choice: Mapping[int, int]

@@ -48,7 +48,10 @@ PATIENCE = 1.0
 
 
 def solve(problem: Problem, **options: Any) -> Solution:
-    """As `solution_of`. Raises the InfeasibleError, when there is no choice."""
+    """
+    Does what `solution_of` does, and raises the InfeasibleError when there is no
+    choice.
+    """
     found = solution_of(problem, **options)
     if isinstance(found, InfeasibleError):
         raise found

@@ -74,7 +74,9 @@ def _shapes(value: Any) -> list[Any]:
 
 
 def _outputs(module: ModuleOp) -> list[tuple[str, str]]:
-    """For each result of a program its name, and what it is declared to be, for messages."""
+    """
+    The name of each result of a program, and what it is declared to be, for messages.
+    """
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +99,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "is faster and fits into memory",
     ),
     "--buckets": dict(
-        action="store_true",
-        help="send neighbouring tensors, such as the gradients of a layer, in one message",
+        action=BooleanOptionalAction,
+        default=True,
+        help="send neighbouring tensors, such as the gradients of a layer, in one message "
+        "(default), or each tensor in a message of its own",
     ),
 }
 """The options of `distribute`, but for the cluster, as argparse takes them."""

@@ -39,7 +39,7 @@ def whole_arguments(
     DistIRError.
     """
     names = argument_names(entry_function(module))
-    _check_known(module, path, weights, given)
+    check_known(module, path, weights, given)
     values = dict(zip(names, random_arguments(module, seed, weights), strict=True))
     types = entry_function(module).function_type.inputs
     for name, type_ in zip(names, types, strict=True):
@@ -48,9 +48,10 @@ def whole_arguments(
     return values
 
 
-def _check_known(
+def check_known(
     module: ModuleOp, path: str | Path, weights: Arrays, given: Arrays
 ) -> None:
+    """Raises DistIRError for an input that is no argument of the program at `path`."""
     names = argument_names(entry_function(module))
     unknown = sorted(set(given) - set(names))
     if unknown:
@@ -74,7 +75,7 @@ def training_arguments(
     names, roles = argument_names(function), argument_roles(function)
     types = function.function_type.inputs
     batches = {n for n, role in zip(names, roles, strict=True) if role in _BATCHES}
-    _check_known(module, path, weights, given)
+    check_known(module, path, weights, given)
     values = {
         name: _fitting(module, name, given[name], type_, over_steps=name in batches)
         for name, type_ in zip(names, types, strict=True)

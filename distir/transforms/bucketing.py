@@ -117,8 +117,8 @@ class CollectiveBucketer:
 
 class _Places:
     """
-    Where the ops of a function come to be: what is in one bucket has one place, the index
-    of the op of the bucket that stays where it is.
+    The places that the ops of a function come to: what is in one bucket has one place,
+    the index of the op of the bucket that stays where it is.
     """
 
     def __init__(

@@ -13,6 +13,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import RECOMPUTE, SCOPE
+from distir.dialects.train_ops.attention import AttentionOp
 from distir.errors import DistIRError, one_of
 from distir.gradients.call_pairs import (
     CallPair,
@@ -99,7 +100,8 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
     What selective recomputation drops: the results of a contraction of two activations
     and all that follows up to the next contraction. In attention these are the scores,
     the masked scores and the probabilities, which grow with the square of the sequence
-    and cost little to compute again (Korthikanti et al. 2022, section 5).
+    and cost little to compute again (Korthikanti et al. 2022, section 5). Attention that is
+    one op keeps none of these.
     """
     roles = argument_roles(forward)
     derived: set[SSAValue] = {
@@ -117,7 +119,10 @@ def attention_core(forward: FuncOp) -> set[SSAValue]:
         contraction = rule_for(op).flops > 0
         in_core = any(v in core for v in op.operands)
         starts = (
-            contraction and not in_core and not any(v in derived for v in op.operands)
+            contraction
+            and not isinstance(op, AttentionOp)
+            and not in_core
+            and not any(v in derived for v in op.operands)
         )
         if starts or (in_core and not contraction):
             core.update(op.results)

@@ -34,8 +34,10 @@ RESIDUALS = ("parts", "whole")
 NORMALIZATIONS: dict[str, tuple[int, ...]] = {
     "onnx.LayerNormalization": (0,),
     "onnx.RMSNormalization": (0,),
-    "train.layer_norm_grad": (0, 1),
-    "train.rms_norm_grad": (0, 1),
+    "train.layer_norm": (0,),
+    "train.rms_norm": (0,),
+    "train.layer_norm_grad": (0, 1, 3, 4),
+    "train.rms_norm_grad": (0, 1, 3),
 }
 """Normalizations and their gradients, and which operands of them are activations."""
 

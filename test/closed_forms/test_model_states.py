@@ -78,7 +78,8 @@ def test_gathered_parameters_live_no_longer_than_their_use(
     need, and the last, which it has used.
     """
     d, activation, whole = 4, 2 * 128 * 8 // 4, 2 * 128 * 128
-    module = distributed(chain([128] * (matrices + 1), 8), d=d, zero=3)
+    program = chain([128] * (matrices + 1), 8)
+    module = distributed(program, d=d, zero=3, buckets=False)
     state = matrices * (2 + 12) * 128 * 128 // d + 8
     constants = 2 * 8 + 3 * 4 + 8
     loss = 4
@@ -92,7 +93,8 @@ def test_gathered_parameters_live_no_longer_than_their_use(
         return False
 
     monkeypatch.setattr(Partitioner, "_is_gathered_for_each_use", share)
-    module = distributed(chain([128] * (matrices + 1), 8), d=d, zero=3)
+    program = chain([128] * (matrices + 1), 8)
+    module = distributed(program, d=d, zero=3, buckets=False)
     kept = (matrices - 2) * (whole + activation)
     first_gradient = activation + whole + whole // d
     assert on_each_device(peak_memory, module) == lasting + kept + first_gradient

@@ -44,11 +44,17 @@ def tower(
     sizes: Sizes,
     *,
     dropout: float = 0.0,
+    fused: bool = False,
     change: Callable[[FuncOp], None] | None = None,
 ) -> ModuleOp:
-    """A GPT in bf16 that calls its only layer several times. `change` edits the layer."""
+    """
+    A GPT in bf16 that calls its only layer several times, its attention written out unless
+    `fused`. `change` edits the layer.
+    """
     x = sizes
-    module = build_gpt(1, x.h, x.a, x.v, x.b, x.s, "bf16", dropout=dropout)
+    module = build_gpt(
+        *(1, x.h, x.a, x.v, x.b, x.s, "bf16"), dropout=dropout, fused_attention=fused
+    )
     if change is not None:
         change(functions(module)[LAYER])
     (call,) = (
@@ -84,6 +90,7 @@ def per_layer(
     sizes: Sizes,
     *,
     dropout: float = 0.0,
+    fused: bool = False,
     change: Callable[[FuncOp], None] | None = None,
     **options: int | str | bool,
 ) -> float:
@@ -92,7 +99,9 @@ def per_layer(
         on_each_device(
             measure,
             distributed(
-                training_step(tower(n, sizes, dropout=dropout, change=change)),
+                training_step(
+                    tower(n, sizes, dropout=dropout, fused=fused, change=change)
+                ),
                 **options,
             ),
         )

@@ -73,6 +73,20 @@ def test_modules_with_weights_are_checked_and_run(tmp_path: Path) -> None:
     result.save(tmp_path / "outputs.npz")
 
 
+def test_learning_rates_are_functions_of_the_step(tmp_path: Path) -> None:
+    step = distir.build("mlp", **MLP, training=True, optimizer="sgd", learning_rate=1.0)
+    rates = {1: 0.0, 2: 1.0, 3: 0.0, 4: 0.0}
+    result = distir.run(step, backend="gloo", steps=4, learning_rate=rates.__getitem__)
+    first, second, third, fourth = result["loss"]
+    assert first == second and third == fourth < second
+    same = distir.run(step, backend="gloo", steps=2, learning_rate=1.0)
+    assert same["loss"][1] == third
+    decayed = distir.run(step, backend="gloo", steps=2, weight_decay=lambda _: 0.9)
+    assert decayed["loss"][0] == first and decayed["loss"][1] != third
+    warm = distir.run(step, backend="gloo", steps=2, warmup=2, decay="linear")
+    assert first > warm["loss"][1] != third
+
+
 def program_inputs(program: ModelProgram) -> list[tuple[str, str]]:
     from distir.program import argument_names, argument_roles, entry_function
 
@@ -114,6 +128,12 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         "over which cluster": lambda: distir.simulate(path, d=2),
         "html is an option of the command": lambda: distir.simulate(path, html="a"),
         "not the same program": lambda: distir.check(path, other),
+        "of use with steps only": lambda: distir.run(
+            path, backend="gloo", learning_rate=1.0
+        ),
+        "is nan in step 1": lambda: distir.run(
+            path, backend="gloo", steps=2, weight_decay=float("nan")
+        ),
         "outputs are returned": lambda: distir.run(path, backend="gloo", outputs="o"),
     }
     for expected, call in calls.items():

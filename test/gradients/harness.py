@@ -32,7 +32,12 @@ from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
-from distir.gradients.rule import GradientBuilder, gradients_of, is_differentiable
+from distir.gradients.rule import (
+    GradientBuilder,
+    gradients_of,
+    is_differentiable,
+    take_training_forms,
+)
 from distir.interpreters.reference import run_program
 
 Make = Callable[[Sequence[SSAValue]], Operation]
@@ -96,6 +101,22 @@ def build_op(case: GradientCase) -> tuple[Operation, Block]:
     return build(case, None, [typed(r) for r in results])
 
 
+def training_op(
+    case: GradientCase, used: frozenset[int] = frozenset([0])
+) -> tuple[Operation, Block]:
+    """
+    The op whose gradient rule a case is of, in a block as `build_op` gives it. A training
+    form stands for an op of which the first result alone is used.
+    """
+    op, block = build_op(case)
+    if used <= {0}:
+        take_training_forms(
+            block, {r: None for r in op.results if is_differentiable(r)}
+        )
+    assert block.last_op is not None
+    return block.last_op, block
+
+
 def as_program(block: Block, results: Sequence[SSAValue]) -> ModuleOp:
     """A module whose entry function has that body."""
     block.add_op(ReturnOp(*results))
@@ -120,7 +141,7 @@ def backward_program(
     `@main(operands, gradients of the used results) -> gradients of operands`, and the
     arguments that these gradients belong to: the others have none.
     """
-    op, block = build_op(case)
+    op, block = training_op(case, used)
     gradients = [
         block.insert_arg(r.type, len(block.args)) if i in used else None
         for i, r in enumerate(op.results)

@@ -16,6 +16,7 @@ from gradients.harness import (
     backward_program,
     build_op,
     operands_of,
+    training_op,
 )
 from support.lowering_cases import run_here
 from support.sharding_harness import Array, sample
@@ -41,14 +42,24 @@ def every_case() -> list[GradientCase]:
 
 
 def test_every_registered_rule_has_a_case():
-    covered = {case.op_name for case in every_case()}
+    covered = set(cases_by_rule())
     # Another test may have registered rules of a dialect of its own.
     rules = {n for n in registered_rules() if n.startswith(("onnx.", "train."))}
     assert rules and rules <= covered, sorted(rules - covered)
 
 
+@cache
+def cases_by_rule() -> dict[str, list[GradientCase]]:
+    """The cases of each op, by its name; those of its training form by that one's too."""
+    found: dict[str, list[GradientCase]] = {}
+    for case in every_case():
+        for name in {case.op_name, training_op(case)[0].name}:
+            found.setdefault(name, []).append(case)
+    return found
+
+
 def cases_of(name: str) -> list[GradientCase]:
-    return [case for case in every_case() if case.op_name == name]
+    return cases_by_rule().get(name, [])
 
 
 def differentiated(case: GradientCase) -> tuple[ModuleOp, list[Array]] | None:

@@ -16,6 +16,8 @@ import torch
 from support.programs import parse
 from support.thoroughness import sampled
 from support.training_programs import batches, package, training_gpt, training_mlp
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -317,12 +319,16 @@ def test_every_part_is_written_once(checkpoints: Path):
         )
         if role in ("parameter", "state")
     )
-    stored = 0
-    for file in (checkpoints / "step-4").glob("*.safetensors"):
-        header = int.from_bytes(file.read_bytes()[:8], "little")
-        stored += file.stat().st_size - 8 - header
+    metadata = FileSystemReader(checkpoints / "step-4").read_metadata()
+    stored = sum(
+        chunk.sizes.numel() * tensor.properties.dtype.itemsize
+        for tensor in metadata.state_dict_metadata.values()
+        if isinstance(tensor, TensorStorageMetadata)
+        for chunk in tensor.chunks
+    )
     assert stored == needed
-    assert len(content["manifest"]["files"]) == 4
+    files = content["manifest"]["files"]
+    assert sorted(files) == [".metadata", *(f"__{rank}_0.distcp" for rank in range(4))]
 
 
 def flip(file: Path) -> None:
@@ -338,7 +344,7 @@ def cut(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
-@pytest.mark.parametrize("name", ["rank-1.safetensors", "manifest.json"])
+@pytest.mark.parametrize("name", ["__1_0.distcp", ".metadata", "manifest.json"])
 def test_a_damaged_checkpoint_is_refused(
     damage: Any, name: str, saved: Path, checkpoints: Path, spawner: Spawner
 ):
@@ -355,7 +361,7 @@ def test_going_on_from_the_previous_checkpoint(
 ):
     copy = shutil.copytree(checkpoints, checkpoints.with_name("copy"))
     expected = resume(saved, copy, spawner, step="4")
-    flip(checkpoints / "step-4" / "rank-0.safetensors")
+    flip(checkpoints / "step-4" / "__0_0.distcp")
     found = resume(saved, checkpoints, spawner, step="2", save_every=2)
     assert len(found["loss"]) == 4
     np.testing.assert_allclose(found["loss"][2:], expected["loss"], rtol=1e-6)
@@ -374,7 +380,7 @@ def test_an_interrupted_save_counts_for_nothing(
 
 def test_no_intact_checkpoint(saved: Path, checkpoints: Path, spawner: Spawner):
     for step in (2, 4):
-        cut(checkpoints / f"step-{step}" / "rank-0.safetensors")
+        cut(checkpoints / f"step-{step}" / "__0_0.distcp")
     with pytest.raises(DistIRError, match="no intact earlier one"):
         resume(saved, checkpoints, spawner)
 
@@ -394,7 +400,8 @@ def test_checkpoints_that_do_not_fit_the_run(
     checkpoints: Path,
     spawner: Spawner,
 ):
-    options = Training(**({"steps": 6, "checkpoints": checkpoints} | training))
+    wanted: dict[str, Any] = {"steps": 6, "checkpoints": checkpoints}
+    options = Training(**wanted | training)
     with pytest.raises(DistIRError, match=message):
         train(saved / "package", training_mlp(), spawner, options)
 

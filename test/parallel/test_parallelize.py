@@ -30,7 +30,17 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", PLANS.values(), ids=PLANS)
+SLOW = ("d4 zero 1", "d4 zero 3")
+"""Plans of which others have the parts."""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, options in PLANS.items()
+    ],
+)
 def test_training_is_that_of_pytorch(options: dict[str, Any]) -> None:
     count = options.get("d", 1) * options.get("t", 1) * options.get("p", 1)
     ranks = run_ranks(count, training_run, options)

@@ -90,7 +90,11 @@ def test_what_recomputes_everything_in_the_end_is_full(step: Any, runs: Any):
 
 @pytest.mark.parametrize(
     "distribution",
-    [{"d": 2, "t": 2}, {"p": 2, "k": 2}, {"p": 2, "k": 2, "schedule": "zb-h1"}],
+    [
+        {"d": 2, "t": 2},
+        pytest.param({"p": 2, "k": 2}, marks=pytest.mark.slow),
+        {"p": 2, "k": 2, "schedule": "zb-h1"},
+    ],
     ids=str,
 )
 def test_whole_layers_run_again(distribution: dict[str, Any]):

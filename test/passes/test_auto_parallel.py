@@ -74,8 +74,10 @@ def distributed(module: ModuleOp, **options: object) -> ModuleOp:
     return module
 
 
-def search(module: ModuleOp, on: ClusterOp) -> AutoSearch:
-    found = auto_search([module], on, SearchOptions(jobs=1))
+def search(
+    module: ModuleOp, on: ClusterOp, options: SearchOptions | None = None
+) -> AutoSearch:
+    found = auto_search([module], on, options or SearchOptions(jobs=1))
     found.run()
     return found
 
@@ -131,7 +133,7 @@ def test_the_program_is_what_was_promised() -> None:
 def test_messages_are_in_what_was_promised() -> None:
     """Each plan, searched layouts too, takes as long as the program that it stands for."""
     module, on = training_mlp(4096), machine(2)
-    found = auto_search([module], on, SearchOptions(jobs=1, buckets=True))
+    found = auto_search([module], on, SearchOptions(jobs=1))
     found.run()
     best = found.best
     assert best is not None and best.plan.buckets
@@ -154,14 +156,14 @@ def test_searched_layouts_win_where_the_grid_has_none() -> None:
     """One sequence on four devices: it is split, which no point of the grid does."""
     module = build_gpt(layers=1, d_model=64, heads=2, vocab=64, batch=1, seq=64)
     on = machine(4, latency=1e-9, bandwidth=1e11)
-    found = search(module, on)
+    found = search(module, on, SearchOptions(jobs=1, buckets=False))
     assert found.best is not None and isinstance(found.best.plan, LayoutPlan)
     module = placed(module, on)
     program = distributed(module)
     assert same_results(module, program)
     grid = [o for o in found.results.values() if isinstance(o.plan, GridPlan)]
     assert found.best.step_time_s < 0.95 * ranked(grid)[0].step_time_s
-    # A bound is none for communication that overlaps.
+    # A bound is none for communication that overlaps, or for buckets.
     bounded = [o for o in simulated(found.results.values()) if o.bound_s]
     assert bounded
     assert all(o.step_time_s >= o.bound_s * (1 - 1e-9) for o in bounded)
@@ -178,8 +180,8 @@ def test_layouts_that_are_not_worth_it_are_not_searched_to_the_end() -> None:
         return evaluator.evaluate(plan)
 
     for plan in (
-        LayoutPlan(16, axes=(("d", 4),)),
-        LayoutPlan(16, p=2, k=2, axes=(("d", 2),)),
+        LayoutPlan(16, axes=(("d", 4),), buckets=False),
+        LayoutPlan(16, p=2, k=2, axes=(("d", 2),), buckets=False),
     ):
         found = evaluated(plan, 0.0)
         assert isinstance(found, Simulated)

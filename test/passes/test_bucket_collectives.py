@@ -52,7 +52,7 @@ def step() -> ModuleOp:
 @functools.cache
 def pair(number: int) -> tuple[ModuleOp, ModuleOp]:
     """A distributed training step, and the same after the pass."""
-    before = distributed(step(), MACHINES, **STEPS[number])
+    before = distributed(step(), MACHINES, **STEPS[number], buckets=False)
     return before, bucketed(before)
 
 
@@ -78,7 +78,7 @@ def test_fewer_messages_of_as_many_bytes(number: int) -> None:
             assert after.step_time_s < before.step_time_s
 
 
-@pytest.mark.parametrize("number", CHECKED)
+@pytest.mark.parametrize("number", sampled(CHECKED, 2))
 def test_results_stay(number: int) -> None:
     module, fewer = pair(number)
     arguments = arguments_of(module)
@@ -86,7 +86,7 @@ def test_results_stay(number: int) -> None:
     assert_equal_results(module, expected, run_program(fewer, arguments), 1e-6)
 
 
-@pytest.mark.parametrize("number", CHECKED)
+@pytest.mark.parametrize("number", sampled(CHECKED, 2))
 def test_all_ranks_of_a_group_send_the_same_messages(number: int) -> None:
     _, module = pair(number)
     orders: dict[tuple[int, ...], list[tuple[str, ...]]] = {}
@@ -158,7 +158,7 @@ def test_gpt2_sends_few_messages() -> None:
     strategies = [{"d": 8}, {"d": 8, "overlap": True}, {"d": 4, "t": 2}]
     for options in strategies:
         module = sequential.clone()
-        DistributePass(buckets=True, **options).apply(Context(), module)
+        DistributePass(**options).apply(Context(), module)
         seconds.append(simulate(module).step_time_s)
         if options["d"] == 8:
             entry = entry_function(module).sym_name.data

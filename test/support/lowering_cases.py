@@ -18,7 +18,7 @@ from xdsl.ir import Attribute
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.frontends.onnx_importer import import_onnx
-from distir.lowering.constants import FILE
+from distir.lowering.constants import constants_file
 from distir.lowering.program_source import ProgramSource, program_source
 from distir.program import argument_names, entry_function
 from distir.weights import save_weights
@@ -78,7 +78,7 @@ def load_program(source: ProgramSource) -> types.ModuleType:
     """The module `program.py` of a source, beside the helper modules."""
     package = "distir.lowering.template"
     folder = tempfile.TemporaryDirectory()
-    save_weights(Path(folder.name) / FILE, source.constants)
+    save_weights(Path(folder.name) / constants_file(source.name), source.constants)
     tables = _executed(f"{package}.tables", source.tables)
     sys.modules[tables.__name__] = tables
     try:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import tempfile
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
-
-_PRELOADED = [
-    "torch",
-    "torch.distributed.checkpoint",
-    "torch.distributed.tensor",
-    "torch.onnx._internal.exporter._core",
-    "onnxscript",
-    "transformers",
-    "distir.parallel.parallelize",
-]
-"""What the process that ranks are forked from imports once."""
 
 _ENVIRONMENT = ("DISTIR_CACHE",)
 _SECONDS = 240
@@ -35,7 +28,7 @@ def run_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list
     """
     own = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    _start_server()
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{folder}/ranks"
         pipes = [context.Pipe(duplex=False) for _ in range(count)]
@@ -57,9 +50,19 @@ def run_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list
                 process.terminate()
                 process.join()
     failed = [text for succeeded, text in results if not succeeded]
-    assert not failed, failed[0]
+    assert not failed, "\n=====\n".join(failed)
     assert len(results) == count, "a rank gave no result in time"
     return [value for _, value in results]
+
+
+@functools.cache
+def _start_server() -> None:
+    """Starts the process that ranks are forked from, which has to find these modules."""
+    forkserver.set_forkserver_preload(["support.preloaded"])
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        forkserver.ensure_running()
 
 
 def _rank(

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, i1
+from xdsl.dialects.builtin import DenseArrayBase, TensorType, f64, i1
 from xdsl.ir import Operation
 
-from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
-from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
+from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
+    BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
@@ -32,16 +33,22 @@ from distir.dialects.train_ops.loss_steps import (
     LogitMaximumOp,
 )
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp
-from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
+from distir.dialects.train_ops.normalization import (
+    LayerNormGradOp,
+    LayerNormOp,
+    RmsNormGradOp,
+    RmsNormOp,
+)
 from distir.dialects.train_ops.optimizers import (
     AdamOp,
     AdamWOp,
     SgdOp,
     SquareSumOp,
 )
+from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
-from support.sharding_harness import Array, Case
+from support.sharding_harness import Array, Case, sequential
 
 _rng = np.random.default_rng(11)
 
@@ -125,23 +132,35 @@ for _options in ({"divisor": 48}, {"ignore_index": -100}, {"ignore_index": 2}):
 
 # Attention
 _rng = np.random.default_rng(13)
-_q, _kv = (coarse(2, 6, 4, 4), real(2, 6, 4, 4)), (real(2, 6, 6, 4), real(2, 6, 6, 4))
-_few = (real(2, 3, 4, 4), real(2, 3, 4, 4))
-case(AttentionGradOp, *_q, *_kv)
-case(AttentionGradOp, *_q, *_kv, is_causal=True)
-case(AttentionGradOp, *_q, *_few, scale=0.25, label="groups")
-case(AttentionGradOp, *_q, *_few, is_causal=True, label="causal groups")
-case(AttentionGradOp, *_q, *_kv, real(4, 6), label="mask")
-case(AttentionGradOp, *_q, *_kv, real(2, 6, 1, 1), label="mask per head")
-case(AttentionGradOp, *_q, *_few, real(4) > -1, is_causal=True, label="causal mask")
+
+
+def attention_cases(dy: Array, *operands: Array, label: str = "", **options: Any):
+    """Attention, and its gradient from what it computes."""
+    case(AttentionOp, *operands, label=label, **options)
+    forward = sequential(CASES[-1]).results
+    case(AttentionGradOp, dy, *forward, *operands, label=label, **options)
+
+
+_dy, _q, _few = coarse(2, 6, 4, 4), real(2, 6, 4, 4), [real(2, 3, 4, 4)] * 2
+_kv = [real(2, 6, 6, 4), real(2, 6, 6, 4)]
+attention_cases(_dy, _q, *_kv)
+attention_cases(_dy, _q, *_kv, is_causal=True)
+attention_cases(_dy, _q, *_few, scale=0.25, label="groups")
+attention_cases(_dy, _q, *_few, is_causal=True, label="causal groups")
+attention_cases(_dy, _q, *_kv, real(4, 6), label="mask")
+attention_cases(_dy, _q, *_kv, real(2, 6, 1, 1), label="mask per head")
+attention_cases(_dy, _q, *_few, real(4) > -1, is_causal=True, label="causal mask")
+attention_cases(_dy, _q, *_few, np.eye(4) < [[1], [1], [1], [0]], label="blind")
+attention_cases(_dy, _q, *_few, real(4, 4), softcap=0.5, is_causal=True)
+_wide_values = (real(2, 6, 6, 4), real(2, 6, 6, 2))
+attention_cases(coarse(2, 6, 4, 2), _q, *_wide_values, label="narrow values")
 _heads = {"q_num_heads": 6, "kv_num_heads": 3}
-_q, _kv = (coarse(2, 4, 24), real(2, 4, 24)), (real(2, 6, 12), real(2, 6, 12))
-case(AttentionGradOp, *_q, *_kv, **_heads)
-case(AttentionGradOp, *_q, *_kv, real(2, 1, 4, 6), **_heads, label="packed mask")
-_half = [a.astype(np.float16) for a in (*_q, *_kv)]
-case(AttentionGradOp, *_half, **_heads, is_causal=True)
-_wide = [a.astype(np.float64) for a in (*_q, *_kv)]
-case(AttentionGradOp, *_wide, **_heads, is_causal=True, label="f64")
+_packed = [coarse(2, 4, 24), real(2, 4, 24), real(2, 6, 12), real(2, 6, 12)]
+attention_cases(*_packed, **_heads)
+attention_cases(*_packed, real(2, 1, 4, 6), **_heads, label="packed mask")
+attention_cases(*(a.astype(np.float16) for a in _packed), **_heads, is_causal=True)
+_wide = [a.astype(np.float64) for a in _packed]
+attention_cases(*_wide, **_heads, is_causal=True, label="f64")
 
 # Dropout
 _rng = np.random.default_rng(15)
@@ -191,12 +210,28 @@ for _dtype in (np.float32, np.float16):
     _values = [real(6), positive(6)]
     case(BatchNormSumsOp, *_x, *_values, epsilon=1e-5)
     case(BatchNormVarianceOp, _x[0], real(6), count=8)
+    case(BatchNormGradOp, *_x, real(6), real(6), positive(6), epsilon=1e-5)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations
 _rng = np.random.default_rng(12)
+
+
+def norm_cases(
+    dy: Array, x: Array, *scales: Array, is_rms: bool = False, **options: Any
+):
+    """A normalisation layer, and its gradient from what that computes."""
+    layer, gradient = (
+        (RmsNormOp, RmsNormGradOp) if is_rms else (LayerNormOp, LayerNormGradOp)
+    )
+    case(layer, x, *scales, **options)
+    statistics = sequential(CASES[-1]).results[1:]
+    without = {} if is_rms or len(scales) > 1 else {"dbias": None}
+    case(gradient, dy, x, scales[0], *statistics, **options, **without)
+
+
 for _dtype in (np.float32, np.float16):
     for _axis in (0, -1):
         for _op in (SoftmaxGradOp, LogSoftmaxGradOp):
@@ -206,23 +241,13 @@ for _dtype in (np.float32, np.float16):
                 -positive(6, 4, dtype=_dtype) / 8,
                 axis=_axis,
             )
-    for _options in ({"axis": -1}, {"axis": 2, "dbias": None}):
-        case(
-            LayerNormGradOp,
-            coarse(6, 2, 4, dtype=_dtype),
-            real(6, 2, 4, dtype=_dtype),
-            real(4, dtype=_dtype),
-            epsilon=1e-5,
-            **_options,
-        )
-    case(
-        RmsNormGradOp,
-        coarse(6, 4, 2, dtype=_dtype),
-        real(6, 4, 2),
-        real(4, 2, dtype=_dtype),
-        axis=1,
-        epsilon=1e-6,
-    )
+    _dy, _x = coarse(6, 2, 4, dtype=_dtype), real(6, 2, 4, dtype=_dtype)
+    _scale, _bias = real(4, dtype=_dtype), real(4, dtype=_dtype)
+    norm_cases(_dy, _x, _scale, _bias, axis=-1, epsilon=1e-5)
+    norm_cases(_dy, _x, _scale, axis=2, epsilon=1e-5)
+    _dy, _scale = coarse(6, 4, 2, dtype=_dtype), real(4, 2, dtype=_dtype)
+    norm_cases(_dy, real(6, 4, 2), _scale, is_rms=True, axis=1, epsilon=1e-6)
+    norm_cases(_dy, _dy + 1, _scale, is_rms=True, axis=1, epsilon=1e-6)
     for _name in ("none", "tanh"):
         case(
             GeluGradOp,
@@ -230,6 +255,7 @@ for _dtype in (np.float32, np.float16):
             real(6, 4, dtype=_dtype),
             approximate=_name,
         )
+    case(ReluGradOp, coarse(6, 4, dtype=_dtype), coarse(6, 4, dtype=_dtype))
     for _alpha in (1.0, 1.5):
         case(
             SwishGradOp,
@@ -241,8 +267,9 @@ for _dtype in (np.float32, np.float16):
         *(ShrinkGradOp, coarse(6, 4, dtype=_dtype), real(6, 4, dtype=_dtype)),
         lambd=0.5,
     )
-case(LayerNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
-case(RmsNormGradOp, real(3, 4), real(3, 4), real(3, 4), axis=0, epsilon=0.5)
+for _is_rms in (False, True):
+    _row = [real(3, 4), real(3, 4), real(3, 4)]
+    norm_cases(*_row, is_rms=_is_rms, axis=0, epsilon=0.5)
 
 
 def _gather(
@@ -372,3 +399,24 @@ for _x, _dy, _pool in (
             label=f"{_label},count_include_pad={_padded}",
             **_pool,
         )
+
+for _before, _after, _mode, _place in (
+    ((2, 4, 3, 2), (2, 4, 6, 4), "nearest", "asymmetric"),
+    ((2, 4, 3, 2), (2, 4, 7, 4), "linear", "half_pixel"),
+    ((2, 4, 5), (2, 4, 8), "linear", "align_corners"),
+    ((2, 4, 2, 4, 3), (2, 4, 4, 8, 6), "linear", "half_pixel"),
+    ((2, 4, 5, 4), (2, 4, 10, 8), "cubic", "half_pixel"),
+    ((2, 4, 6), (1, 4, 6), "linear", "half_pixel"),
+):
+    case(
+        *(_shaped(ResizeGradOp, "dx"), real(*_after)),
+        shape=_before,
+        scales=DenseArrayBase.from_list(
+            f64, [b / a for a, b in zip(_before, _after, strict=True)]
+        ),
+        mode=_mode,
+        coordinate_transformation_mode=_place,
+        nearest_mode="floor",
+        cubic_coeff_a=-0.75,
+        label=f"{_mode},{_place},{'x'.join(map(str, _before))}",
+    )

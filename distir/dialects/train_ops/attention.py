@@ -1,10 +1,10 @@
-"""The gradient of fused attention."""
+"""Fused attention that keeps what its gradient needs, and that gradient."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import TensorType, UnitAttr
 from xdsl.ir import SSAValue
@@ -19,8 +19,10 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
+    accumulation_type,
     check_element_type,
     check_shape,
+    check_type,
     element_type,
     shape_of,
 )
@@ -44,44 +46,31 @@ class AttentionSizes:
         return self.batch, self.query_heads, self.queries, self.keys
 
 
-@irdl_op_definition
-class AttentionGradOp(TrainOp):
+class FusedAttentionOp(TrainOp):
     """
-    The gradient of y = P v, P = softmax(scale * q k' + mask), over
+    Base of y = P v, P = softmax(cap(scale * q k') + mask), and of its gradient, over
 
-        q, dq: [batch, query heads, queries, head size]
-        k, dk: [batch, key heads, keys, head size]
-        v, dv: [batch, key heads, keys, value size]
-        dy: [batch, query heads, queries, value size]
+        q: [batch, query heads, queries, head size]
+        k: [batch, key heads, keys, head size]
+        v: [batch, key heads, keys, value size]
+        y: [batch, query heads, queries, value size]
 
     or, with `q_num_heads` and `kv_num_heads`, `[batch, length, heads * size]`. Each key
-    head serves as many query heads in a row. `mask` broadcasts to [batch, query heads,
-    queries, keys]; booleans say which keys a query sees, floats are added and get no
-    gradient here. With `is_causal`, query i sees keys up to i. `scale` is the inverse root
-    of the head size unless given. A query that sees no key has P = 0. P is computed again:
-
-        dv = P' dy, dP = dy v', dS = P * (dP - sum(dP * P) along keys)
-        dq = scale * dS k, dk = scale * dS' q
-
-    where `dk` and `dv` are sums over the query heads of a key head.
+    head serves as many query heads in a row. `scale` is the inverse root of the head size
+    unless given; with `softcap` c, cap(s) is c * tanh(s / c), else s. `mask` broadcasts to
+    [batch, query heads, queries, keys]; booleans say which keys a query sees, floats are
+    added. With `is_causal`, query i sees keys up to i. A query that sees no key has P = 0.
     """
 
-    name = "train.attention_grad"
-
-    dy = operand_def(TensorType)
     q = operand_def(TensorType)
     k = operand_def(TensorType)
     v = operand_def(TensorType)
     mask = opt_operand_def(TensorType)
     is_causal = opt_prop_def(UnitAttr)
     scale = opt_prop_def(F32)
+    softcap = opt_prop_def(F32)
     q_num_heads = opt_prop_def(I64)
     kv_num_heads = opt_prop_def(I64)
-    dq = result_def(TensorType)
-    dk = result_def(TensorType)
-    dv = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dq": like("q"), "dk": like("k"), "dv": like("v")}
 
     @property
     def is_packed(self) -> bool:
@@ -112,14 +101,18 @@ class AttentionGradOp(TrainOp):
             1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
         )
 
+    @property
+    def cap(self) -> float | None:
+        """What scores stay below; None for any scores."""
+        return None if self.softcap is None else self.softcap.value.data
+
     def verify_(self) -> None:
         if (self.q_num_heads is None) != (self.kv_num_heads is None):
             raise VerifyException(
                 f"{self.name}: give q_num_heads and kv_num_heads together, or neither"
             )
         rank = 3 if self.is_packed else 4
-        named = {"dy": self.dy, "q": self.q, "k": self.k, "v": self.v}
-        for name, value in named.items():
+        for name, value in {"q": self.q, "k": self.k, "v": self.v}.items():
             if len(shape_of(value)) != rank:
                 raise VerifyException(
                     f"{self.name}: {name} has {len(shape_of(value))} dimensions, expected "
@@ -131,8 +124,11 @@ class AttentionGradOp(TrainOp):
                 raise VerifyException(
                     f"{self.name}: the numbers of heads must be positive"
                 )
+        if self.cap is not None and not self.cap > 0:
+            raise VerifyException(
+                f"{self.name}: softcap is {self.cap}, expected a positive number"
+            )
         sizes = self.sizes
-        self._check("dy", self.dy, sizes.query_heads, sizes.queries, sizes.value_head)
         self._check("q", self.q, sizes.query_heads, sizes.queries, sizes.head)
         self._check("k", self.k, sizes.key_heads, sizes.keys, sizes.head)
         self._check("v", self.v, sizes.key_heads, sizes.keys, sizes.value_head)
@@ -163,5 +159,92 @@ class AttentionGradOp(TrainOp):
             expected = (batch, length, heads * size)
         check_shape(self, name, value, expected)
 
+    def check_result(self, name: str, y: SSAValue) -> None:
+        """Raises VerifyException unless a tensor is what `y` is, by shape and elements."""
+        sizes = self.sizes
+        check_element_type(self, name, y, element_type(self.q))
+        self._check(name, y, sizes.query_heads, sizes.queries, sizes.value_head)
 
-OPS = [AttentionGradOp]
+    def check_logsumexp(self, value: SSAValue) -> None:
+        """Raises VerifyException unless a tensor has a number for each row of scores."""
+        expected = TensorType(accumulation_type(self.q), self.sizes.scores[:3])
+        check_type(self, "logsumexp", value, expected)
+
+
+@irdl_op_definition
+class AttentionOp(FusedAttentionOp):
+    """
+    y = P v, P = softmax(cap(scale * q k') + mask); `FusedAttentionOp` says the shapes. It
+    computes what `onnx.Attention` does, and keeps what its gradient needs to have P again
+    without another softmax:
+
+        logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
+        sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.
+    """
+
+    name = "train.attention"
+
+    y = result_def(TensorType)
+    logsumexp = result_def(TensorType)
+
+    def __init__(
+        self,
+        q: SSAValue,
+        k: SSAValue,
+        v: SSAValue,
+        mask: SSAValue | None = None,
+        **settings: Any,
+    ):
+        """Makes the op of its operands and of its properties by name; types follow."""
+        queries, values = shape_of(q), shape_of(v)
+        heads, key_heads = settings.get("q_num_heads"), settings.get("kv_num_heads")
+        if heads is None or key_heads is None:
+            rows, shape = queries[:3], (*queries[:3], *values[3:])
+        else:
+            rows = (queries[0], heads, queries[1])
+            shape = (*queries[:2], heads * (values[2] // key_heads))
+        super().__init__(
+            *(q, k, v, mask),
+            y=TensorType(element_type(q), shape),
+            logsumexp=TensorType(accumulation_type(q), rows),
+            **settings,
+        )
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_result("y", self.y)
+        self.check_logsumexp(self.logsumexp)
+
+
+@irdl_op_definition
+class AttentionGradOp(FusedAttentionOp):
+    """
+    The gradient of `train.attention`, from its results `y` and `logsumexp`. `dy` is like
+    `y`; floats of a mask get no gradient here. Without `cap`,
+
+        P = exp(scale * q k' + mask - logsumexp)
+        dv = P' dy, dP = dy v', dS = P * (dP - sum(dy * y) along features)
+        dq = scale * dS k, dk = scale * dS' q
+
+    where `dk` and `dv` are sums over the query heads of a key head.
+    """
+
+    name = "train.attention_grad"
+
+    dy = operand_def(TensorType)
+    y = operand_def(TensorType)
+    logsumexp = operand_def(TensorType)
+    dq = result_def(TensorType)
+    dk = result_def(TensorType)
+    dv = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"dq": like("q"), "dk": like("k"), "dv": like("v")}
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_result("dy", self.dy)
+        self.check_result("y", self.y)
+        self.check_logsumexp(self.logsumexp)
+
+
+OPS = [AttentionOp, AttentionGradOp]

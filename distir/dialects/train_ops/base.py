@@ -85,14 +85,14 @@ class TrainOp(IRDLOperation):
 
     def __init__(self, *operands: SSAValue | Sequence[SSAValue] | None, **named: Any):
         """
-        Makes an op of its operands in order (optional ones are None, or left out at the end)
+        Makes an op of its operands in order (optional ones and lists may be left out at the end)
         and the properties by name, as attributes or as Python values: None and False stand
         for one that is absent. The name of a result gives its type where that does not
         follow from operands, or None to leave out an optional one.
         """
         definition = self.get_irdl_definition()
         names = [name for name, _ in definition.operands]
-        missing = [None] * (len(names) - len(operands))
+        missing: list[list[SSAValue]] = [[] for _ in names[len(operands) :]]
         given = dict(zip(names, operands, strict=False))
 
         def result_type(name: str) -> Attribute | None:

@@ -220,8 +220,8 @@ class AveragePoolGradOp(PoolGradOp):
 
     def counts(self) -> list[list[int]]:
         """
-        Per dimension of space and window how many places count; their product over the
-        dimensions is what the window's sum is divided by.
+        How many places count, for each dimension of space and each window; their
+        product over the dimensions is what the window's sum is divided by.
         """
         sizes, windows = shape_of(self.dx)[2:], shape_of(self.dy)[2:]
         padded = self.count_include_pad is not None

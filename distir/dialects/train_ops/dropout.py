@@ -105,8 +105,7 @@ class DropoutOp(TrainOp):
     @property
     def parts(self) -> tuple[Split, ...]:
         """
-        For each operand among `coordinates`, the split of a dimension that it is the
-        place in.
+        The split of a dimension that each operand among `coordinates` is the place in.
         """
         return tuple(
             Split(*(int(v) for v in entry.get_values()))

@@ -1,13 +1,15 @@
-"""Gradients of the normalisation layers."""
+"""Normalisation layers that keep their statistics, and their gradients."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
 from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
+    opt_operand_def,
     opt_result_def,
     prop_def,
     result_def,
@@ -15,31 +17,27 @@ from xdsl.irdl import (
 
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
+    accumulation_type,
     check_element_type,
     check_shape,
+    check_type,
     checked_axis,
     element_type,
     shape_of,
 )
 
 
-class NormGradOp(TrainOp):
+class NormalizingOp(TrainOp):
     """
-    Base of the gradients of layers that normalise the dimensions from `axis` on. `x` is
-    the layer's input, `dy` the gradient of its result (both of one shape), `scale` has
-    the shape of the normalised dimensions. Statistics are computed again from `x`, in
-    f32 or wider. `dx` is like `x`, `dscale` like `scale`.
+    Base of layers that normalise the dimensions of `x` from `axis` on, and of their
+    gradients. `scale` has the shape of these dimensions. A statistic has the shape of `x`
+    with ones in their place, and elements of f32, of f64 for f64.
     """
 
-    dy = operand_def(TensorType)
     x = operand_def(TensorType)
     scale = operand_def(TensorType)
     axis = prop_def(I64)
     epsilon = prop_def(F32)
-    dx = result_def(TensorType)
-    dscale = result_def(TensorType)
-
-    TYPES: ClassVar[Types] = {"dx": like("x"), "dscale": like("scale")}
 
     @property
     def dimension(self) -> int:
@@ -47,19 +45,124 @@ class NormGradOp(TrainOp):
         return checked_axis(self, self.axis.value.data, len(shape_of(self.x)))
 
     def verify_(self) -> None:
-        check_shape(self, "dy", self.dy, shape_of(self.x))
-        check_element_type(self, "dy", self.dy, element_type(self.scale))
         check_shape(self, "scale", self.scale, shape_of(self.x)[self.dimension :])
+        super().verify_()
+
+    def check_like_result(self, name: str, value: SSAValue) -> None:
+        """Raises VerifyException unless a tensor is like what the layer gives."""
+        check_shape(self, name, value, shape_of(self.x))
+        check_element_type(self, name, value, element_type(self.scale))
+
+    def check_statistic(self, name: str, value: SSAValue) -> None:
+        """Raises VerifyException unless a tensor has a number for each row of `x`."""
+        check_type(self, name, value, statistic_type(self.x, self.dimension))
+
+
+def statistic_type(x: SSAValue, axis: int) -> TensorType:
+    """The type of a statistic of the dimensions of `x` from `axis` on."""
+    sizes = shape_of(x)
+    axis %= len(sizes)
+    shape = (*sizes[:axis], *(1 for _ in sizes[axis:]))
+    return TensorType(accumulation_type(x), shape)
+
+
+def _result_types(
+    x: SSAValue, scale: SSAValue, axis: int, statistics: tuple[str, ...]
+) -> dict[str, TensorType]:
+    """The types of the results of a layer by name."""
+    found = dict.fromkeys(statistics, statistic_type(x, axis))
+    return {"y": TensorType(element_type(scale), shape_of(x)), **found}
+
+
+@irdl_op_definition
+class LayerNormOp(NormalizingOp):
+    """
+    y = (x - mean) * inverse * scale + bias, with `mean` that of x and `inverse` the inverse
+    standard deviation, 1 / sqrt(var(x) + epsilon), over the dimensions from `axis` on.
+    `bias` is like `scale`, and may be left out.
+    """
+
+    name = "train.layer_norm"
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    bias = opt_operand_def(TensorType)
+    y = result_def(TensorType)
+    mean = result_def(TensorType)
+    inverse = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"bias": like("scale")}
+
+    def __init__(
+        self,
+        x: SSAValue,
+        scale: SSAValue,
+        bias: SSAValue | None = None,
+        *,
+        axis: int,
+        epsilon: float,
+    ):
+        """Makes the op; its result types follow from the operands."""
+        types = _result_types(x, scale, axis, ("mean", "inverse"))
+        super().__init__(x, scale, bias, axis=axis, epsilon=epsilon, **types)
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_like_result("y", self.y)
+        self.check_statistic("mean", self.mean)
+        self.check_statistic("inverse", self.inverse)
+
+
+@irdl_op_definition
+class RmsNormOp(NormalizingOp):
+    """
+    y = x * inverse * scale, with `inverse` = 1 / sqrt(mean(x * x) + epsilon) over the
+    dimensions from `axis` on. `x` may have other elements than `scale` and `y`.
+    """
+
+    name = "train.rms_norm"
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    y = result_def(TensorType)
+    inverse = result_def(TensorType)
+
+    def __init__(self, x: SSAValue, scale: SSAValue, *, axis: int, epsilon: float):
+        """Makes the op; its result types follow from the operands."""
+        types = _result_types(x, scale, axis, ("inverse",))
+        super().__init__(x, scale, axis=axis, epsilon=epsilon, **types)
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_like_result("y", self.y)
+        self.check_statistic("inverse", self.inverse)
+
+
+class NormGradOp(NormalizingOp):
+    """
+    Base of the gradients of `train.layer_norm` and `train.rms_norm`, from the statistics
+    that these keep. `dy` is the gradient of `y`; `dx` is like `x`, `dscale` like `scale`.
+    """
+
+    dy = operand_def(TensorType)
+    inverse = operand_def(TensorType)
+    dx = result_def(TensorType)
+    dscale = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"dx": like("x"), "dscale": like("scale")}
+
+    def verify_(self) -> None:
+        self.check_like_result("dy", self.dy)
+        self.check_statistic("inverse", self.inverse)
         super().verify_()
 
 
 @irdl_op_definition
 class LayerNormGradOp(NormGradOp):
     """
-    The gradient of y = n * scale + bias, n = (x - mean(x)) / sqrt(var(x) + epsilon), with
-    r the inverse standard deviation and g = dy * scale:
+    The gradient of `train.layer_norm`. With n = (x - mean) * inverse and g = dy * scale,
 
-        dx = r * (g - mean(g) - n * mean(g * n))
+        dx = inverse * (g - mean(g) - n * mean(g * n))
         dscale = sum(dy * n) and dbias = sum(dy), over the dimensions before `axis`
 
     `dbias` may be left out.
@@ -67,27 +170,38 @@ class LayerNormGradOp(NormGradOp):
 
     name = "train.layer_norm_grad"
 
-    # A class's own results come before those of its base.
+    # A class's own values come before those of its base.
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    inverse = operand_def(TensorType)
     dx = result_def(TensorType)
     dscale = result_def(TensorType)
     dbias = opt_result_def(TensorType)
 
     TYPES: ClassVar[Types] = {**NormGradOp.TYPES, "dbias": like("scale")}
 
+    def verify_(self) -> None:
+        self.check_statistic("mean", self.mean)
+        super().verify_()
+
 
 @irdl_op_definition
 class RmsNormGradOp(NormGradOp):
     """
-    The gradient of y = n * scale, n = x * r, r = 1 / sqrt(mean(x * x) + epsilon), with
-    g = dy * scale:
+    The gradient of `train.rms_norm`. With n = x * inverse and g = dy * scale,
 
-        dx = r * (g - n * mean(g * n))
+        dx = inverse * (g - n * mean(g * n))
         dscale = sum(dy * n) over the dimensions before `axis`
-
-    `x` may have other elements than `dy` and `scale`.
     """
 
     name = "train.rms_norm_grad"
 
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    inverse = operand_def(TensorType)
 
-OPS = [LayerNormGradOp, RmsNormGradOp]
+
+OPS: list[type[Any]] = [LayerNormOp, RmsNormOp, LayerNormGradOp, RmsNormGradOp]

@@ -10,12 +10,26 @@ the update makes the narrow one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
-from xdsl.dialects.builtin import FloatAttr, TensorType, UnitAttr, i64
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    FloatAttr,
+    FunctionType,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    f64,
+    i32,
+    i64,
+)
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    ParsePropInAttrDict,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -23,7 +37,10 @@ from xdsl.irdl import (
     opt_result_def,
     prop_def,
     result_def,
+    var_operand_def,
 )
+from xdsl.parser import Parser
+from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.train_ops.base import F64, TrainOp, Types, like, total_of
@@ -38,11 +55,23 @@ STEP = "optimizer.step"
 """The name of the state that counts the steps done before."""
 
 
+STEP_SETTINGS = ("learning_rate", "weight_decay")
+"""The hyper-parameters that may differ from step to step."""
+
+
 class UpdateOp(TrainOp):
-    """Base of all updates; every one has operands `parameter` and `gradient`."""
+    """
+    Base of all updates; every one has operands `parameter` and `gradient`.
+
+    A hyper-parameter is a property. Those of `STEP_SETTINGS` may be given as operands too,
+    scalars of f64: `given` names them, in the order of `step_settings`, and their
+    properties are what they are where nobody says otherwise.
+    """
 
     learning_rate = prop_def(F64)
     weight_decay = prop_def(F64)
+    given = opt_prop_def(ArrayAttr[StringAttr])
+    step_settings = var_operand_def(TensorType)
 
     @property
     def settings(self) -> dict[str, float]:
@@ -52,6 +81,25 @@ class UpdateOp(TrainOp):
             for name, value in self.properties.items()
             if isinstance(value, FloatAttr)
         }
+
+    @property
+    def given_settings(self) -> dict[str, SSAValue]:
+        """The hyper-parameters that are operands, by name."""
+        names = () if self.given is None else self.given.data
+        values = self.step_settings
+        return {n.data: v for n, v in zip(names, values, strict=True)}
+
+    def give_settings(self, given: Mapping[str, SSAValue]) -> None:
+        """Makes the op take these hyper-parameters, by name, as operands."""
+        others = len(self.operands) - len(self.step_settings)
+        self.operands = [*self.operands[:others], *given.values()]
+        self.given = ArrayAttr([StringAttr(name) for name in given])
+
+    @property
+    def tensors(self) -> Sequence[SSAValue]:
+        """The operands of the parameter's shape: itself, its gradient, its states."""
+        apart = set(self.step_settings)
+        return [value for value in self.operands if value not in apart]
 
     def _verify(self, parameter: SSAValue, gradient: SSAValue) -> None:
         check_float(self, "parameter", parameter)
@@ -63,7 +111,23 @@ class UpdateOp(TrainOp):
                     f"{self.name}: {name} is {value}, expected a number that is not "
                     f"negative"
                 )
+        self._verify_given()
         super().verify_()
+
+    def _verify_given(self) -> None:
+        names = [] if self.given is None else [name.data for name in self.given.data]
+        if len(names) != len(self.step_settings) or len(set(names)) < len(names):
+            raise VerifyException(
+                f"{self.name}: given names {len(names)} hyper-parameters and there are "
+                f"{len(self.step_settings)} operands; name each of them once"
+            )
+        for name, value in zip(names, self.step_settings, strict=True):
+            if name not in STEP_SETTINGS:
+                raise VerifyException(
+                    f"{self.name}: {name!r} cannot be given as an operand; those that can "
+                    f"are {', '.join(STEP_SETTINGS)}"
+                )
+            check_type(self, name, value, TensorType(f64, []))
 
 
 @irdl_op_definition
@@ -77,6 +141,10 @@ class SgdOp(UpdateOp):
     """
 
     name = "train.sgd"
+    irdl_options = (
+        ParsePropInAttrDict(),
+        AttrSizedOperandSegments(as_property=True),
+    )
 
     parameter = operand_def(TensorType)
     gradient = operand_def(TensorType)
@@ -86,16 +154,67 @@ class SgdOp(UpdateOp):
     new_parameter = result_def(TensorType)
     new_buffer = opt_result_def(TensorType)
 
-    assembly_format = (
-        "$parameter `,` $gradient (`momentum` $buffer^)? attr-dict `:` "
-        "functional-type(operands, results)"
-    )
+    assembly_format = None  # `parse` and `print`
+
+    def give_settings(self, given: Mapping[str, SSAValue]) -> None:
+        """Makes the op take these hyper-parameters, by name, as operands."""
+        super().give_settings(given)
+        sizes = [1, 1, 0 if self.momentum is None else 1, len(given)]
+        name = AttrSizedOperandSegments.attribute_name
+        self.properties[name] = DenseArrayBase.from_list(i32, sizes)
 
     TYPES: ClassVar[Types] = {
         "new_parameter": like("parameter"),
         "buffer": like("parameter"),
         "new_buffer": like("buffer"),
     }
+
+    @classmethod
+    def parse(cls, parser: Parser) -> SgdOp:
+        value = parser.parse_unresolved_operand
+        given = [value()]
+        parser.parse_punctuation(",")
+        given.append(value())
+        has_buffer = parser.parse_optional_keyword("momentum") is not None
+        if has_buffer:
+            given.append(value())
+        if parser.parse_optional_keyword("given") is not None:
+            given += parser.parse_comma_separated_list(parser.Delimiter.NONE, value)
+        attributes: dict[str, Attribute] = dict(parser.parse_optional_attr_dict())
+        known = cls.get_irdl_definition().properties
+        properties = {n: attributes.pop(n) for n in list(attributes) if n in known}
+        parser.parse_punctuation(":")
+        start = parser.pos
+        type_ = parser.parse_type()
+        if not isinstance(type_, FunctionType):
+            parser.raise_error("expected the type of a function", start, parser.pos)
+        values = parser.resolve_operands(given, type_.inputs.data, start)
+        optional = [values[2:3], values[3:]] if has_buffer else [[], values[2:]]
+        updated = list(type_.outputs.data)
+        return cls.build(
+            operands=[values[0], values[1], *optional],
+            result_types=[updated[:1], updated[1:]],
+            properties=properties,
+            attributes=attributes,
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_list((self.parameter, self.gradient), printer.print_ssa_value)
+        if self.buffer is not None:
+            printer.print_string(" momentum ")
+            printer.print_ssa_value(self.buffer)
+        if self.step_settings:
+            printer.print_string(" given ")
+            printer.print_list(self.step_settings, printer.print_ssa_value)
+        sizes = AttrSizedOperandSegments.attribute_name
+        numbers = {n: v for n, v in self.properties.items() if n != sizes}
+        printer.print_op_attributes(numbers | self.attributes)
+        printer.print_string(" : ")
+        operands, results = (
+            [value.type for value in values] for values in (self.operands, self.results)
+        )
+        printer.print_function_type(operands, results)
 
     def verify_(self) -> None:
         self._verify(self.parameter, self.gradient)
@@ -130,6 +249,11 @@ class AdamFamilyOp(UpdateOp):
     new_parameter = result_def(TensorType)
     new_exp_avg = result_def(TensorType)
     new_exp_avg_sq = result_def(TensorType)
+
+    @property
+    def tensors(self) -> Sequence[SSAValue]:
+        """The operands of the parameter's shape: itself, its gradient, its states."""
+        return [self.parameter, self.gradient, self.exp_avg, self.exp_avg_sq]
 
     TYPES: ClassVar[Types] = dict.fromkeys(
         ("exp_avg", "exp_avg_sq", "new_parameter", "new_exp_avg", "new_exp_avg_sq"),

@@ -1,63 +1,86 @@
-"""Gradient rule of fused attention."""
+"""Training form and gradient rule of fused attention."""
 
 from __future__ import annotations
-
-from math import sqrt
 
 import numpy as np
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
-from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.checks import element_type
 from distir.dialects.train_ops.softmax import SoftmaxGradOp
 from distir.errors import DistIRError
-from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.gradients.rule import (
+    GradientBuilder,
+    Gradients,
+    gradient_rule,
+    shape,
+    training_form,
+)
 from distir.gradients.rules.arithmetic import is_wanted
 from distir.program import describe
 
 
-def _refuse_other_forms(op: OnnxOp, gradients: Gradients) -> None:
-    """Raises DistIRError for what the fused gradient does not do."""
+def _other_form(op: OnnxOp) -> str | None:
+    """What attention has that `train.attention` has not, in words for users."""
     names = {4: "a past", 5: "a past", 6: "lengths of keys without padding"}
-    what = [name for i, name in names.items() if op.input(i) is not None]
-    if any(g is not None for g in gradients[1:]):
-        what.append("gradients of more than its first result")
-    if op.attribute("softcap"):
-        what.append("a soft cap")
+    for i, name in names.items():
+        if op.input(i) is not None:
+            return name
     if max(op.attribute(f"{side}_window_size") for side in ("left", "right")) >= 0:
-        what.append("a window")
+        return "a window"
+    if any(result.first_use is not None for result in op.results[1:]):
+        return "more than its first result used"
+    if len({element_type(operand) for operand in op.operands[:3]}) > 1:
+        return "values of another type than queries"
     mask = op.input(3)
     if mask is not None and shape(mask)[-1:] != shape(op.operands[1])[-2:-1]:
-        what.append("a mask for fewer keys than there are")
-    if what:
-        raise DistIRError(
-            f"{describe(op)} has no gradient rule for attention with {what[0]}; export "
-            f"the model without it, or with attention written out"
-        )
+        return "a mask for fewer keys than there are"
+    return None
 
 
-@gradient_rule("onnx.Attention")
-def attention(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
-    """Needs the inputs: the weights of the keys are computed again."""
-    _refuse_other_forms(op, gradients)
-    dy = gradients[0]
-    assert dy is not None
+@training_form("onnx.Attention")
+def kept_attention(op: OnnxOp) -> AttentionOp | None:
+    """Keeps the logarithm of each query's sum of exponentials."""
+    if _other_form(op) is not None:
+        return None
+    packed = len(shape(op.operands[0])) == 3
     q, k, v = op.operands[:3]
-    mask = op.input(3)
-    packed = len(shape(q)) == 3
-    fused = AttentionGradOp(
-        *(dy, q, k, v, mask),
+    return AttentionOp(
+        *(q, k, v, op.input(3)),
         is_causal=bool(op.attribute("is_causal")),
         scale=op.attribute("scale"),
+        softcap=op.attribute("softcap") or None,
         q_num_heads=op.attribute("q_num_heads") if packed else None,
         kv_num_heads=op.attribute("kv_num_heads") if packed else None,
     )
+
+
+@gradient_rule("onnx.Attention")
+def other_attention(
+    op: OnnxOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """What has no training form has no gradient either: raises DistIRError."""
+    raise DistIRError(
+        f"{describe(op)} has no gradient rule for attention with {_other_form(op)}; export "
+        f"the model without it, or with attention written out"
+    )
+
+
+@gradient_rule("train.attention")
+def attention(
+    op: AttentionOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the operands and the results."""
+    dy = gradients[0]
+    assert dy is not None
+    fused = AttentionGradOp(
+        *(dy, op.y, op.logsumexp, op.q, op.k, op.v, op.mask), **op.properties
+    )
     found: list[SSAValue | None] = list(build.add(fused).results)
-    if mask is not None:
-        wanted = is_wanted(mask)
-        found.append(_mask_gradient(fused, build) if wanted else None)
+    if op.mask is not None:
+        found.append(_mask_gradient(fused, build) if is_wanted(op.mask) else None)
     return found
 
 
@@ -87,9 +110,13 @@ def _mask_gradient(fused: AttentionGradOp, build: GradientBuilder) -> SSAValue:
         whole = build.onnx("MatMul", by_head(a, True), turned)
         return build.onnx("Reshape", whole, build.integers(sizes.scores))
 
-    scale = sqrt(1 / sizes.head) if fused.scale is None else fused.scale.value.data
     scores = product(fused.q, fused.k)
-    scores = build.onnx("Mul", scores, build.scalar(scale, scores))
+    scores = build.onnx("Mul", scores, build.scalar(fused.factor, scores))
+    if fused.cap is not None:
+        cap = build.scalar(fused.cap, scores)
+        scores = build.onnx(
+            "Mul", build.onnx("Tanh", build.onnx("Div", scores, cap)), cap
+        )
     scores = build.onnx("Add", scores, mask)
     if fused.is_causal is not None:
         dtype = numpy_dtype(element_type(mask))

@@ -8,9 +8,9 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
-from distir.dialects.train_ops.checks import accumulation_type, element_type
-from distir.dialects.train_ops.normalization import LayerNormGradOp
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.checks import element_type
+from distir.dialects.train_ops.normalization import LayerNormGradOp, LayerNormOp
 from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
 
 
@@ -48,18 +48,17 @@ def _in_groups(
     grouped = build.onnx("Reshape", x, rows)
     scaled = build.onnx("Mul", dy, per_channel(scale))
     scaled = build.onnx("Reshape", scaled, rows)
+    kept = LayerNormOp(grouped, ones, axis=2, epsilon=epsilon)
+    build.add(kept)
     dx = build.result(
-        LayerNormGradOp(scaled, grouped, ones, axis=2, epsilon=epsilon, dbias=None)
+        LayerNormGradOp(
+            *(scaled, grouped, ones, kept.mean, kept.inverse),
+            axis=2,
+            epsilon=epsilon,
+            dbias=None,
+        )
     )
-    normal = build.onnx(
-        "LayerNormalization",
-        grouped,
-        ones,
-        axis=2,
-        epsilon=epsilon,
-        stash_type=onnx_element_type(accumulation_type(x)),
-    )
-    normal = build.reshape_like(normal, x)
+    normal = build.reshape_like(kept.y, x)
     channels = build.integers([0, *range(2, len(sizes))])
     dscale = build.onnx(
         "ReduceSum", build.onnx("Mul", dy, normal), channels, keepdims=0

@@ -1,17 +1,21 @@
-"""Gradient rules of softmax and of the normalisation layers: fused kernels."""
+"""Softmax and normalisation layers: training forms and gradient rules, all fused kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
-from distir.dialects.train_ops.normalization import LayerNormGradOp, RmsNormGradOp
+from distir.dialects.train_ops.normalization import (
+    LayerNormGradOp,
+    LayerNormOp,
+    RmsNormGradOp,
+    RmsNormOp,
+)
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from distir.errors import DistIRError
 from distir.gradients.rule import (
@@ -20,6 +24,7 @@ from distir.gradients.rule import (
     gradient_rule,
     kernel_gradient,
     shape,
+    training_form,
 )
 from distir.program import describe
 
@@ -58,11 +63,61 @@ def _ones(like: SSAValue, sizes: Sequence[int], build: GradientBuilder) -> SSAVa
     return build.constant(np.ones(sizes, numpy_dtype(like.type.element_type)))  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _kept(
+    op: OnnxOp, x: SSAValue, scale: SSAValue, bias: SSAValue | None
+) -> LayerNormOp | RmsNormOp:
+    """The op that computes what a normalisation does, of these, and keeps its statistics."""
+    axis = op.attribute("axis") % len(shape(x))
+    epsilon = op.attribute("epsilon")
+    if op.name == "onnx.RMSNormalization":
+        return RmsNormOp(x, scale, axis=axis, epsilon=epsilon)
+    return LayerNormOp(x, scale, bias, axis=axis, epsilon=epsilon)
+
+
+@training_form("onnx.LayerNormalization", "onnx.RMSNormalization")
+def kept_normalization(op: OnnxOp) -> LayerNormOp | RmsNormOp | None:
+    """Keeps the statistics of rows, where scale and bias are numbers for each of a row."""
+    x, scale, bias = op.operands[0], op.operands[1], op.input(2)
+    row = shape(x)[op.attribute("axis") % len(shape(x)) :]
+    unused = all(result.first_use is None for result in op.results[1:])
+    if not unused or any(shape(v) != row for v in (scale, bias) if v is not None):
+        return None
+    return _kept(op, x, scale, bias)
+
+
+@gradient_rule("train.layer_norm")
+def layer_norm(
+    op: LayerNormOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the input, the scale and the statistics."""
+    dy, settings = gradients[0], {"axis": op.axis, "epsilon": op.epsilon}
+    assert dy is not None
+    left_out = {"dbias": None} if op.bias is None else {}
+    fused = LayerNormGradOp(
+        *(dy, op.x, op.scale, op.mean, op.inverse), **settings, **left_out
+    )
+    return build.add(fused).results
+
+
+@gradient_rule("train.rms_norm")
+def rms_norm(op: RmsNormOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """Needs the input, the scale and the statistic."""
+    dy = gradients[0]
+    assert dy is not None
+    fused = RmsNormGradOp(
+        *(dy, op.x, op.scale, op.inverse), axis=op.axis, epsilon=op.epsilon
+    )
+    return build.add(fused).results
+
+
 @gradient_rule("onnx.LayerNormalization", "onnx.RMSNormalization")
 def normalization(
     op: OnnxOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Needs the input and the scale."""
+    """
+    What has no training form, as its scale or bias is broadcast: needs the input and the
+    scale; the statistics are computed again.
+    """
     if any(g is not None for g in gradients[1:]):
         raise DistIRError(
             f"{describe(op)} has no gradient rule for its mean and inverse standard "
@@ -74,25 +129,29 @@ def normalization(
     sizes = shape(x)
     axis = op.attribute("axis") % len(sizes)
     row = sizes[axis:]
-    settings: dict[str, Any] = {"axis": axis, "epsilon": op.attribute("epsilon")}
-    is_layer = op.name == "onnx.LayerNormalization"
-    kernel = LayerNormGradOp if is_layer else RmsNormGradOp
-    without_bias = {"dbias": None} if is_layer else {}
-    rest: Sequence[SSAValue] = ()
     if _is_per_row(scale, sizes, axis):
-        left_out = without_bias if bias is None else {}
-        fused = kernel(dy, x, _full(scale, row, build), **settings, **left_out)
-        dx, dscale, *rest = build.add(fused).results
+        of_row = _full(scale, row, build)
+        dx, dscale = _through(op, dy, of_row, build)
         dscale = _narrow(dscale, scale, build)
     else:
         ones = _ones(scale, row, build)
-        scaled = build.onnx("Mul", dy, scale)
-        dx = build.result(kernel(scaled, x, ones, **settings, **without_bias))
-        stash = op.attribute("stash_type")
-        normal = build.onnx(op.SCHEMA.name, x, ones, **settings, stash_type=stash)
+        dx, _ = _through(op, build.onnx("Mul", dy, scale), ones, build)
+        normal = build.result(_kept(op, x, ones, None))
         dscale = build.sum_to(build.onnx("Mul", dy, normal), scale)
-    if bias is None:
-        return [dx, dscale]
-    if rest and _is_per_row(bias, sizes, axis):
-        return [dx, dscale, _narrow(rest[0], bias, build)]
-    return [dx, dscale, build.sum_to(dy, bias)]
+    return [dx, dscale] if bias is None else [dx, dscale, build.sum_to(dy, bias)]
+
+
+def _through(
+    op: OnnxOp, dy: SSAValue, scale: SSAValue, build: GradientBuilder
+) -> tuple[SSAValue, SSAValue]:
+    """The gradients of input and scale of a normalisation with that scale, and no bias."""
+    kept = _kept(op, op.operands[0], scale, None)
+    build.add(kept)
+    settings = {"axis": kept.axis, "epsilon": kept.epsilon}
+    if isinstance(kept, RmsNormOp):
+        fused = RmsNormGradOp(dy, kept.x, scale, kept.inverse, **settings)
+    else:
+        statistics = (kept.mean, kept.inverse)
+        fused = LayerNormGradOp(dy, kept.x, scale, *statistics, **settings, dbias=None)
+    build.add(fused)
+    return fused.dx, fused.dscale

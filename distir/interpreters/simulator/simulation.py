@@ -57,7 +57,7 @@ class Simulation:
     @property
     def exposed_communication_s(self) -> list[float]:
         """
-        Per device the seconds in which it communicates, or waits for a value that is
+        The seconds in which each device communicates, or waits for a value that is
         being sent, and does not compute.
         """
         pairs = zip(self.communication_s, self.transit_s, strict=True)
@@ -66,7 +66,7 @@ class Simulation:
     @property
     def waiting_s(self) -> list[float]:
         """
-        Per device the seconds in which it waits for others: with `compute_s` and
+        The seconds in which each device waits for others: with `compute_s` and
         `exposed_communication_s` they add up to the step time.
         """
         pairs = zip(self.idle_s, self.transit_s, strict=True)

@@ -39,7 +39,7 @@ def _reach(
 def _taps(
     op: WindowsOp, kernel: Sequence[int], windows: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], Place]]:
-    """For each element of the kernel, its place in every window of padded space."""
+    """The place of each element of the kernel in every window of padded space."""
     for tap in np.ndindex(*kernel):
         yield (
             tap,

@@ -1,22 +1,17 @@
-"""The gradients of normalisation layers on arrays."""
+"""Normalisation layers that keep their statistics, and their gradients, on arrays."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 
 from distir.dialects.train_ops.normalization import (
     LayerNormGradOp,
-    NormGradOp,
+    LayerNormOp,
+    NormalizingOp,
     RmsNormGradOp,
+    RmsNormOp,
 )
-from distir.interpreters.simulator.costs.op_costs import (
-    Cost,
-    CostContext,
-    cost_function,
-    op_class,
-)
+from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
@@ -25,20 +20,35 @@ def _mean(x: Array, axis: int) -> Array:
     return x.mean(tuple(range(axis, x.ndim)), keepdims=True)
 
 
-def _inverse_root(op: NormGradOp, square: Array) -> Array:
+def _inverse_root(op: NormalizingOp, square: Array) -> Array:
     epsilon = square.dtype.type(op.epsilon.value.data)
     return 1 / np.sqrt(square + epsilon)
 
 
-@computes(LayerNormGradOp)
+@computes(LayerNormOp)
 def layer_norm(
-    op: LayerNormGradOp, dy: Array, x: Array, scale: Array
+    op: LayerNormOp, x: Array, scale: Array, bias: Array | None = None
+) -> tuple[Array, ...]:
+    mean = _mean(x, op.dimension)
+    centered = x - mean
+    inverse = _inverse_root(op, _mean(centered * centered, op.dimension))
+    y = centered * inverse * scale
+    return (y if bias is None else y + bias), mean, inverse
+
+
+@computes(RmsNormOp)
+def rms_norm(op: RmsNormOp, x: Array, scale: Array) -> tuple[Array, ...]:
+    inverse = _inverse_root(op, _mean(x * x, op.dimension))
+    return x * inverse * scale, inverse
+
+
+@computes(LayerNormGradOp)
+def layer_norm_gradient(
+    op: LayerNormGradOp, dy: Array, x: Array, scale: Array, mean: Array, inverse: Array
 ) -> tuple[Array, ...]:
     axis = op.dimension
     rows = tuple(range(axis))
-    centered = x - _mean(x, axis)
-    inverse = _inverse_root(op, _mean(centered * centered, axis))
-    n = centered * inverse
+    n = (x - mean) * inverse
     g = dy * scale
     dx = inverse * (g - _mean(g, axis) - n * _mean(g * n, axis))
     dbias = () if op.dbias is None else (dy.sum(rows),)
@@ -46,21 +56,18 @@ def layer_norm(
 
 
 @computes(RmsNormGradOp)
-def rms_norm(op: RmsNormGradOp, dy: Array, x: Array, scale: Array) -> tuple[Array, ...]:
+def rms_norm_gradient(
+    op: RmsNormGradOp, dy: Array, x: Array, scale: Array, inverse: Array
+) -> tuple[Array, ...]:
     axis = op.dimension
-    inverse = _inverse_root(op, _mean(x * x, axis))
     n = x * inverse
     g = dy * scale
     dx = inverse * (g - n * _mean(g * n, axis))
     return dx, (dy * n).sum(tuple(range(axis)))
 
 
-@cost_function("train.layer_norm_grad")
-def layer_norm_gradient(context: CostContext) -> Cost:
-    """The kernel takes statistics from a forward that runs again, beside its result."""
-    (_, x, _) = context.operand_bytes
-    cost = context.roofline(moved=context.bytes + 2 * x)
-    return replace(cost, workspace=x)
-
-
-op_class("normalization", "train.layer_norm_grad", "train.rms_norm_grad")
+op_class(
+    "normalization",
+    *("train.layer_norm", "train.rms_norm"),
+    *("train.layer_norm_grad", "train.rms_norm_grad"),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
@@ -12,16 +13,23 @@ from distir.dialects.train_ops.optimizers import (
     AdamWOp,
     SgdOp,
     SquareSumOp,
+    UpdateOp,
 )
 from distir.interpreters.simulator.costs.op_costs import op_class
 from distir.interpreters.train.arithmetic import Array, computes
 
 
+def _settings(op: UpdateOp, given: Sequence[Array]) -> dict[str, float]:
+    """The hyper-parameters, those that are operands with the values that are given."""
+    names = op.given_settings
+    return op.settings | {n: float(v) for n, v in zip(names, given, strict=True)}
+
+
 @computes(AdamOp, AdamWOp)
 def adam(op: AdamFamilyOp, *operands: Array) -> tuple[Array, ...]:
-    parameter, gradient, exp_avg, exp_avg_sq, step = operands
+    parameter, gradient, exp_avg, exp_avg_sq, step, *given = operands
     gradient = gradient.astype(parameter.dtype)
-    settings, time = op.settings, int(step) + 1
+    settings, time = _settings(op, given), int(step) + 1
     rate, decay = settings["learning_rate"], settings["weight_decay"]
     beta1, beta2 = settings["beta1"], settings["beta2"]
     if isinstance(op, AdamWOp):
@@ -37,9 +45,10 @@ def adam(op: AdamFamilyOp, *operands: Array) -> tuple[Array, ...]:
 
 @computes(SgdOp)
 def sgd(
-    op: SgdOp, parameter: Array, gradient: Array, *buffers: Array
+    op: SgdOp, parameter: Array, gradient: Array, *others: Array
 ) -> tuple[Array, ...]:
-    settings = op.settings
+    states = len(op.tensors) - 2
+    buffers, settings = others[:states], _settings(op, others[states:])
     gradient = gradient.astype(parameter.dtype)
     gradient = gradient + settings["weight_decay"] * parameter
     if buffers:

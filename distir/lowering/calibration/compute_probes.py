@@ -146,13 +146,18 @@ def _normalizations(e: str, scale: int) -> Iterator[Probe]:
     for rows, width in ROWS:
         rows *= scale
         x, gain = tensor(rows, width, element=e), tensor(width, element=e)
+        each = tensor(rows, 1)
         norm = "axis = -1 : i64, epsilon = 1.000000e-05 : f32"
         yield onnx("LayerNormalization", [x, gain, gain], [x], attributes=norm)
         yield written(
             "train.layer_norm_grad",
-            {"dy": x, "x": x, "scale": gain, "dx": x, "ds": gain, "db": gain},
-            "%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale {axis = 1 : i64, "
-            "epsilon = 1.000000e-05 : f32}",
+            {
+                **dict.fromkeys(("dy", "x", "dx"), x),
+                **dict.fromkeys(("scale", "ds", "db"), gain),
+                **dict.fromkeys(("mean", "inverse"), each),
+            },
+            "%dx, %ds, %db = train.layer_norm_grad %dy, %x, %scale, %mean, %inverse "
+            "{axis = 1 : i64, epsilon = 1.000000e-05 : f32}",
         )
 
 

@@ -57,8 +57,9 @@ class Settings:
     @property
     def timing(self) -> TimingSettings:
         """
-        On CPUs probes take turns, so that data is as far away as in a program.
-        A GPU runs many calls on end: it works while the host issues the next ones.
+        How probes are timed. On CPUs they take turns, so that data is as far away as in
+        a program. A GPU runs many calls on end: it works while the host issues the next
+        ones.
         """
         if self.backend == "gloo":
             return TimingSettings(rounds=self.rounds, warm_up=1, samples=8, in_turn=2)

@@ -12,6 +12,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
+from distir.lowering.fusions.convolution import fuse_convolution_gradients
 from distir.lowering.fusions.identity import drop_identity
 from distir.lowering.fusions.linear import (
     fuse_flattened_linear,
@@ -38,6 +39,8 @@ def fuse(module: ModuleOp) -> None:
     raise_in(known)
     for fusion in _FUSIONS:
         replace_in(known, fusion)
+    for function in known:
+        fuse_convolution_gradients(function)
     fuse_updates(module)
     fuse_messages(module)
     for function in known:

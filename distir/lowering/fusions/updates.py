@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import IntAttr, ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, ModuleOp, StringAttr, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import (
@@ -38,7 +38,8 @@ class UpdatesOp(IRDLOperation):
     Several updates that differ in their tensors alone, by one call of the helper `function`
     with these `settings` (Python text). Operands are `lists` lists of equally many tensors,
     one list behind the other: parameters, gradients, then the optimizer's states; at last the
-    number of steps, where updates need it. Results are the lists of new parameters and
+    number of steps, where updates need it, and the settings that are operands, which `given`
+    names. Results are the lists of new parameters and
     states; with `in_place` they are the operands that they replace.
 
     As `torch.call`, only fusions write it, in memory, and it belongs to no dialect.
@@ -51,12 +52,14 @@ class UpdatesOp(IRDLOperation):
     function = prop_def(StringAttr)
     settings = prop_def(StringAttr)
     lists = prop_def(IntAttr)
+    given = prop_def(ArrayAttr[StringAttr])
     in_place = opt_prop_def(UnitAttr)
 
     def __init__(self, group: Sequence[UpdateOp], in_place: bool):
         first = group[0]
-        lists = _tensors(first)
-        operands = [v for own in zip(*map(_tensors, group), strict=True) for v in own]
+        lists = first.tensors
+        each = [op.tensors for op in group]
+        operands = [v for own in zip(*each, strict=True) for v in own]
         results = [v.type for v in _listed_results(group)]
         super().__init__(
             operands=[[*operands, *_shared(first)]],
@@ -65,6 +68,7 @@ class UpdatesOp(IRDLOperation):
                 "function": StringAttr(first.name.removeprefix("train.")),
                 "settings": StringAttr(_settings(first)),
                 "lists": IntAttr(len(lists)),
+                "given": ArrayAttr([StringAttr(n) for n in first.given_settings]),
                 "in_place": UnitAttr() if in_place else None,
             },
         )
@@ -72,14 +76,13 @@ class UpdatesOp(IRDLOperation):
     @property
     def replaced(self) -> list[SSAValue]:
         """The parameters and states that the results replace, in their order."""
-        operands, lists = list(self.inputs), self.lists.data
-        count = len(operands) // lists
-        return [*operands[:count], *operands[2 * count : lists * count]]
+        operands, count = list(self.inputs), self.count
+        return [*operands[:count], *operands[2 * count : self.lists.data * count]]
 
-
-def _tensors(op: UpdateOp) -> list[SSAValue]:
-    """The parameter, its gradient, its states."""
-    return [v for v in op.operands if v not in _shared(op)]
+    @property
+    def count(self) -> int:
+        """How many parameters are updated: each tensor but gradients has a result."""
+        return len(self.outputs) // (self.lists.data - 1)
 
 
 def _listed_results(group: Sequence[UpdateOp]) -> list[SSAValue]:
@@ -88,19 +91,25 @@ def _listed_results(group: Sequence[UpdateOp]) -> list[SSAValue]:
 
 
 def _shared(op: UpdateOp) -> list[SSAValue]:
-    """What updates of several parameters take alike: the number of steps."""
-    return [op.step] if isinstance(op, AdamFamilyOp) else []
+    """What updates of several parameters take alike: the number of steps, settings."""
+    step = [op.step] if isinstance(op, AdamFamilyOp) else []
+    return [*step, *op.step_settings]
 
 
 def _replaced(op: UpdateOp) -> list[SSAValue]:
     """The operands that the results replace, in their order."""
-    parameter, _, *states = _tensors(op)
+    parameter, _, *states = op.tensors
     return [parameter, *states]
 
 
 def _settings(op: UpdateOp) -> str:
-    """The hyper-parameters as arguments of the helper."""
-    written = [f"{name}={value!r}" for name, value in sorted(op.settings.items())]
+    """The hyper-parameters that are no operands, as arguments of the helper."""
+    given = op.given_settings
+    written = [
+        f"{name}={value!r}"
+        for name, value in sorted(op.settings.items())
+        if name not in given
+    ]
     if isinstance(op, SgdOp) and op.nesterov is not None:
         written.append("nesterov=True")
     return ", ".join(written)
@@ -111,12 +120,17 @@ def updates(call: Call) -> str:
     op = call.op
     assert isinstance(op, UpdatesOp)
     values, lists = list(op.inputs), op.lists.data
-    count = len(values) // lists
+    count = op.count
     each = [
         call.names.listed(values[i * count : (i + 1) * count]) for i in range(lists)
     ]
     parts = [f"({', '.join(items)},)" for items in each]
-    parts += [*map(call.names.name, values[lists * count :]), op.settings.data]
+    given = [name.data for name in op.given.data]
+    shared = [call.names.name(value) for value in values[lists * count :]]
+    parts += shared[: len(shared) - len(given)]
+    settings = shared[len(shared) - len(given) :]
+    parts += [f"{name}={value}" for name, value in zip(given, settings, strict=True)]
+    parts += [op.settings.data] if op.settings.data else []
     if op.in_place is not None:
         parts.append("in_place=True")
     written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
@@ -173,10 +187,10 @@ class UpdateFuser:
         for op in waiting.updates:
             key = (
                 op.name,
-                tuple(op.settings.items()),
-                "nesterov" in op.properties,
+                _settings(op),
+                tuple(op.given_settings),
                 tuple(_shared(op)),
-                tuple(element_type(v) for v in _tensors(op)),
+                tuple(element_type(v) for v in op.tensors),
                 self._may_overwrite(op),
             )
             groups.setdefault(key, []).append(op)

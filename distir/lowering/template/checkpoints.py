@@ -1,27 +1,47 @@
 """
-Sharded checkpoints.
+Checkpoints in the format of torch.distributed.checkpoint (DCP).
 
-A checkpoint is a folder `step-<number>` with a file `rank-<r>.safetensors` from every
-process, which holds its parts of parameters and optimizer states (of parts that several
-processes hold, the first one writes), and `manifest.json`: the layout of every tensor, the
-meshes, and the size and SHA-256 of every file. It is written to a hidden folder, brought
-to the disk, and then renamed, so that a folder with that name is always complete; the
-previous checkpoint stays. All processes need the same file system.
+A checkpoint is a folder `step-<number>` that DCP can read: parameters, and what a module
+calls buffers, are under `model`, the optimizer's states under `state`, each by its name and
+as the whole tensor. Of parts that several processes hold the first one writes, in the
+background. `manifest.json` has the size and SHA-256 of every file. The folder is written
+under a hidden name, brought to the disk, and then renamed, so that a folder with that name
+is always complete; the previous checkpoint stays. All processes need the same file system.
 """
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
+import threading
+import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
 
-from . import runtime, tensors
+from . import runtime
+from .boxes import box_of, boxes
 
-FORMAT = "distir checkpoint 1"
+FORMAT = "distir checkpoint 2"
+ROLES = ("parameter", "state")
+"""The roles of arguments that a checkpoint holds."""
+MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
 
 
@@ -45,13 +65,223 @@ def folder_of(folder, step):
     return Path(folder) / f"step-{step}"
 
 
-def _file(path, rank):
-    return path / f"rank-{rank}.safetensors"
+def key_of(spec):
+    """Where an argument is in a checkpoint: the part of it, and its name there."""
+    of_model = spec.role == "parameter" or not (spec.of or spec.counter)
+    return "model" if of_model else "state", spec.name
+
+
+class Stored:
+    """A process's part of a tensor, which DCP writes and reads box by box."""
+
+    def __init__(self, spec, mesh, rank, part):
+        self.shape, self.part = torch.Size(spec.shape), part
+        self.boxes = {
+            start: (own, sizes) for start, own, sizes in boxes(spec, mesh, rank)
+        }
+
+    def size(self):
+        return self.shape
+
+    def __create_chunk_list__(self):
+        return [
+            ChunkStorageMetadata(torch.Size(start), torch.Size(sizes))
+            for start, (_, sizes) in self.boxes.items()
+        ]
+
+    def __create_write_items__(self, name, _):
+        properties = TensorProperties.create_from_tensor(self.part)
+        return [
+            WriteItem(
+                index=MetadataIndex(name, chunk.offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, self.shape),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def box(self, index):
+        """The part of the tensor that a chunk of a checkpoint is."""
+        return box_of(self.part, *self.boxes[tuple(index.offset)])
+
+
+class _SavePlanner(dcp.DefaultSavePlanner):
+    def lookup_object(self, index):
+        return self.state_dict[index.fqn].box(index)
+
+
+class _LoadPlanner(dcp.DefaultLoadPlanner):
+    """Reads `parts`, by their keys."""
+
+    def __init__(self, parts):
+        super().__init__(flatten_state_dict=False)
+        self.parts = parts
+
+    def set_up_planner(self, state_dict, metadata=None, is_coordinator=False):
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        self.state_dict = self.parts
+
+    def lookup_tensor(self, index):
+        return self.state_dict[index.fqn].box(index)
+
+
+class Saver:
+    """
+    Writes checkpoints of a program's training in the background, one at a time. Every
+    process has one and calls its methods in the same order.
+    """
+
+    def __init__(self, folder, program, rank):
+        self.folder, self.program, self.rank = Path(folder), program, rank
+        # Of its own: what the steps send meanwhile must not come between.
+        self.group = dist.new_group(backend="gloo")
+        self.thread = self.failure = None
+        self.previous = max(steps_in(folder), default=None)
+
+    def save(self, step, held):
+        """
+        Begins to write the checkpoint of a step, of a copy of what is `held`: arguments
+        with the parts of this process. Those before it go once it is complete, but for the
+        last one. Raises CheckpointError, also for the one before that was still written.
+        """
+        self.finish()
+        parts = {"model": {}, "state": {}}
+        for spec, part in held:
+            mesh = self.program.MESHES.get(spec.mesh)
+            writers = [0] if mesh is None else runtime.holders(spec, mesh)
+            if self.rank in writers:
+                kind, name = key_of(spec)
+                own = part.detach().to("cpu", copy=True)
+                parts[kind][name] = Stored(spec, mesh, self.rank, own)
+        self.thread = threading.Thread(target=self._write, args=(step, parts))
+        self.thread.start()
+
+    def finish(self):
+        """Waits until the last checkpoint is complete. Raises CheckpointError."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise CheckpointError(
+                f"cannot write a checkpoint to {self.folder}: {_reason(failure)}; "
+                f"checkpoints of earlier steps are as they were"
+            ) from failure
+
+    def _write(self, step, parts):
+        partial = self.folder / f".step-{step}.partial"
+        try:
+            fault = None
+            if self.rank == 0:
+                fault = _emptied(self.folder, partial)
+            # Whether the folder is there, so that the others do not wait in vain.
+            told = [fault]
+            dist.broadcast_object_list(told, 0, group=self.group, device="cpu")
+            if told[0] is not None:
+                raise OSError(told[0])
+            writer = _CheckpointWriter(partial, step, self.previous, self.rank)
+            with _quiet():
+                dcp.save(
+                    parts,
+                    storage_writer=writer,
+                    planner=_SavePlanner(),
+                    process_group=self.group,
+                )
+            self.previous = step
+            runtime.report(f"saved {folder_of(self.folder, step)}")
+        except (Exception, CheckpointException) as error:  # which is none of these
+            self.failure = error
+
+
+def _emptied(folder, partial):
+    """Makes the folder to write to; what is wrong, if anything."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*"):
+            shutil.rmtree(left)
+        partial.mkdir()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _reason(error):
+    """What was wrong first, of what DCP says of all processes."""
+    if isinstance(error, CheckpointException):
+        rank, (first, _) = next(iter(error.failures.items()))
+        return f"rank {rank}: {_reason(first)}"
+    return str(error) or type(error).__name__
+
+
+class _CheckpointWriter(dcp.FileSystemWriter):
+    """Writes to a folder with checksums, and renames it when all is there."""
+
+    def __init__(self, partial, step, previous, number):
+        super().__init__(partial)
+        self.partial, self.step, self.previous = partial, step, previous
+        self.number = number
+
+    def write_data(self, plan, planner):
+        future = super().write_data(plan, planner)
+        names = {result.storage_data.relative_path for result in future.wait()}
+        facts = {name: _facts(self.partial / name) for name in names}
+        _written(self.partial / f"{self.number}.json", facts)
+        return future
+
+    def finish(self, metadata, results):
+        super().finish(metadata, results)
+        files = {".metadata": _facts(self.partial / ".metadata")}
+        for note in sorted(self.partial.glob("*.json")):
+            files |= json.loads(note.read_text(encoding="utf-8"))
+            note.unlink()
+        body = {"format": FORMAT, "step": self.step, "files": files}
+        _written(self.partial / MANIFEST, {"sha256": _digest(body), "manifest": body})
+        _to_disk(self.partial)
+        folder = self.partial.parent
+        final = folder_of(folder, self.step)
+        if final.exists():  # a corrupt one, which training went back behind
+            replaced = folder / f".{final.name}.replaced"
+            final.rename(replaced)
+            self.partial.rename(final)
+            shutil.rmtree(replaced)
+        else:
+            self.partial.rename(final)
+        _to_disk(folder)
+        for old in steps_in(folder):
+            if old < self.step and old != self.previous:
+                shutil.rmtree(folder_of(folder, old))
+
+
+class _quiet:
+    """Without what DCP tells of its own business on the way."""
+
+    def __enter__(self):
+        self.level = logging.getLogger("torch.distributed.checkpoint").level
+        logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
+        self.caught = warnings.catch_warnings()
+        self.caught.__enter__()
+        warnings.simplefilter("ignore")
+
+    def __exit__(self, *error):
+        self.caught.__exit__(*error)
+        logging.getLogger("torch.distributed.checkpoint").setLevel(self.level)
+
+
+def _facts(path):
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def _digest(body):
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _written(path, content):
+    """Writes JSON, and waits until it is on the disk."""
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    _to_disk(path)
 
 
 def _to_disk(path):
@@ -63,167 +293,56 @@ def _to_disk(path):
         os.close(handle)
 
 
-def save(folder, step, previous, held, meshes, rank, processes):
-    """
-    Writes the checkpoint of a step and removes those before it but for `previous`, the
-    last good one. `held` has (spec, part of this process) by name, `meshes` the meshes'
-    specs. Every process calls it.
-    """
-    folder = Path(folder)
-    final = folder_of(folder, step)
-    partial = folder / f".{final.name}.partial"
-    try:
-        if rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            for left in folder.glob(".step-*"):
-                shutil.rmtree(left)
-            partial.mkdir()
-        dist.barrier()
-        own = {
-            name: part
-            for name, (spec, part) in held.items()
-            if rank in _holders(spec, meshes)
-        }
-        path = _file(partial, rank)
-        with torch.device("cpu"):
-            tensors.save(path, {name: part.cpu() for name, part in own.items()})
-        with path.open("rb") as file:
-            facts = {
-                "bytes": path.stat().st_size,
-                "sha256": hashlib.file_digest(file, "sha256").hexdigest(),
-                "tensors": {name: _spec_fields(held[name][0]) for name in own},
-            }
-        note = partial / f"rank-{rank}.json"
-        note.write_text(json.dumps(facts), encoding="utf-8")
-        _to_disk(path)
-        dist.barrier()
-        if rank == 0:
-            _complete(folder, step, meshes, processes)
-            for old in steps_in(folder):
-                if old < step and old != previous:
-                    shutil.rmtree(folder_of(folder, old))
-        dist.barrier()
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot write a checkpoint to {folder}: {error}; checkpoints of earlier "
-            f"steps are as they were"
-        ) from error
-
-
-def _complete(folder, step, meshes, processes):
-    """Writes the manifest of a checkpoint whose parts are written, and renames it."""
-    final = folder_of(folder, step)
-    partial = folder / f".{final.name}.partial"
-    files, found = [], {}
-    for rank in range(processes):
-        note = partial / f"rank-{rank}.json"
-        facts = json.loads(note.read_text(encoding="utf-8"))
-        found |= facts.pop("tensors")
-        files.append(facts)
-        note.unlink()
-    body = {
-        "format": FORMAT,
-        "step": step,
-        "files": files,
-        "tensors": found,
-        "meshes": {
-            name: {"axes": mesh.axes, "ranks": mesh.ranks}
-            for name, mesh in meshes.items()
-        },
-    }
-    manifest = partial / "manifest.json"
-    manifest.write_text(
-        json.dumps({"sha256": _digest(body), "manifest": body}, indent=1),
-        encoding="utf-8",
-    )
-    _to_disk(manifest)
-    _to_disk(partial)
-    if final.exists():  # a corrupt one, which training went back behind
-        replaced = folder / f".{final.name}.replaced"
-        final.rename(replaced)
-        partial.rename(final)
-        shutil.rmtree(replaced)
-    else:
-        partial.rename(final)
-    _to_disk(folder)
-
-
-def _holders(spec, meshes):
-    """The processes that write a tensor, each a different part."""
-    return [0] if spec.mesh is None else runtime.holders(spec, meshes[spec.mesh])
-
-
-def _spec_fields(spec):
-    return {
-        "role": spec.role,
-        "dtype": str(spec.dtype).removeprefix("torch."),
-        "shape": spec.shape,
-        "mesh": spec.mesh,
-        "split": spec.split,
-    }
-
-
-def _spec(name, fields):
-    return runtime.Tensor(
-        name,
-        getattr(torch, fields["dtype"]),
-        tuple(fields["shape"]),
-        fields["mesh"],
-        tuple(tuple((axis, run) for axis, run in dim) for dim in fields["split"]),
-        role=fields["role"],
-    )
-
-
-def _verified(path, share=0, shares=1):
+def verified(path, share=0, shares=1):
     """
     The manifest of a checkpoint whose files are as they were written; of `shares`
     processes each looks at its share of the files. Raises CheckpointError.
     """
-    manifest = path / "manifest.json"
+    path = Path(path)
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
+        content = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         body = content["manifest"]
         if content["sha256"] != _digest(body):
             raise ValueError("its checksum is wrong")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"the checkpoint {path} is incomplete or corrupt: its manifest.json cannot "
+            f"the checkpoint {path} is incomplete or corrupt: its {MANIFEST} cannot "
             f"be used ({error})"
         ) from error
     if body["format"] != FORMAT:
         raise CheckpointError(
-            f"the checkpoint {path} has the format {body['format']!r}; this program reads "
-            f"{FORMAT!r}"
+            f"the checkpoint {path} has the format {body['format']!r}; this version of "
+            f"DistIR reads {FORMAT!r}. Go on with the version that wrote it, and take its "
+            f"--outputs as the weights of a new run"
         )
-    for rank, facts in list(enumerate(body["files"]))[share::shares]:
-        file = _file(path, rank)
+    for name in sorted(body["files"])[share::shares]:
+        facts = body["files"][name]
         try:
-            with file.open("rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
-                if size != facts["bytes"]:
-                    raise CheckpointError(
-                        f"the checkpoint {path} is corrupt: {file.name} has {size} bytes "
-                        f"instead of {facts['bytes']}"
-                    )
-                if hashlib.file_digest(stream, "sha256").hexdigest() != facts["sha256"]:
-                    raise CheckpointError(
-                        f"the checkpoint {path} is corrupt: {file.name} does not have "
-                        f"the contents that were written (its SHA-256 is another)"
-                    )
+            found = _facts(path / name)
         except OSError as error:
             raise CheckpointError(
-                f"the checkpoint {path} is incomplete: {file.name}: {error.strerror}"
+                f"the checkpoint {path} is incomplete: {name}: {error.strerror}"
             ) from error
+        if found["bytes"] != facts["bytes"]:
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: {name} has {found['bytes']} bytes "
+                f"instead of {facts['bytes']}"
+            )
+        if found["sha256"] != facts["sha256"]:
+            raise CheckpointError(
+                f"the checkpoint {path} is corrupt: {name} does not have the contents "
+                f"that were written (its SHA-256 is another)"
+            )
     return body
 
 
 class Checkpoint:
     """
-    A checkpoint to go on from: `step` and, by `part`, its tensors under any layout.
-    Every process makes it.
+    A checkpoint to go on from: `step`, and by `parts` its tensors under any layout. Every
+    process makes it.
     """
 
-    def __init__(self, folder, resume, rank, processes):
+    def __init__(self, folder, resume, rank):
         """`resume` is the number of a step, or `latest`."""
         known = steps_in(folder)
         if not known:
@@ -234,54 +353,62 @@ class Checkpoint:
                 f"{', '.join(map(str, known))}"
             )
         step = known[-1] if resume == "latest" else int(resume)
-        self._path = folder_of(folder, step)
+        self.path, self.rank = folder_of(folder, step), rank
         try:
-            self._manifest = _verified(self._path, rank, processes)
+            body = verified(self.path, rank, dist.get_world_size())
         except CheckpointError as error:
             earlier = [s for s in known if s < step]
             raise CheckpointError(f"{error}; {_advice(folder, earlier)}") from error
         dist.barrier()  # every share is intact
-        self.step = self._manifest["step"]
-        with torch.device("cpu"):
-            self._files = [
-                tensors.load(_file(self._path, r))
-                for r in range(len(self._manifest["files"]))
-            ]
+        self.step = body["step"]
 
-    def part(self, spec, mesh, rank):
-        """A process's part of a tensor, reassembled from what other layouts stored."""
-        fields = self._manifest["tensors"].get(spec.name)
-        if fields is None:
+    def parts(self, specs, meshes):
+        """
+        This process's parts, by name, of those arguments that a checkpoint holds. Every
+        process calls it. Raises CheckpointError for one that it does not hold.
+        """
+        reader = dcp.FileSystemReader(self.path)
+        stored = reader.read_metadata().state_dict_metadata
+        wanted, found = {}, {}
+        for spec in specs:
+            if spec.role in ROLES:
+                mesh = meshes.get(spec.mesh)
+                self._check(spec, stored)
+                shape = runtime.local_shape(spec, mesh)
+                part = torch.empty(shape, dtype=spec.dtype, device="cpu")
+                found[spec.name] = part
+                key = ".".join(key_of(spec))
+                wanted[key] = Stored(spec, mesh, self.rank, part)
+        group = None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        with _quiet():
+            dcp.load(
+                {},
+                storage_reader=reader,
+                planner=_LoadPlanner(wanted),
+                process_group=group,
+            )
+        return found
+
+    def _check(self, spec, stored):
+        metadata = stored.get(".".join(key_of(spec)))
+        if not isinstance(metadata, TensorStorageMetadata):
             raise CheckpointError(
-                f"the checkpoint {self._path} has no {spec.role} {spec.name!r}; it is of "
+                f"the checkpoint {self.path} has no {spec.role} {spec.name!r}; it is of "
                 f"another program or optimizer"
             )
-        stored = _spec(spec.name, fields)
-        if stored.shape != spec.shape or stored.dtype != spec.dtype:
+        shape, dtype = tuple(metadata.size), metadata.properties.dtype
+        if shape != spec.shape or dtype != spec.dtype:
             raise CheckpointError(
-                f"the checkpoint {self._path} holds {spec.name!r} as {stored.dtype} "
-                f"{stored.shape}, but the program has {spec.dtype} {spec.shape}"
+                f"the checkpoint {self.path} holds {spec.name!r} as {dtype} {shape}, but "
+                f"the program has {spec.dtype} {spec.shape}"
             )
-        with torch.device("cpu"):
-            if stored.mesh is None:
-                whole = self._files[0][spec.name]
-            else:
-                over = self._manifest["meshes"][stored.mesh]
-                source = runtime.MeshSpec(over["axes"], over["ranks"], [])
-                parts = {
-                    r: self._files[r][spec.name]
-                    for r in runtime.holders(stored, source)
-                }
-                whole = runtime.assemble(parts, stored, source)
-            # The file may go while its tensors are in use.
-            return runtime.shard(whole, spec, mesh, rank).clone()
 
 
 def _advice(folder, earlier):
     """What to do about a checkpoint that cannot be used."""
     for step in reversed(earlier):
         try:
-            _verified(folder_of(folder, step))
+            verified(folder_of(folder, step))
         except CheckpointError:
             continue
         return f"the one of step {step} is intact: --resume {step} goes on from there"

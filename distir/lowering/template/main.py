@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+EVALUATION = "evaluation_program.py"
+
 
 def load_package():
     """The package in this folder, whatever the folder is called."""
@@ -59,11 +61,48 @@ def main(arguments=None):
         const="latest",
         default="",
         metavar="STEP",
-        help="go on from a checkpoint, the latest one unless a step is named",
+        help="go on from a checkpoint, the latest one unless a step is named; `if-any` "
+        "starts anew where there is none",
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="FILE.py:FUNCTION|NAME=FILE.npy",
+        help="inputs and labels",
+    )
+    data.add_argument("--data-workers", type=int, default=0, metavar="N")
+    data.add_argument("--eval-every", type=int, default=0, metavar="N")
+    data.add_argument("--eval-data", action="append", default=[])
+    data.add_argument("--log", default="", help="a file of JSON lines")
+    data.add_argument("--tensorboard", default="", metavar="DIR")
+    rates = parser.add_argument_group("learning rate")
+    rates.add_argument(
+        "--warmup", type=int, default=0, metavar="N", help="steps in which it grows"
+    )
+    rates.add_argument(
+        "--decay",
+        choices=("none", "linear", "cosine"),
+        default="none",
+        help="how it falls from then on",
+    )
+    rates.add_argument("--min-lr", type=float, default=0.0, help="where it falls to")
+    rates.add_argument(
+        "--decay-until", type=int, metavar="STEP", help="(default: the last step)"
+    )
+    rates.add_argument(
+        "--settings",
+        help="a JSON file with lists of learning_rate, weight_decay or both, one number a "
+        "step",
     )
     options = parser.parse_args(arguments)
     if (options.resume or options.save_every) and not options.checkpoint_dir:
         parser.error("--resume and --save-every need --checkpoint-dir")
+    if bool(options.eval_every) != bool(options.eval_data):
+        parser.error("--eval-every and --eval-data need each other")
+    if options.eval_every and not Path(__file__).with_name(EVALUATION).exists():
+        parser.error("this package cannot evaluate; write it with --evaluation")
     if options.steps is not None:
         if options.steps < 1:
             parser.error("--steps must be at least 1")
@@ -85,12 +124,27 @@ def main(arguments=None):
             results = runtime.run(program, options.backend, sources, *common)
         else:
             training = importlib.import_module(f"{name}.training")
+            settings = importlib.import_module(f"{name}.settings")
+            schedule = settings.StepSettings(
+                options.warmup,
+                options.decay,
+                options.min_lr,
+                options.decay_until or options.steps,
+                settings.read(options.settings) if options.settings else {},
+            )
             wanted = training.Options(
                 options.steps,
                 options.seed,
                 options.checkpoint_dir,
                 options.save_every,
                 options.resume,
+                schedule,
+                tuple(options.data),
+                options.data_workers,
+                options.eval_every,
+                tuple(options.eval_data),
+                options.log,
+                options.tensorboard,
             )
             results = training.train(program, options.backend, sources, wanted, *common)
         if options.outputs and results:

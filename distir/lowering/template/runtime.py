@@ -26,7 +26,9 @@ class Tensor:
     split it, with their run lengths. Over the axes in `partial` the processes hold
     terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
     result replaces in the next step of a training; `of` the parameter that a state or
-    gradient belongs to; `initial` what a training starts with where no file holds it.
+    gradient belongs to; `initial` what a training starts with where no file holds it;
+    `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
+    `setting` of the optimizer, `default` where nobody says otherwise.
     """
 
     name: str
@@ -39,6 +41,9 @@ class Tensor:
     updates: str = ""
     of: str = ""
     initial: str = ""
+    setting: str = ""
+    default: float | None = None
+    counter: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,18 +286,22 @@ def start(backend, processes, timeout_s, init_method):
     return rank, device
 
 
+def body_of(program, rank, device):
+    """What a process runs of a program; every process makes all meshes."""
+    meshes = {
+        name: ProcessMesh(spec, device.type) for name, spec in program.MESHES.items()
+    }
+    own = program.RANKS[rank]
+    return own.program(meshes, own.numbers)
+
+
 @contextmanager
 def processes(program, backend, timeout_s, init_method):
     """This process among the others: its rank, its device, the body that it runs."""
     rank, device = start(backend, len(program.RANKS), timeout_s, init_method)
     try:
-        meshes = {
-            name: ProcessMesh(spec, device.type)
-            for name, spec in program.MESHES.items()
-        }
-        own = program.RANKS[rank]
         with torch.inference_mode():
-            yield rank, device, own.program(meshes, own.numbers)
+            yield rank, device, body_of(program, rank, device)
         dist.barrier()
     finally:
         dist.destroy_process_group()
@@ -317,6 +326,8 @@ def run(program, backend, sources, timeout_s=600.0, init_method="env://"):
         report("loading arguments")
         arguments = [
             argument(spec, program.MESHES.get(spec.mesh), rank, sources).to(device)
+            if spec.default is None
+            else spec.default
             for spec in (program.ARGUMENTS[i] for i in own.arguments)
         ]
         report("running")

@@ -1,20 +1,29 @@
 """Trains: runs a program step after step, results becoming arguments of the next one."""
 
-from dataclasses import dataclass, replace
+import importlib
+from dataclasses import dataclass, field, replace
 
 import torch
+import torch.distributed as dist
 
-from . import checkpoints, initial, runtime
+from . import batches, checkpoints, initial, runtime
+from .logs import Log
+from .settings import StepSettings
 
 
 @dataclass(frozen=True)
 class Options:
     """
     - `steps`: the number of the last step; the first one is 1.
-    - `seed`: of parameters that no file holds.
+    - `seed`: of parameters that no file holds, and of the order of samples.
     - `folder`: where checkpoints are, `save_every`: steps from one to the next (0: one
-      after the last step), `resume`: go on from the checkpoint of that step or from the
-      `latest` one.
+      after the last step), `resume`: go on from the checkpoint of that step, from the
+      `latest` one or, where there is one, also from the latest: `if-any`.
+    - `settings`: learning rates, step by step.
+    - `data`: where inputs and labels are from (`batches.read`; none: the inputs), with
+      `workers` processes that load them.
+    - `eval_every`: steps from one evaluation on `eval_data` to the next (0: none).
+    - `log`, `tensorboard`: files of what is told.
     """
 
     steps: int
@@ -22,6 +31,13 @@ class Options:
     folder: str = ""
     save_every: int = 0
     resume: str = ""
+    settings: StepSettings = field(default_factory=StepSettings)
+    data: tuple = ()
+    workers: int = 0
+    eval_every: int = 0
+    eval_data: tuple = ()
+    log: str = ""
+    tensorboard: str = ""
 
 
 def train(program, backend, sources, options, timeout_s=600.0, init_method="env://"):
@@ -29,154 +45,258 @@ def train(program, backend, sources, options, timeout_s=600.0, init_method="env:
     Runs this process's part of the training: on rank 0 the results that update nothing
     (scalars: one number a step that was run) and the final weights, by name.
 
-    Inputs and labels have the program's shape, or one dimension more in front: then step
-    s gets row s - 1, starting over after the last row.
+    Where `options` name no data, inputs and labels are from the sources: in the program's
+    shape, or with one dimension more in front; then step s gets row s - 1, starting over
+    after the last row.
     """
+    _check_settings(program, options.settings)
     with runtime.processes(program, backend, timeout_s, init_method) as process:
-        rank, device, _ = process
-        held, first = _start(program, sources, options, rank, device)
-        saved = first - 1
-        batches = {
-            spec.name: runtime.found(spec, sources)
-            for spec in _arguments(program, rank)
-            if spec.role in ("input", "label")
-        }
-        history = {}
-        for step in range(first, options.steps + 1):
-            reported = _step(program, process, held, batches, step)
+        return _Training(program, process, sources, options).run()
+
+
+def _check_settings(program, wanted):
+    """Refuses learning rates for a program that takes none."""
+    known = {spec.setting for spec in program.ARGUMENTS}
+    if wanted.changes() and "learning_rate" not in known:
+        raise runtime.ProgramError(
+            "the program has no learning rate that could be set: its optimizer is not one "
+            "of DistIR's; make the training step with `distir build --training` or `distir "
+            "import --training`"
+        )
+
+
+class _Training:
+    """One process's part of a training: what it holds, and what it does step by step."""
+
+    def __init__(self, program, process, sources, options):
+        self.program, self.sources, self.options = program, sources, options
+        self.rank, self.device, self.body = process
+        # Numbers of this kind are no business of the devices.
+        self.host_group = (
+            None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        )
+        own = program.RANKS[self.rank].program
+        self.arguments = [program.ARGUMENTS[i] for i in own.arguments]
+        part = batches.BatchPart.of(program, self.rank)
+        read = (options.seed, options.workers)
+        self.data = batches.read(part, options.data, sources, *read)
+        self.evaluation = None
+        if options.eval_every:
+            data = batches.read(part, options.eval_data, (), *read)
+            self.evaluation = _Evaluation(self, data)
+        self.saver = None
+        if options.folder:
+            self.saver = checkpoints.Saver(options.folder, program, self.rank)
+        self.held, self.first = self._start()
+
+    def run(self):
+        """All steps; what `train` gives."""
+        options, history = self.options, {}
+        log = Log(options.log, options.tensorboard)
+        given = self.data.batches(self.first)
+        for step in range(self.first, options.steps + 1):
+            batch = self.next_of(given, self.data)
+            if batch is None:
+                raise self._end_of_data(step - 1)
+            reported = self._step(step, batch)
             for name, value in reported.items():
                 history.setdefault(name, []).append(value)
-            text = ", ".join(
-                f"{name} {value.item():.9g}"
-                for name, value in reported.items()
-                if value.numel() == 1
-            )
-            runtime.report(f"step {step} of {options.steps}: {text}")
-            last = step == options.steps
+            log.step(step, options.steps, numbers(reported), **self._rates(step))
             due = options.save_every and step % options.save_every == 0
-            if options.folder and (last or due):
-                _save(program, options, step, saved, held, rank)
-                saved = step
+            if self.saver and (due or step == options.steps):
+                self.saver.save(step, self._kept())
+            if self.evaluation and step % options.eval_every == 0:
+                log.evaluation(step, self.evaluation.run())
+        if self.saver:
+            self.saver.finish()
+        log.close()
         whole = {
             name: torch.stack(values) if values[-1].ndim == 0 else values[-1]
             for name, values in history.items()
         }
-        return whole | _final_weights(program, held, sources, rank)
+        return whole | self._final_weights()
 
+    def next_of(self, given, data):
+        """The next batch of an iterator; None on all processes where it ends on one."""
+        takes = bool(data.part.takes)
+        batch = next(given, None) if takes else {}
+        if data.is_endless:
+            return batch
+        there = torch.tensor(batch is not None, dtype=torch.int32, device="cpu")
+        dist.all_reduce(there, dist.ReduceOp.MIN, group=self.host_group)
+        return batch if there.item() else None
 
-def _arguments(program, rank):
-    own = program.RANKS[rank].program
-    return [program.ARGUMENTS[i] for i in own.arguments]
+    def arguments_of(self, batch, step):
+        """The arguments of a step, in their order."""
+        return [
+            self.options.settings.at(step, spec)
+            if spec.default is not None
+            else batch[spec.name].to(self.device)
+            if spec.role in batches.ROLES
+            else self.held[spec.name]
+            for spec in self.arguments
+        ]
 
+    def _step(self, step, batch):
+        """Runs a step and replaces what it updates; gives the other results, on rank 0."""
+        results = runtime.results_of(self.body, self.arguments_of(batch, step))
+        reported = {}
+        specs = dict(enumerate(self.program.RESULTS))
+        own = self.program.RANKS[self.rank].program
+        for index, value in zip(own.results, results, strict=True):
+            spec = specs[index]
+            if spec.updates:
+                self.held[spec.updates] = value
+            else:
+                reported[index] = value
+        kept = {i: spec for i, spec in specs.items() if not spec.updates}
+        return runtime.collect(kept, reported, self.program.MESHES, self.rank)
 
-def _start(program, sources, options, rank, device):
-    """The arguments to start with, but for inputs and labels, and the first step."""
-    checkpoint, first = None, 1
-    if options.resume:
-        checkpoint = checkpoints.Checkpoint(
-            options.folder, options.resume, rank, len(program.RANKS)
+    def _rates(self, step):
+        """The learning rates of a step."""
+        return {
+            spec.name: self.options.settings.at(step, spec)
+            for spec in self.program.ARGUMENTS
+            if spec.setting == "learning_rate"
+        }
+
+    def _end_of_data(self, done):
+        """The error for data that ended, once what was done is saved."""
+        text = (
+            f"the data of {self.data.source} ended after {done} batches, before step "
+            f"{done + 1} of {self.options.steps}; give more of it, or ask for --steps {done}"
         )
-        first = checkpoint.step + 1
-        runtime.report(f"going on from the checkpoint of step {checkpoint.step}")
-        if first > options.steps:
+        if self.saver and done >= self.first:
+            self.saver.save(done, self._kept())
+            self.saver.finish()
+            text += f"; the checkpoint of step {done} is complete"
+        return runtime.ProgramError(text)
+
+    def _start(self):
+        """The arguments to start with, but for inputs and labels, and the first step."""
+        checkpoint, first = self._checkpoint(), 1
+        if checkpoint is not None:
+            first = checkpoint.step + 1
+            runtime.report(f"going on from the checkpoint of step {checkpoint.step}")
+            if first > self.options.steps:
+                raise runtime.ProgramError(
+                    f"the checkpoint is of step {checkpoint.step} already, so that nothing "
+                    f"is left to do up to step {self.options.steps}; ask for more steps"
+                )
+        runtime.report("loading arguments")
+        held = {}
+        for spec in self.arguments:
+            mesh = self.program.MESHES.get(spec.mesh)
+            if spec.role in (*batches.ROLES, "setting"):
+                continue
+            if checkpoint is not None and spec.role in checkpoints.ROLES:
+                continue
+            if any(spec.name in source for source in self.sources):
+                value = runtime.argument(spec, mesh, self.rank, self.sources)
+            else:
+                value = self._new(spec, mesh)
+            held[spec.name] = value.to(self.device)
+        if checkpoint is not None:
+            parts = checkpoint.parts(self.arguments, self.program.MESHES)
+            held |= {name: part.to(self.device) for name, part in parts.items()}
+        return held, first
+
+    def _checkpoint(self):
+        """The checkpoint to go on from, if any. Raises ProgramError."""
+        options = self.options
+        known = checkpoints.steps_in(options.folder) if options.folder else []
+        if options.resume and (known or options.resume != "if-any"):
+            wanted = "latest" if options.resume == "if-any" else options.resume
+            return checkpoints.Checkpoint(options.folder, wanted, self.rank)
+        if known:
             raise runtime.ProgramError(
-                f"the checkpoint is of step {checkpoint.step} already, so that nothing "
-                f"is left to do up to step {options.steps}; ask for more steps"
+                f"{options.folder} has checkpoints already (the last one of step "
+                f"{known[-1]}); go on from there with --resume, or choose another folder"
             )
-    elif options.folder and (known := checkpoints.steps_in(options.folder)):
-        raise runtime.ProgramError(
-            f"{options.folder} has checkpoints already (the last one of step "
-            f"{known[-1]}); go on from there with --resume, or choose another folder"
-        )
-    runtime.report("loading arguments")
-    held = {}
-    for spec in _arguments(program, rank):
-        mesh = program.MESHES.get(spec.mesh)
-        if spec.role in ("input", "label"):
-            continue
-        if checkpoint is not None and spec.role in ("parameter", "state"):
-            value = checkpoint.part(spec, mesh, rank)
-        elif any(spec.name in source for source in sources):
-            value = runtime.argument(spec, mesh, rank, sources)
-        else:
-            value = _new(spec, program, mesh, rank, sources, options.seed)
-        held[spec.name] = value.to(device)
-    return held, first
+        return None
+
+    def _new(self, spec, mesh):
+        """The first value of an argument that no file holds."""
+        sources, seed = self.sources, self.options.seed
+        if spec.role == "parameter":
+            return initial.parameter(spec, mesh, self.rank, seed)
+        if spec.role != "state":  # says what is missing
+            return runtime.argument(spec, mesh, self.rank, sources)
+        if spec.initial != "copy":
+            return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
+        # A copy of a parameter in higher precision, perhaps split otherwise.
+        copied = next(a for a in self.program.ARGUMENTS if a.name == spec.of)
+        named = replace(spec, name=copied.name, initial=copied.initial)
+        for source in sources:
+            if copied.name in source:
+                # Steps overwrite both.
+                value = source[copied.name].to(spec.dtype, copy=True)
+                return runtime.argument(named, mesh, self.rank, [{copied.name: value}])
+        narrow = replace(named, dtype=copied.dtype)
+        return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
+
+    def _kept(self):
+        """What a checkpoint holds of this process: arguments and their parts."""
+        return [
+            (spec, self.held[spec.name])
+            for spec in self.arguments
+            if spec.role in checkpoints.ROLES
+        ]
+
+    def _final_weights(self):
+        """
+        Every parameter, and what else of the given weights the steps update (running
+        statistics), whole, on rank 0.
+        """
+        runtime.report("gathering parameters")
+        specs = {
+            i: spec
+            for i, spec in enumerate(self.program.ARGUMENTS)
+            if spec.role == "parameter"
+            or (
+                spec.role == "state"
+                and any(spec.name in source for source in self.sources)
+            )
+        }
+        own = {i: self.held[s.name] for i, s in specs.items() if s.name in self.held}
+        return runtime.collect(specs, own, self.program.MESHES, self.rank)
 
 
-def _new(spec, program, mesh, rank, sources, seed):
-    """The first value of an argument that no file holds."""
-    if spec.role == "parameter":
-        return initial.parameter(spec, mesh, rank, seed)
-    if spec.role != "state":
-        return runtime.argument(spec, mesh, rank, sources)  # says what is missing
-    if spec.initial != "copy":
-        return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
-    # A copy of a parameter in higher precision, perhaps split otherwise.
-    copied = next(a for a in program.ARGUMENTS if a.name == spec.of)
-    named = replace(spec, name=copied.name, initial=copied.initial)
-    for source in sources:
-        if copied.name in source:
-            # Steps overwrite both.
-            value = source[copied.name].to(spec.dtype, copy=True)
-            return runtime.argument(named, mesh, rank, [{copied.name: value}])
-    value = initial.parameter(replace(named, dtype=copied.dtype), mesh, rank, seed)
-    return value.to(spec.dtype)
+class _Evaluation:
+    """The results of the forward program, without updates, on data of its own."""
+
+    def __init__(self, training, data):
+        self.training, self.data = training, data
+        package = __name__.rpartition(".")[0]
+        self.program = importlib.import_module(f"{package}.evaluation_program")
+        rank, device = training.rank, training.device
+        self.body = runtime.body_of(self.program, rank, device)
+
+    def run(self):
+        """The means of all numbers over the batches of the data, on rank 0."""
+        training, total, count = self.training, {}, 0
+        own = self.program.RANKS[training.rank].program
+        given = self.data.once() if self.data.part.takes else iter(())
+        while count < self.data.length if self.data.is_endless else True:
+            batch = training.next_of(given, self.data)
+            if batch is None:
+                break
+            arguments = training.arguments_of(batch, training.first)
+            results = runtime.results_of(self.body, arguments)
+            reported = dict(zip(own.results, results, strict=True))
+            specs = dict(enumerate(self.program.RESULTS))
+            whole = runtime.collect(specs, reported, self.program.MESHES, training.rank)
+            for name, value in numbers(whole).items():
+                total[name] = total.get(name, 0.0) + value
+            count += 1
+        if not count:
+            raise runtime.ProgramError(
+                f"the data of {self.data.source} holds no batch to evaluate; give a "
+                f"function whose iterable can be read again"
+            )
+        return {name: value / count for name, value in total.items()}
 
 
-def _step(program, process, held, batches, step):
-    """Runs a step and replaces what it updates; gives the other results, on rank 0."""
-    rank, device, body = process
-    own = program.RANKS[rank].program
-    arguments = []
-    for spec in _arguments(program, rank):
-        if spec.name in held:
-            arguments.append(held[spec.name])
-            continue
-        batch = batches[spec.name]
-        if batch.ndim == len(spec.shape) + 1:
-            batch = batch[(step - 1) % len(batch)]
-        mesh = program.MESHES.get(spec.mesh)
-        source = {spec.name: batch}
-        arguments.append(runtime.argument(spec, mesh, rank, [source]).to(device))
-    results = runtime.results_of(body, arguments)
-    del arguments
-    reported = {}
-    specs = dict(enumerate(program.RESULTS))
-    for index, value in zip(own.results, results, strict=True):
-        spec = specs[index]
-        if spec.updates:
-            held[spec.updates] = value
-        else:
-            reported[index] = value
-    kept = {i: spec for i, spec in specs.items() if not spec.updates}
-    return runtime.collect(kept, reported, program.MESHES, rank)
-
-
-def _save(program, options, step, previous, held, rank):
-    kept = {
-        spec.name: (spec, held[spec.name])
-        for spec in _arguments(program, rank)
-        if spec.role in ("parameter", "state")
-    }
-    processes = len(program.RANKS)
-    checkpoints.save(
-        options.folder, step, previous, kept, program.MESHES, rank, processes
-    )
-    runtime.report(f"saved {checkpoints.folder_of(options.folder, step)}")
-
-
-def _final_weights(program, held, sources, rank):
-    """
-    Every parameter, and what else of the given weights the steps update (running
-    statistics), whole, on rank 0.
-    """
-    runtime.report("gathering parameters")
-    specs = {
-        i: spec
-        for i, spec in enumerate(program.ARGUMENTS)
-        if spec.role == "parameter"
-        or (spec.role == "state" and any(spec.name in source for source in sources))
-    }
-    own = {i: held[spec.name] for i, spec in specs.items() if spec.name in held}
-    return runtime.collect(specs, own, program.MESHES, rank)
+def numbers(values):
+    """Those values that are one number, by name."""
+    return {name: v.item() for name, v in values.items() if v.numel() == 1}

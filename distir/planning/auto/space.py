@@ -61,7 +61,7 @@ class AutoSpace:
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
     overlap: Sequence[bool] = (False, True)
-    buckets: bool = False
+    buckets: bool = True
 
     def first(self) -> list[Plan]:
         """
@@ -128,7 +128,10 @@ class AutoSpace:
                 yield from self._next_to_searched(plan)
 
     def _next_on_grid(self, c: GridPlan) -> Iterator[Plan]:
-        """Of a plan without searched layouts: other options, and searched layouts."""
+        """
+        The neighbours of a plan without searched layouts: other options, and searched
+        layouts.
+        """
         if self.trains and c.d > 1:
             for zero in self.zero:
                 yield replace(c, zero=zero)
@@ -165,8 +168,9 @@ class AutoSpace:
 
     def _next_to_searched(self, c: LayoutPlan) -> Iterator[Plan]:
         """
-        Of a plan with searched layouts: other pipelines; an axis that is two axes; a
-        pipeline of twice or half as many ranks on meshes of half or twice the size.
+        The neighbours of a plan with searched layouts: other pipelines; an axis that is
+        two axes; a pipeline of twice or half as many ranks on meshes of half or twice
+        the size.
         """
         yield from self._pipelines(c, c.batch)
         sizes = [size for _, size in c.axes]

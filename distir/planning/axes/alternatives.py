@@ -50,26 +50,27 @@ class OpAlternative(NamedTuple):
     cost: float
 
     def ways(self, result: int) -> Ways:
-        """In which a result is there."""
+        """The placement in which a result is there, alone in a tuple."""
         return self.strategy.results[result : result + 1]
 
 
 class ValueAlternative(NamedTuple):
     """
-    In which ways a value may be there for those that use it; `cut`: one of its uses cuts a
-    part out of it, or reduces and scatters it, and those behind have that part too.
+    The placements in which a value is kept for those that use it; `cut`: one of its
+    uses cuts a part out of it, or reduces and scatters it, and those behind have that
+    part too.
     """
 
     there: Ways
     cut: Cut | None = None
 
     def ways(self, result: int) -> Ways:
-        """In which the value is there."""
+        """The placements in which the value is there."""
         return self.there
 
     @property
     def placement(self) -> Placement:
-        """The one in which it is made."""
+        """The placement in which the value is made."""
         return self.there[0]
 
 

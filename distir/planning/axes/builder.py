@@ -13,6 +13,7 @@ from distir.planning.axes.alternatives import (
     Alternative,
     Cut,
     OpAlternative,
+    Source,
     Take,
     ValueAlternative,
     Ways,
@@ -145,7 +146,7 @@ class AxisGraphBuilder:
         return Node(what, strategies, np.array(costs or [0.0] * len(strategies)))
 
     def _port(self, body: AxisBody, value: SSAValue) -> AxisPort:
-        """Where a value is made."""
+        """The port of the node that makes a value."""
         if isinstance(value, BlockArgument):
             return Port(body.arguments[value.index], 0)
         assert isinstance(value, OpResult)
@@ -153,14 +154,19 @@ class AxisGraphBuilder:
             return body.calls[value.op].results[value.index]
         return Port(body.ops[value.op], value.index)
 
-    def _size(self, value: SSAValue, uses: Sequence[OperandUse]) -> float:
+    def _size(
+        self, value: SSAValue, uses: Sequence[OperandUse], source: Source
+    ) -> float:
         """
         Bytes of a value where it is brought to another placement: axes before may have
         brought it together for those that use it.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
-        sizes = (self.program.info(use.op).operand_bytes[use.operand] for use in uses)
+        sizes = (
+            self.moves.size(self.program.info(use.op), use.operand, source)
+            for use in uses
+        )
         return max(sizes, default=0.0)
 
     def _connect(
@@ -179,7 +185,7 @@ class AxisGraphBuilder:
         if len(uses) + len(returns) > 1:
             key = port, tuple(use[1:] for use in uses), bool(returns), late, source
             if key not in self._held:
-                size = self._size(value, uses)
+                size = self._size(value, uses, source)
                 wanted = self._wanted_often(uses, bool(returns))
                 cuts = [] if value in reached.sources else self._cuts(uses)
                 self._held[key] = self._hold(port, size, wanted, cuts, late)
@@ -211,8 +217,8 @@ class AxisGraphBuilder:
         late: bool,
     ) -> ValueNode | None:
         """
-        In which ways a value may be there for all that use it; None if only in that in
-        which it is made.
+        The node that chooses the placements in which a value is kept for all that use
+        it; None if it is kept only in the one in which it is made.
         """
         ways: dict[tuple[Ways, Cut | None], float] = {}
         for (have,) in dict.fromkeys(ways_of(port)):
@@ -310,8 +316,8 @@ def _has_cuts(port: AxisPort) -> bool:
 
 def _uses(body: AxisBody) -> dict[SSAValue, list[OperandUse]]:
     """
-    Per value of a function its uses inside of it but for returns, in program order. The
-    choices of its ops and calls are there already.
+    The uses of each value of a function inside of it, but for returns, in program
+    order. The choices of its ops and calls are there already.
     """
     found: dict[SSAValue, list[OperandUse]] = {}
     for op in body.function.body.block.ops:

@@ -92,7 +92,7 @@ Move = Taken | Passed | Kept | Returned | Replaced | Leaving
 
 
 def ways_of(port: Port[Alternative]) -> list[Ways]:
-    """In which ways a value is there under each alternative."""
+    """The placements in which a value is there under each alternative."""
     return [s.ways(port.result) for s in port.node.strategies]
 
 
@@ -109,7 +109,10 @@ class Moves:
         self._matrices: dict[Hashable, Floats | None] = {}
 
     def cost(self, edge: Edge[Alternative, Move]) -> Floats | None:
-        """Of an edge; None if it costs nothing ever."""
+        """
+        The costs of an edge for each pair of alternatives; None if it never costs
+        anything.
+        """
         port, use = edge
         key = (
             port.node.strategies,
@@ -152,8 +155,19 @@ class Moves:
                 rows = [[self._left(info, index, w)] for w in ways_of(port)]
         return np.array(rows)
 
+    def size(self, info: AxisOp, operand: int, source: Source) -> float:
+        """
+        Bytes of an operand that come from elsewhere. Of a parameter they are as few as later
+        axes will leave.
+        """
+        size = info.moved_bytes[operand]
+        return size / self.policy.program.later_parts if source == "parameter" else size
+
     def move(self, have: Placement, want: Placement, size: float) -> float:
-        """Of bringing a value of `size` bytes (whole on the axis) to another placement."""
+        """
+        The cost of bringing a value of `size` bytes (whole on the axis) to another
+        placement.
+        """
         return self.costs.move(have, want, size, self.parts)
 
     def there(
@@ -187,7 +201,7 @@ class Moves:
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """What it costs that a value comes to an op in the placement that it wants."""
         index, strategies = use.operand, use.node.strategies
-        size = use.info.operand_bytes[use.operand]
+        size = self.size(use.info, use.operand, use.source)
         gradient = 0.0
         if self.policy.is_forward and use.source == "parameter":
             gradient = self.costs.gradient(use.info.flops, self.parts)
@@ -219,7 +233,7 @@ class Moves:
 
     def _passed(self, port: Port[Alternative], use: Passed) -> Floats:
         """How a value comes to a function: as it is, but never partial."""
-        size = use.info.operand_bytes[use.operand]
+        size = use.info.moved_bytes[use.operand]
         wanted = [s.placement for s in use.node.strategies]
         rows: list[list[float]] = []
         for w, part in self.there(port, use.place):

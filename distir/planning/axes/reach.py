@@ -83,7 +83,10 @@ class Reach:
                 return
 
     def _spread(self, reached: Reached, op: Operation) -> None:
-        """As what an op takes its operands, they may be there for the ops behind it."""
+        """
+        Adds the placements in which an op takes its operands to those in which they may
+        be there for later ops.
+        """
         strategies = reached.strategies[op]
         for i, value in enumerate(op.operands):
             have = reached.possible[value]

@@ -8,12 +8,13 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, ReturnOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import ConstrainOp, Layout
 from distir.errors import DistIRError
@@ -36,13 +37,14 @@ from distir.program import (
     reachable_functions,
     return_op,
 )
-from distir.sharding.layout import check_layout
+from distir.sharding.layout import check_layout, in_mesh_order, nested
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     FREE,
     WHOLE,
     placement_in,
 )
+from distir.sharding.prices import local_bytes
 from distir.sharding.rule import shape_of
 from distir.sharding.signatures import Signatures
 
@@ -68,9 +70,14 @@ class ShardingPlan:
             requested_layout(attributes)
             for attributes in argument_attributes(self.entry)
         ]
+        """Of the entry's arguments, their axes in the mesh's order where that is possible."""
         self.fixed = [fixed_axes(a) for a in argument_attributes(self.entry)]
         self.signatures = Signatures()
         self._check_requests()
+        for i, request in enumerate(self.requests):
+            if request is not None:
+                shape = shape_of(self.entry.function_type.inputs.data[i])
+                self.requests[i] = in_mesh_order(shape, request, mesh)
         self.plan = self._whole()
 
     def _check_requests(self) -> None:
@@ -122,7 +129,26 @@ class ShardingPlan:
     def seen_by(self, axis: str) -> AxisProgram:
         """The program as one more axis sees it."""
         strategies = self._strategies()
-        return AxisProgram(self.module, self.mesh, axis, strategies, self.signatures)
+        later = self._later_parts(axis)
+        return AxisProgram(
+            self.module, self.mesh, axis, strategies, self.signatures, later
+        )
+
+    def _later_parts(self, axis: str) -> float:
+        """Into how many parts the axes after one are to split parameters, on average."""
+        axes = [name for name, _ in self.mesh.axes]
+        later = set(axes[axes.index(axis) + 1 :])
+        whole = left = 0.0
+        arguments = self.entry.body.block.args
+        roles = argument_roles(self.entry)
+        for arg, role, request in zip(arguments, roles, self.requests, strict=True):
+            if role == "parameter":
+                layout = request or Layout(self.mesh.name)
+                size = local_bytes(arg, Layout(self.mesh.name), self.mesh)
+                split = later.intersection(layout.split_axes)
+                whole += size
+                left += size / prod(self.mesh.size(name) for name in split)
+        return whole / left if left else 1.0
 
     def _strategies(self) -> dict[Operation, LayoutStrategy]:
         """What the axes so far do to each op, also to calls and returns."""
@@ -249,7 +275,41 @@ class ShardingPlan:
         reaches as attributes. Without any axis they are whole.
         """
         self._check_order()
-        annotate(self.module, self.plan)
+        annotate(self.module, self._nested())
+
+    def _nested(self) -> FunctionPlan[Layout]:
+        """The same plan, in layouts that communication along one axis can lead to."""
+        known: dict[FunctionPlan[Layout], FunctionPlan[Layout]] = {}
+
+        def of(plan: FunctionPlan[Layout]) -> FunctionPlan[Layout]:
+            if plan not in known:
+                block, end = plan.function.body.block, return_op(plan.function)
+                known[plan] = replace(
+                    plan,
+                    arguments=self._all_nested(block.args, plan.arguments),
+                    results=self._all_nested(end.operands, plan.results),
+                    ops={
+                        op: self._strategy_nested(op, s) for op, s in plan.ops.items()
+                    },
+                    calls={call: of(callee) for call, callee in plan.calls.items()},
+                )
+            return known[plan]
+
+        return of(self.plan)
+
+    def _strategy_nested(self, op: Operation, own: LayoutStrategy) -> LayoutStrategy:
+        return own._replace(
+            operands=tuple(self._all_nested(op.operands, own.operands)),
+            results=tuple(self._all_nested(op.results, own.results)),
+        )
+
+    def _all_nested(
+        self, values: Sequence[SSAValue], layouts: Sequence[Layout]
+    ) -> list[Layout]:
+        return [
+            nested(shape_of(value.type), layout, self.mesh)
+            for value, layout in zip(values, layouts, strict=True)
+        ]
 
     def _check_order(self) -> None:
         """A dimension's axes are chosen in the mesh's order; requests must agree."""

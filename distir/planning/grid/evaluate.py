@@ -162,12 +162,11 @@ class Evaluator:
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts if known else None
-            # Buckets are formed once layouts are found, in the program: how fast it will
+            # Layouts are searched at the price of single messages: how fast buckets will
             # be is not known before.
             known_worth = self.least and not plan.buckets
             worth = plan.batch / self.least if known_worth else inf
-            needs_none = self._needs_no_program(plan) and not plan.buckets
-            at_once = _pipeline_step if needs_none else None
+            at_once = _pipeline_step if self._needs_no_program(plan) else None
             found = self._searched.search(
                 module, plan, self._profiles, layouts, worth, at_once
             )
@@ -179,9 +178,11 @@ class Evaluator:
             before = None if self._profiles else found.simulation
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))
-        if plan.buckets:
+            if plan.buckets:
+                bucket_collectives_of(found.module)
+                found = replace(found, step=None)
+        elif plan.buckets and isinstance(plan, GridPlan):
             bucket_collectives_of(found.module)
-            found = replace(found, step=None, simulation=None)
         check_whole(found.module, self._requests.whole)
         check_expectations(found.module)
         return found
@@ -213,7 +214,9 @@ class Evaluator:
         return self._programs[batch]
 
 
-def _pipeline_step(module: ModuleOp, pipeline: PipelineOptions) -> Step | None:
+def _pipeline_step(
+    module: ModuleOp, pipeline: PipelineOptions, buckets: bool
+) -> Step | None:
     """See `PipelineStep`. Raises DistIRError."""
     cluster = cluster_in(module, "", "search")
     assert cluster is not None
@@ -221,7 +224,7 @@ def _pipeline_step(module: ModuleOp, pipeline: PipelineOptions) -> Step | None:
     division = divided(module, options, ())
     meshes = [Mesh.of(op) for op in division.meshes(options.p)]
     try:
-        shared = SharedStages(meshes, Hardware.of(cluster))
+        shared = SharedStages(meshes, Hardware.of(cluster), buckets)
         return PipelineSimulator(division, shared).step(division, options)
     except NotUniform:
         return None

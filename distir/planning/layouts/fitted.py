@@ -15,6 +15,7 @@ from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.profiles.profile import Profile
 from distir.pipelining import PipelineOptions
+from distir.planning.buckets import bucket_collectives_of
 from distir.planning.layouts.layout_graph import ChosenLayouts, apply_layouts
 from distir.planning.layouts.search import (
     LayoutResult,
@@ -70,10 +71,10 @@ class Step(NamedTuple):
         return Step(seconds, simulation.throughput_samples_per_s, peak, memory)
 
 
-PipelineStep = Callable[[ModuleOp, PipelineOptions], Step | None]
+PipelineStep = Callable[[ModuleOp, PipelineOptions, bool], Step | None]
 """
 What a step of the pipeline takes that would be made of a partitioned program, which it may
-take apart; None if that pipeline has to be there to find out.
+take apart, with buckets of collectives (True) or without; None if that pipeline has to be there to find out.
 """
 
 
@@ -146,7 +147,9 @@ class FittedSearch:
       nothing was solved, arguments are split as was asked for, and nothing else is. But an
       interruption before there is anything ends the program;
     - `pipeline_step`: judges pipelines where nobody needs their programs, `module` is then
-      what would become one.
+      what would become one;
+    - `buckets`: whether collectives of neighbouring tensors travel in one message, in what is
+      judged and given. What choices cost is the price of single messages.
     """
 
     def __init__(
@@ -158,7 +161,9 @@ class FittedSearch:
         profiles: Sequence[Profile] = (),
         clock: Clock | None = None,
         pipeline_step: PipelineStep | None = None,
+        buckets: bool = False,
     ):
+        self.buckets = buckets
         self.clock = clock
         self.pipeline_step = pipeline_step
         self.mesh = mesh
@@ -258,7 +263,7 @@ class FittedSearch:
         partition(module, lower=self.finish is None)
         if self.finish is not None:
             if self.pipeline_step is not None:
-                step = self.pipeline_step(module.clone(), self.finish)
+                step = self.pipeline_step(module.clone(), self.finish, self.buckets)
                 if step is not None:
                     peak = step.peak_bytes
                     occupied = peak / min(self.memory, step.memory_bytes)
@@ -267,6 +272,8 @@ class FittedSearch:
                     )
             make_pipeline_as_asked(module, self.finish, self.finish.stages)
             lower_reshards(module)
+        if self.buckets:
+            bucket_collectives_of(module)
         simulation = simulate(module, profiles=self.profiles)
         peaks = zip(simulation.peak_memory_bytes, simulation.memory_bytes, strict=True)
         occupied, needed = max(

@@ -12,8 +12,8 @@ from distir.solver.flow import Flow
 
 def flow_of(builder: GraphBuilder, entry: LayoutBody) -> Flow:
     """
-    Of the nodes of a builder's graph, by their numbers. Contractions (matrix products,
-    convolutions) compute much.
+    The flow between the nodes of a builder's graph, by their numbers. Contractions
+    (matrix products, convolutions) compute much.
     """
     nodes = builder.graph.nodes
     users: list[set[int]] = [set() for _ in nodes]

@@ -22,7 +22,10 @@ def _parts(
 def cost_of_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> float:
-    """Of the ops of the decomposition, and of bringing together what they leave partial."""
+    """
+    The cost of the ops of the decomposition, and of bringing together what they leave
+    partial.
+    """
     total = 0.0
     made: dict[SSAValue, Layout] = {}
     for part, layouts in _parts(op, strategy):
@@ -39,7 +42,7 @@ def cost_of_parts(
 def bytes_between_parts(
     op: Operation, strategy: LayoutStrategy, cost_model: CostModel
 ) -> int:
-    """Of what the ops of the decomposition hand to each other."""
+    """The bytes of what the ops of the decomposition hand to each other."""
     return sum(
         cost_model.bytes(result.type, layout)
         for part, layouts in _parts(op, strategy)[:-1]

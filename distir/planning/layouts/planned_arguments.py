@@ -59,7 +59,7 @@ class PlannedArgument:
         return int(found[1]) if found else None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON data."""
+        """The argument as JSON data."""
         return {**vars(self), "dims": self.dims, "stored": self.stored}
 
     @staticmethod

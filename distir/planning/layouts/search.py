@@ -168,7 +168,9 @@ def search_sharding(
     limits: Limits | None = None,
     **options: Any,
 ) -> LayoutResult:
-    """As `search_layouts`. Raises DistIRError also when no layouts fit."""
+    """
+    Does what `search_layouts` does, and raises DistIRError also when no layouts fit.
+    """
     found = search_layouts(module, costs, limits, **options)
     if isinstance(found, NoLayouts):
         raise DistIRError(found.reason)

@@ -84,10 +84,12 @@ class SearchedLayouts:
         `FittedSearch`) a pipeline need not be made. `known` are the layouts for this
         configuration if they were found before, or for a pipeline the fastest without a
         limit to memory. Layouts with which a step takes longer than `worth` (seconds),
-        even if nothing waits for anything else, are not searched for to the end. Raises
-        DistIRError.
+        even if nothing waits for anything else, are not searched for to the end. There are
+        buckets in the program if the configuration has them and no overlap, which comes
+        before them. Raises DistIRError.
         """
         c = configuration
+        buckets = c.buckets and not c.overlap
         limit = self.requests.limit
         clock = None if limit is None else Clock(limit)
         cluster, mesh = self._prepare(module, c)
@@ -103,8 +105,12 @@ class SearchedLayouts:
             if known is not None:
                 apply_layouts(module, mesh, known)
                 partition(module, lower=True)
+                if buckets:
+                    bucket_collectives_of(module)
                 return SearchedPlan(module, known)
-            search = FittedSearch(mesh, cluster, None, limits, profiles, clock)
+            search = FittedSearch(
+                mesh, cluster, None, limits, profiles, clock, buckets=buckets
+            )
             plan = search.run(module)
             found = plan.found
             bound = 0.0
@@ -114,7 +120,7 @@ class SearchedLayouts:
                 plan.module, plan.layouts, bound, plan.simulation, plan.step
             )
         search = FittedSearch(
-            mesh, cluster, c.pipeline, limits, profiles, clock, pipeline_step
+            mesh, cluster, c.pipeline, limits, profiles, clock, pipeline_step, buckets
         )
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None

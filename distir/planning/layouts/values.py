@@ -188,7 +188,10 @@ class Values:
     def _ordered(
         self, layouts: Iterable[Layout], before: Layout | None
     ) -> list[Layout]:
-        """In the same order in every run, whole values first; like before, if given."""
+        """
+        The layouts in an order that is the same in every run, whole values first; of them
+        only those that keep what the axes chosen earlier do (`before`), if that is given.
+        """
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))
         )

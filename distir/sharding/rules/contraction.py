@@ -45,7 +45,9 @@ def matmul(op: OnnxOp) -> Rule:
 
 @onnx_rule("MatMulInteger")
 def matmul_integer(op: OnnxOp) -> Rule:
-    """As MatMul, for one zero point per operand: it is subtracted before the sum."""
+    """
+    The rule of MatMul, for one zero point per operand: it is subtracted before the sum.
+    """
     if any(prod(shape(op.input(i))) > 1 for i in (2, 3)):
         return Rule.replicated(op)
     builder = RuleBuilder(op)

@@ -144,8 +144,8 @@ def cast(op: OnnxOp) -> Rule:
 @onnx_rule("CastLike")
 def cast_like(op: OnnxOp) -> Rule:
     """
-    As Cast. The second operand only gives its type: its dimensions are those of the
-    first one where the shapes agree and split as they like otherwise.
+    The rule of Cast. The second operand only gives its type: its dimensions are those
+    of the first one where the shapes agree and split as they like otherwise.
     """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.results[0]))

@@ -92,7 +92,10 @@ def over_groups_local(context: LocalContext) -> Sequence[Operation]:
 
 @onnx_rule("BatchNormalization")
 def over_batch(op: OnnxOp) -> Rule:
-    """In inference everything is parallel; training needs all but channels whole."""
+    """
+    The rule of batch normalization: in inference everything is parallel; training needs
+    all but channels whole.
+    """
     builder = RuleBuilder(op)
     sizes = shape(op.operands[0])
     training = bool(op.attribute("training_mode"))

@@ -56,7 +56,10 @@ def cheapest(
 def balance(
     problem: StageProblem, method: str = "auto", time_limit: float = TIME_LIMIT
 ) -> StageDivision:
-    """As `balance_of`. Raises DistIRError if there is no division or none was found."""
+    """
+    Does what `balance_of` does, and raises DistIRError if there is no division or none
+    was found.
+    """
     found = balance_of(problem, method, time_limit)
     if isinstance(found, str):
         raise DistIRError(found)

@@ -143,7 +143,10 @@ def _changes(problem: StageProblem) -> tuple[Ints, Ints, Floats]:
     found: list[tuple[int, int, float]] = []
 
     def pay(first: int, last: int, least: int, most: int, cost: float) -> None:
-        """For beginnings `first` to `last` and ends `least` to `most`."""
+        """
+        Adds a cost to the stretches that begin at `first` to `last` and end at `least` to
+        `most`.
+        """
         for at, sign in ((first, cost), (last + 1, -cost)):
             found.append((at, least, sign))
             found.append((at, most + 1, -sign))

@@ -117,7 +117,7 @@ class StageProblem:
 
     @cached_property
     def _descendants(self) -> Sequence[int]:
-        """Of each node those that depend on it, as bits."""
+        """The nodes that depend on each node, as bits."""
         found = [0] * self.nodes
         for i, j in sorted(self.edges, reverse=True):
             found[i] |= 1 << j | found[j]

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the step that generates the next token from a cache of the keys and values of "
         "N tokens; with --seq 1",
     )
+    _add_attention(gpt)
     _add_common(gpt)
     moe = models.add_parser(
         "moe", help="a decoder with GShard's mixtures of experts in every other layer"
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="places of an expert, in those that evenly dealt tokens need (default 1)",
     )
+    _add_attention(moe)
     _add_common(moe)
     mlp = models.add_parser("mlp", help="dense layers of one width")
     for name in ("layers", "d-model", "batch"):
@@ -77,6 +79,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_size(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(f"--{name}", type=positive_integer, required=True, metavar="N")
+
+
+def _add_attention(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-fused-attention",
+        action="store_true",
+        help="write attention out in products and a softmax, instead of as one op",
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +150,7 @@ def _gpt(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
         dropout=arguments.dropout or 0.0,
         seed=arguments.dropout_seed or 0,
         cache=arguments.cache,
+        fused_attention=not arguments.no_fused_attention,
     )
 
 
@@ -152,6 +163,7 @@ def _moe(arguments: argparse.Namespace, trains: bool) -> ModuleOp:
         seq=arguments.seq,
         ffn=arguments.ffn,
         capacity_factor=arguments.capacity_factor,
+        fused_attention=not arguments.no_fused_attention,
     )
 
 

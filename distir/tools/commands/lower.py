@@ -17,6 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of the package; made if needed",
     )
+    parser.add_argument(
+        "--evaluation",
+        action="store_true",
+        help="let the package of a training step evaluate too (main.py --eval-every)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
         weights = weights_file(module, arguments.program)
         if weights is not None and weights.exists():
             program_weights(module, arguments.program)  # refuses those of another one
-        package = write_package(module, arguments.output, weights)
+        package = write_package(
+            module, arguments.output, weights, evaluation=arguments.evaluation
+        )
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(
         f"start it with torchrun --nproc-per-node {manifest['processes']} "

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from distir.tools.arguments import non_negative_number, positive_integer
+from distir.tools.arguments import (
+    non_negative_integer,
+    non_negative_number,
+    positive_integer,
+)
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -21,7 +25,17 @@ if TYPE_CHECKING:
 
 
 def _resume(text: str) -> str:
-    return text if text == "latest" else str(positive_integer(text))
+    return text if text in ("latest", "if-any") else str(positive_integer(text))
+
+
+def _data(text: str) -> str:
+    file, _, function = text.rpartition(":")
+    name, equals, path = text.partition("=")
+    if (file.endswith(".py") and function) or (name and equals and path):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is neither FILE.py:FUNCTION nor NAME=FILE.npy"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +94,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_resume,
         metavar="STEP",
         help="go on from the latest checkpoint or from that of a step; it may come from "
-        "another distribution of the program",
+        "another distribution of the program. `if-any` starts anew where there is none",
+    )
+    data = parser.add_argument_group("data, in a training")
+    data.add_argument(
+        "--data",
+        action="append",
+        type=_data,
+        metavar="FILE.py:FUNCTION|NAME=FILE.npy",
+        help="inputs and labels: a function that returns a torch Dataset, of which every "
+        "epoch has each sample once, or an iterable of batches, tuples in the order of the "
+        "program or dictionaries by name; with two arguments, the number of this process's "
+        "part and of all parts, an iterable of these parts. Or an array of samples, which "
+        "is memory-mapped, for each input and label",
+    )
+    data.add_argument(
+        "--data-workers",
+        type=non_negative_integer,
+        metavar="N",
+        help="processes of each rank that load samples (default 0: none but itself)",
+    )
+    data.add_argument(
+        "--eval-every",
+        type=positive_integer,
+        metavar="N",
+        help="evaluate on --eval-data after every N steps",
+    )
+    data.add_argument(
+        "--eval-data",
+        action="append",
+        type=_data,
+        metavar="FILE.py:FUNCTION|NAME=FILE.npy",
+        help="what to evaluate on, once as a whole; as --data",
+    )
+    data.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="add a line of JSON for each step and each evaluation to this file",
+    )
+    data.add_argument(
+        "--tensorboard",
+        type=Path,
+        metavar="DIR",
+        help="write losses and learning rates for TensorBoard",
+    )
+    rates = parser.add_argument_group("learning rate, in a training")
+    rates.add_argument(
+        "--warmup",
+        type=positive_integer,
+        metavar="N",
+        help="let it grow in equal parts to the program's own in the first N steps",
+    )
+    rates.add_argument(
+        "--decay",
+        choices=("cosine", "linear", "none"),
+        help="let it fall from then on (default none)",
+    )
+    rates.add_argument(
+        "--min-lr",
+        type=non_negative_number,
+        metavar="X",
+        help="what it falls to (default 0)",
+    )
+    rates.add_argument(
+        "--decay-until",
+        type=positive_integer,
+        metavar="STEP",
+        help="the step by which it has fallen (default that of --steps)",
     )
 
 
@@ -94,9 +175,11 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
     return [name, f"{array.dtype}{list(array.shape)}", *numbers]
 
 
-def _training(arguments: argparse.Namespace) -> Training | None:
+def _training(
+    arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
+) -> Training | None:
     """The training that is asked for. Raises DistIRError."""
-    from distir.lowering.launch import Training
+    from distir.lowering.launch import LearningRate, Training
 
     check_options(arguments)
     if arguments.steps is None:
@@ -107,6 +190,19 @@ def _training(arguments: argparse.Namespace) -> Training | None:
         arguments.checkpoint_dir,
         arguments.save_every or 0,
         arguments.resume or "",
+        LearningRate(
+            arguments.warmup or 0,
+            arguments.decay or "none",
+            arguments.min_lr or 0.0,
+            arguments.decay_until,
+        ),
+        settings,
+        arguments.data or (),
+        arguments.data_workers or 0,
+        arguments.eval_every or 0,
+        arguments.eval_data or (),
+        arguments.log,
+        arguments.tensorboard,
     )
 
 
@@ -115,11 +211,16 @@ def check_options(arguments: argparse.Namespace) -> None:
     from distir.errors import DistIRError
 
     needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
-    needs["resume"] = "checkpoint_dir"
+    needs |= {"resume": "checkpoint_dir", "warmup": "steps", "decay": "steps"}
+    needs |= {"data": "steps", "data_workers": "data", "eval_every": "steps"}
+    needs |= {"eval_data": "eval_every", "log": "steps", "tensorboard": "steps"}
+    needs |= {"min_lr": "decay", "decay_until": "decay"}
     for option, needed in needs.items():
         if getattr(arguments, option) and not getattr(arguments, needed):
             option, needed = option.replace("_", "-"), needed.replace("_", "-")
             raise DistIRError(f"--{option} is of use with --{needed} only; add it")
+    if arguments.eval_every and not arguments.eval_data:
+        raise DistIRError("--eval-every needs --eval-data; say what to evaluate on")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -159,27 +260,38 @@ def executed(
     weights: tuple[Path | None, Arrays],
     given: Arrays,
     log: Callable[[str], None],
+    settings: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, npt.NDArray[Any]]:
     """
     The results by name of a distributed program on processes of this machine, run as the
     arguments say: with these weights, in a file and by name, and the inputs that are given.
-    `log` gets lines of text meanwhile. Raises DistIRError.
+    `log` gets lines of text meanwhile. `settings` are the learning rates or weight decays of
+    all steps of a training. Raises DistIRError.
     """
     from tempfile import TemporaryDirectory
 
     from distir.lowering.launch import run_package
     from distir.lowering.torch_package import write_package
-    from distir.tools.program_arguments import training_arguments, whole_arguments
+    from distir.tools.program_arguments import (
+        check_known,
+        training_arguments,
+        whole_arguments,
+    )
     from distir.tools.reporting import progress
 
-    training = _training(arguments)
+    training = _training(arguments, settings)
     path, (file, by_name) = arguments.program, weights
     choose = whole_arguments if training is None else training_arguments
-    values = choose(module, path, by_name, given, arguments.seed)
+    if training is not None and training.data:
+        check_known(module, path, by_name, given)
+        values = given
+    else:
+        values = choose(module, path, by_name, given, arguments.seed)
     inputs = {k: v for k, v in values.items() if k in given or k not in by_name}
     with TemporaryDirectory(prefix="distir-") as folder:
         with progress(f"lowering {path}"):
-            package = write_package(module, folder, file)
+            evaluates = training is not None and training.eval_every > 0
+            package = write_package(module, folder, file, evaluation=evaluates)
         with progress("running"):
             return run_package(
                 package,

@@ -111,9 +111,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     grid.add_argument(
         "--buckets",
-        action="store_true",
-        help="send neighbouring tensors, such as the gradients of a layer, in one message, "
-        "as with `distir distribute --buckets`",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="send neighbouring tensors, such as the gradients of a layer, in one message "
+        "(default), as `distir distribute` does, or each tensor in a message of its own",
     )
     add_auto_arguments(parser)
     parser.add_argument(

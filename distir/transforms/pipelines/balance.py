@@ -64,7 +64,9 @@ class StageWork:
 
 
 def layer_positions(ops: Sequence[Operation]) -> list[int]:
-    """Where the layers are: calls, and ops that multiply matrices (or convolve)."""
+    """
+    The positions of the layers: calls, and ops that multiply matrices (or convolve).
+    """
     return [
         i for i, op in enumerate(ops) if isinstance(op, CallOp) or rule_for(op).flops
     ]
@@ -72,9 +74,10 @@ def layer_positions(ops: Sequence[Operation]) -> list[int]:
 
 def balanced_starts(structure: Structure, count: int) -> list[int]:
     """
-    Where stages 1, 2, ... of `count` begin among the forward ops so that the busiest
-    stage has as little to do as possible, its receiving included; among equals, so that
-    as little as possible is sent. Each stage has a layer; there must be as many.
+    The positions among the forward ops where stages 1, 2, ... of `count` begin, such
+    that the busiest stage has as little to do as possible, its receiving included;
+    among equals, so that as little as possible is sent. Each stage has a layer; there
+    must be as many.
     """
     ops, work = structure.forward, StageWork(structure)
     layers = np.zeros(len(ops) + 1, np.int64)
@@ -91,7 +94,7 @@ def division(
     weights: Floats, crossing: Floats, layers: npt.NDArray[np.int64], count: int
 ) -> list[int]:
     """
-    Where to cut a sequence into `count` stretches.
+    The positions at which to cut a sequence into `count` stretches.
 
     - `weights`: of the elements; `crossing[i]`: the price of a cut before element i,
       which the stretch that begins there pays;
@@ -114,7 +117,10 @@ def division(
 
 
 def _last_end(load: float, total: Floats, crossing: Floats) -> npt.NDArray[Any]:
-    """Where a stretch from each element must end for its load to be no more."""
+    """
+    The last position at which a stretch from each element may end for its load to be no
+    more than this.
+    """
     return np.searchsorted(total, load + total - crossing, side="right") - 1
 
 
@@ -169,7 +175,7 @@ def _cheapest(
 
 
 def _crossing(ops: Sequence[Operation], work: StageWork) -> Floats:
-    """For each position the bytes that ops before it give to forward ops from it on."""
+    """The bytes that the ops before each position give to forward ops from it on."""
     place = {op: i for i, op in enumerate(ops)}
     changes = np.zeros(len(ops) + 2)
     for i, op in enumerate(ops):

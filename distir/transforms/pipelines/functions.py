@@ -87,8 +87,8 @@ class StageFunction:
 
 def needed_inside(value: SSAValue, structure: Structure) -> Sequence[SSAValue] | None:
     """
-    Of a value that a function computes for itself, though not of its group, what it needs
-    for that; None of one that it is given.
+    The values that a function needs to compute for itself one that is not of its group;
+    None for a value that it is given.
     """
     owner = value.owner
     if not isinstance(owner, Operation):

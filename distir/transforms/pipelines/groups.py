@@ -44,7 +44,7 @@ def stage_groups(
 
 def _needed_by_others(ops: Sequence[Operation], structure: Structure) -> set[Operation]:
     """
-    Of a stage's backward ops those that the gradients for other stages need; on a stage
+    The backward ops of a stage that the gradients for other stages need; on a stage
     that gives none, those that give no gradients of weights alone.
     """
     found = set(structure.backward) - set(ops)

@@ -15,8 +15,8 @@ def stages_reached(
     structure: Structure, ops: Iterable[Operation], stages: Mapping[Operation, int]
 ) -> dict[SSAValue, set[int]]:
     """
-    For each value the stages on which some of the given ops need it, directly or through
-    ops that come before them. `stages` has the stage of each of the ops.
+    The stages on which some of the given ops need each value, directly or through ops
+    that come before them. `stages` has the stage of each of the ops.
     """
     found: dict[SSAValue, set[int]] = {}
     given = set(ops)

@@ -71,9 +71,9 @@ def _forget_starts(ops: Iterable[Operation]) -> None:
 
 def stage_starts(ops: Sequence[Operation], count: int) -> list[int]:
     """
-    Where stages 1, 2, ... begin, as positions among the forward ops, if ops say so
-    (`dist.stage_start`); one stage has no others to begin. Raises DistIRError where they
-    make another number of stages.
+    The positions among the forward ops where stages 1, 2, ... begin, if ops say so
+    (`dist.stage_start`); one stage has no others to begin. Raises DistIRError where
+    they make another number of stages.
     """
     starts = [i for i, op in enumerate(ops) if STAGE_START in op.attributes]
     if not starts or count == 1:
@@ -145,7 +145,10 @@ def _too_many(count: int, found: int, what: str) -> DistIRError:
 
 
 def _uniform(ops: Sequence[Operation], count: int) -> list[int]:
-    """Where stages 1, 2, ... begin if each gets as many calls, give or take one."""
+    """
+    The positions where stages 1, 2, ... begin if each gets as many calls, give or take
+    one.
+    """
     calls = [i for i, op in enumerate(ops) if isinstance(op, CallOp)]
     if len(calls) < count:
         raise _too_many(count, len(calls), "outlined layers")

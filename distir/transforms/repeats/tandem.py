@@ -144,7 +144,7 @@ def _is_connected(sequence: OpSequence, cut: _Cut, period: int) -> bool:
 def _possible_cuts(
     sequence: OpSequence, stretch: _Stretch, independent: bool
 ) -> Iterator[_Cut]:
-    """For each offset of the border, the longest series of isomorphic windows."""
+    """The longest series of isomorphic windows for each offset of the border."""
     start, stop, period = stretch
     earliest = _earliest_starts(sequence, stretch)
     for offset in range(period):
@@ -174,7 +174,7 @@ def _possible_cuts(
 
 def _earliest_starts(sequence: OpSequence, stretch: _Stretch) -> Integers:
     """
-    For each row of the stretch, the first row where a window around it may start so
+    The first row, for each row of the stretch, where a window around it may start so
     that it agrees with the window a period later.
 
     An operand whose definition lies the same distance back in both always agrees. Any

@@ -3,7 +3,7 @@
 // RUN: sed s/32000000000/60000/ %s | distir-opt -p "search-grid{jobs=1}" | filecheck %s --check-prefix=SMALL
 // RUN: sed s/32000000000/1000/ %s | not distir-opt -p "search-grid{jobs=1}" 2>&1 | filecheck %s --check-prefix=NONE
 // RUN: distir-opt %s -p "search-grid{jobs=1 world-size=2 micro-batches=2,4 overlap=off,on}" | filecheck %s --check-prefix=OVERLAP
-// RUN: distir-opt %s -p "search-grid{jobs=1 buckets=true}" | filecheck %s --check-prefix=BUCKETS
+// RUN: distir-opt %s -p "search-grid{jobs=1 buckets=false}" | filecheck %s --check-prefix=SINGLE
 // RUN: not distir-opt %s -p "search-grid{jobs=1 overlap=maybe}" 2>&1 | filecheck %s --check-prefix=MAYBE
 // RUN: not distir-opt %s -p "search-grid{jobs=1 zero=1}" 2>&1 | filecheck %s --check-prefix=ZERO
 
@@ -27,8 +27,8 @@
 // OVERLAP: of 8 that fit of 8 configurations
 // MAYBE: error: search: overlap cannot be 'maybe'; choose from off, on
 
-// Buckets are formed in all configurations.
-// BUCKETS: chose batch=64 d=4 t=1 p=1 k=1 buckets, the fastest of
+// Without buckets in any configuration.
+// SINGLE: chose batch=64 d=4 t=1 p=1 k=1 no-buckets, the fastest of
 
 // ZERO: error: search: ZeRO and activation checkpointing are for training steps, but the program updates no argument
 

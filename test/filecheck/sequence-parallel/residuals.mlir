@@ -5,13 +5,13 @@
 
 // What a layer keeps of a norm's result for its backward is asked for in parts, too.
 // PASS:      func.func private @block_forward
-// PASS:      %n = onnx.LayerNormalization(
+// PASS:      %n, %{{.*}} = train.layer_norm 
 // PASS:      %[[PART:.*]] = dist.constrain %n {{.*}}[{}, {t}, {}]
 // PASS:      %[[KEPT:.*]] = dist.constrain %[[PART]] {{.*}}[{}, {t}, {}]
 // PASS:      func.return %{{.*}}, %[[KEPT]]
 
 // CHECK:      func.func private @block_forward
-// CHECK:      %n = onnx.LayerNormalization(
+// CHECK:      %n, %{{.*}} = train.layer_norm 
 // CHECK:      %[[G:.*]] = collective.all_gather %n over ["t"]
 // CHECK:      func.return %{{.*}}, %n,
 // CHECK:      func.func private @block_backward

@@ -25,24 +25,32 @@ func.func @axis(%dy: tensor<2x8xf32>) {
 // -----
 
 func.func @scale(%x: tensor<2x8xf32>, %scale: tensor<1xf32>) {
-  // CHECK: train.layer_norm_grad: scale has shape [1], expected [8]
-  %dx, %ds = train.layer_norm_grad %x, %x, %scale {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<2x8xf32>, tensor<1xf32>) -> (tensor<2x8xf32>, tensor<1xf32>)
+  // CHECK: train.layer_norm: scale has shape [1], expected [8]
+  %y, %mean, %inverse = train.layer_norm %x, %scale {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<1xf32>) -> (tensor<2x8xf32>, tensor<2x1xf32>, tensor<2x1xf32>)
   func.return
 }
 
 // -----
 
-func.func @dbias(%x: tensor<2x8xf32>, %scale: tensor<8xf32>) {
+func.func @statistic(%x: tensor<2x8xf32>, %scale: tensor<8xf32>) {
+  // CHECK: train.rms_norm: inverse has shape [2], expected [2, 1]
+  %y, %inverse = train.rms_norm %x, %scale {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<8xf32>) -> (tensor<2x8xf32>, tensor<2xf32>)
+  func.return
+}
+
+// -----
+
+func.func @dbias(%x: tensor<2x8xf32>, %scale: tensor<8xf32>, %s: tensor<2x1xf32>) {
   // CHECK: train.layer_norm_grad: dbias has shape [2], expected [8]
-  %dx, %ds, %db = train.layer_norm_grad %x, %x, %scale {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<2x8xf32>, tensor<8xf32>) -> (tensor<2x8xf32>, tensor<8xf32>, tensor<2xf32>)
+  %dx, %ds, %db = train.layer_norm_grad %x, %x, %scale, %s, %s {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<2x8xf32>, tensor<8xf32>, tensor<2x1xf32>, tensor<2x1xf32>) -> (tensor<2x8xf32>, tensor<8xf32>, tensor<2xf32>)
   func.return
 }
 
 // -----
 
-func.func @dscale(%x: tensor<2x8xf32>, %scale: tensor<8xf32>) {
+func.func @dscale(%x: tensor<2x8xf32>, %scale: tensor<8xf32>, %s: tensor<2x1xf32>) {
   // CHECK: train.rms_norm_grad: dscale has elements of type f16, expected f32
-  %dx, %ds = train.rms_norm_grad %x, %x, %scale {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<2x8xf32>, tensor<8xf32>) -> (tensor<2x8xf32>, tensor<8xf16>)
+  %dx, %ds = train.rms_norm_grad %x, %x, %scale, %s {axis = 1 : i64, epsilon = 0.5 : f32} : (tensor<2x8xf32>, tensor<2x8xf32>, tensor<8xf32>, tensor<2x1xf32>) -> (tensor<2x8xf32>, tensor<8xf16>)
   func.return
 }
 

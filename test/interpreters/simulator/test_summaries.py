@@ -106,7 +106,9 @@ def make_asynchronous(module: ModuleOp, seed: int) -> None:
 
 @functools.cache
 def blocking(strategy: int) -> tuple[ModuleOp, Simulation]:
-    module = distributed(training_gpt(), MACHINES, **STRATEGIES[strategy])
+    module = distributed(
+        training_gpt(), MACHINES, **STRATEGIES[strategy], buckets=False
+    )
     return module, simulate(module)
 
 

@@ -311,8 +311,8 @@ class Compiler:
 
     def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
         """
-        Where the value of a type in that slot lives, and the bytes that it takes; `op` is named
-        in errors. Raises DistIRError for a shape that is not known.
+        The memory of a value of that type in that slot: its devices, and the bytes on
+        each; `op` is named in errors. Raises DistIRError for a shape that is not known.
         """
         known = self._places.get(id(type_))
         if known is None:

@@ -30,9 +30,9 @@ Seconds = float | npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Computation:
     """
-    On each device of its mesh an op computes `flops` for `seconds` (a number, or one per
-    device; the `flops` alone would take `seconds_at_peak`). The host takes `issue` seconds
-    to issue it. `is_view`: its result is its first operand's memory.
+    The work of an op: each device of its mesh computes `flops` for `seconds` (a number,
+    or one per device; the `flops` alone would take `seconds_at_peak`). The host takes
+    `issue` seconds to issue it. `is_view`: its result is its first operand's memory.
     """
 
     seconds: Seconds

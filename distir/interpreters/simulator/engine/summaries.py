@@ -23,9 +23,9 @@ from distir.interpreters.simulator.engine.timeline import Timeline
 
 class Pattern(NamedTuple):
     """
-    Per argument the number of its memory among those of the arguments; per such memory
-    whether nobody but the call holds it, and its bytes. `fixed`: the places of arguments
-    besides, which the program holds.
+    The memory of a call's arguments: for each argument the number of its memory among
+    theirs; for each such memory whether nobody but the call holds it, and its bytes.
+    `fixed`: the places of arguments besides, which the program holds.
     """
 
     numbers: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Rule and local form of the gradient of fused attention."""
+"""Rules and local form of fused attention that is trained, and of its gradient."""
 
 from __future__ import annotations
 
@@ -8,63 +8,88 @@ from math import prod
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Operation
 
-from distir.dialects.train_ops.attention import AttentionGradOp
+from distir.dialects.train_ops.attention import (
+    AttentionGradOp,
+    AttentionOp,
+    FusedAttentionOp,
+)
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
 
 
+class _Factors:
+    """
+    The factors of attention. Batch and heads are parallel, queries too unless a causal mask
+    counts their positions. Query heads are `[key heads, group]`.
+    """
+
+    def __init__(self, op: FusedAttentionOp):
+        self.builder = builder = RuleBuilder(op)
+        sizes, self.is_packed = op.sizes, op.is_packed
+        self.batch = builder.factor(sizes.batch)
+        self.key_head = builder.factor(sizes.key_heads)
+        self.group = builder.factor(sizes.query_heads // sizes.key_heads)
+        self.head = self.key_head + self.group
+        kind = "parallel" if op.is_causal is None else "replicate"
+        self.row = builder.factor(sizes.queries, kind)
+        column = builder.factor(sizes.keys, "replicate")
+        size = builder.factor(sizes.head, "replicate")
+        out_size = builder.factor(sizes.value_head, "replicate")
+        self.q = self._tensor(self.head, self.row, size)
+        self.k = self._tensor(self.key_head, column, size)
+        self.v = self._tensor(self.key_head, column, out_size)
+        self.y = self._tensor(self.head, self.row, out_size)
+        self.logsumexp: Dims = (self.batch, self.head, self.row)
+        scores = (self.batch, self.head, self.row, column)
+        self.mask = [] if op.mask is None else [builder.aligned(op.mask, scores)]
+
+    def _tensor(self, heads: Dim, length: Dim, inner: Dim) -> Dims:
+        if self.is_packed:
+            return (self.batch, length, heads + inner)
+        return (self.batch, heads, length, inner)
+
+
+@train_rule("attention")
+def attention(op: AttentionOp) -> Rule:
+    """The rule of attention: batch, heads and queries, if not causal, are parallel."""
+    f, sizes = _Factors(op), op.sizes
+    return f.builder.rule(
+        [f.q, f.k, f.v, *f.mask],
+        [f.y, f.logsumexp],
+        flops=2 * prod(sizes.scores) * (sizes.head + sizes.value_head),
+    )
+
+
 @train_rule("attention_grad")
 def attention_gradient(op: AttentionGradOp) -> Rule:
     """
-    Like attention: batch and heads are parallel, queries too unless a causal mask counts
-    their positions. The gradients of keys and values are sums over the queries and over
-    the query heads of a key head.
+    The rule of attention's gradients: parallel as attention is. The gradients of keys and
+    values are sums over the queries and over the query heads of a key head.
     """
-    builder = RuleBuilder(op)
-    sizes = op.sizes
-    batch = builder.factor(sizes.batch)
-    key_head = builder.factor(sizes.key_heads)
-    group = builder.factor(sizes.query_heads // sizes.key_heads)
-    head = key_head + group
-    row = builder.factor(
-        sizes.queries, "parallel" if op.is_causal is None else "replicate"
-    )
-    column = builder.factor(sizes.keys, "replicate")
-    size = builder.factor(sizes.head, "replicate")
-    out_size = builder.factor(sizes.value_head, "replicate")
-
-    def tensor(heads: Dim, length: Dim, inner: Dim) -> Dims:
-        if op.is_packed:
-            return (batch, length, heads + inner)
-        return (batch, heads, length, inner)
-
-    q = tensor(head, row, size)
-    k, v = tensor(key_head, column, size), tensor(key_head, column, out_size)
-    inputs = [tensor(head, row, out_size), q, k, v]
-    if op.mask is not None:
-        inputs.append(builder.aligned(op.mask, (batch, head, row, column)))
-    return builder.rule(
-        inputs,
-        [q, k, v],
+    f, sizes = _Factors(op), op.sizes
+    summed = (f.group, f.row)
+    return f.builder.rule(
+        [f.y, f.y, f.logsumexp, f.q, f.k, f.v, *f.mask],
+        [f.q, f.k, f.v],
+        # Both `dy` and `y dy` are linear in `dy`.
         linear=[(0,)],
-        reduced={1: (group, row), 2: (group, row)},
+        reduced={1: summed, 2: summed},
         flops=2 * prod(sizes.scores) * (3 * sizes.head + 2 * sizes.value_head),
     )
 
 
-@local_form("train.attention_grad")
-def attention_gradient_local(context: LocalContext) -> Sequence[Operation]:
+@local_form("train.attention", "train.attention_grad")
+def attention_of_part(context: LocalContext) -> Sequence[Operation]:
     """Counts the local heads of packed operands."""
-    local = context.same_op()
-    assert isinstance(context.op, AttentionGradOp)
-    sizes = context.op.sizes
-    if context.op.is_packed:
-        for name, index, heads in (
-            ("q_num_heads", 1, sizes.query_heads),
-            ("kv_num_heads", 2, sizes.key_heads),
+    op, local = context.op, context.same_op()
+    assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)
+    if op.is_packed:
+        sizes = op.sizes
+        for name, whole, part, heads in (
+            ("q_num_heads", op.q, local.q, sizes.query_heads),
+            ("kv_num_heads", op.k, local.k, sizes.key_heads),
         ):
-            width = shape(context.op.operands[index])[-1]
-            mine = shape(context.operands[index])[-1]
-            local.properties[name] = IntegerAttr(heads * mine // width, i64)
+            mine = heads * shape(part)[-1] // shape(whole)[-1]
+            local.properties[name] = IntegerAttr(mine, i64)
     return [local]

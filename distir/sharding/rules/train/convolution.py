@@ -23,8 +23,8 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 @train_rule("conv_grad_input")
 def convolution_input(op: ConvGradInputOp) -> Rule:
     """
-    As `onnx.Conv`: channels are `[group, c]` and `[group, m]`; output channels are
-    summed. Space is never split.
+    The rule of the gradient of a convolution's input. Channels are, as in `onnx.Conv`,
+    `[group, c]` and `[group, m]`; output channels are summed. Space is never split.
     """
     builder = RuleBuilder(op)
     batch_size, out_channels, *windows = shape(op.dy)

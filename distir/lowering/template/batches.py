@@ -1,0 +1,398 @@
+"""Batches of a training, of which each process reads its part."""
+
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass, replace
+from itertools import islice
+from math import prod
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from . import runtime
+
+ROLES = ("input", "label")
+"""The roles of arguments that make up a batch."""
+
+
+def batch_axes(specs, meshes):
+    """
+    The mesh axes that split the first dimension of all of these arguments alike, the
+    outermost first, with their sizes. Parts of batches are what they split batches into.
+    """
+    firsts = [spec.split[0] if spec.split else () for spec in specs]
+    found = {}
+    for own in zip(*firsts, strict=False):
+        if len(set(own)) > 1 or own[0][1] is not None:
+            break
+        (name, _), spec = own[0], specs[0]
+        found[name] = meshes[spec.mesh].axes[name]
+    return found
+
+
+def place_in_batch(axes, meshes, rank):
+    """Which part of the batch a process is to be given, and of how many."""
+    place = 0
+    for mesh in meshes:
+        if rank in mesh.ranks:
+            own = mesh.coordinates()[mesh.ranks.index(rank)]
+            for name, size in axes.items():
+                place = place * size + own.get(name, 0)
+            break
+    return place, prod(axes.values())
+
+
+def share(spec, axes):
+    """
+    The shape of the part of a batch for an argument, and the argument as the rest of its
+    layout splits this part.
+    """
+    shape, others = list(spec.shape), []
+    for dim, split in enumerate(spec.split):
+        data = [name for name, _ in split if dim == 0 and name in axes]
+        shape[dim] //= prod(axes[name] for name in data)
+        others.append(tuple(s for s in split if s[0] not in data))
+    return shape, replace(spec, split=tuple(others))
+
+
+@dataclass(frozen=True)
+class BatchPart:
+    """
+    What one process takes of batches: the arguments of the whole program that make up a
+    batch, `specs`, and those that the process `takes`.
+    """
+
+    specs: tuple
+    takes: frozenset
+    meshes: dict
+    rank: int
+
+    @classmethod
+    def of(cls, program, rank):
+        """The part of a process of a program."""
+        own = {program.ARGUMENTS[i].name for i in program.RANKS[rank].program.arguments}
+        specs = [spec for spec in program.ARGUMENTS if spec.role in ROLES]
+        names = frozenset(s.name for s in specs if s.name in own)
+        return cls(tuple(specs), names, program.MESHES, rank)
+
+    @property
+    def axes(self):
+        """The axes that split whole batches into parts."""
+        return batch_axes(self.specs, self.meshes)
+
+    @property
+    def place(self):
+        """Which part this is, and of how many."""
+        return place_in_batch(self.axes, self.meshes.values(), self.rank)
+
+    @property
+    def samples(self):
+        """How many samples a whole batch has. Raises ProgramError."""
+        sizes = {spec.shape[0] if spec.shape else None for spec in self.specs}
+        if len(sizes) != 1 or None in sizes:
+            names = ", ".join(f"{s.name!r} {list(s.shape)}" for s in self.specs)
+            raise runtime.ProgramError(
+                f"the inputs and labels of the program do not have samples as their first "
+                f"dimension alike ({names}), so that they cannot come from a data set; "
+                f"give an iterable of whole batches"
+            )
+        return sizes.pop()
+
+    def cut(self, values, source, *, whole):
+        """
+        This process's arguments of a batch, by name, of which it is given everything
+        (`whole`) or its part. `source` is what messages call it. Raises ProgramError.
+        """
+        axes = {} if whole else self.axes
+        found = {}
+        for spec in self.specs:
+            if spec.name in self.takes:
+                shape, rest = share(spec, axes)
+                value = _fitting(spec, values[spec.name], shape, source)
+                mesh = self.meshes.get(spec.mesh)
+                part = runtime.shard(value, rest, mesh, self.rank)
+                found[spec.name] = part.contiguous()
+        return found
+
+    def named(self, batch, source):
+        """The tensors of a batch by the names of arguments. Raises ProgramError."""
+        names = [spec.name for spec in self.specs]
+        if isinstance(batch, dict):
+            given = batch
+        else:
+            parts = list(batch) if isinstance(batch, list | tuple) else [batch]
+            if len(parts) != len(names):
+                raise runtime.ProgramError(
+                    f"a batch of {source} has {len(parts)} tensors, but the program takes "
+                    f"{len(names)}: {', '.join(names)}; give these in this order, or a "
+                    f"dictionary with their names"
+                )
+            given = dict(zip(names, parts, strict=True))
+        if set(given) != set(names):
+            raise runtime.ProgramError(
+                f"a batch of {source} has {', '.join(map(str, given))}, but the program "
+                f"takes {', '.join(names)}"
+            )
+        return {name: torch.as_tensor(given[name]) for name in names}
+
+
+def _fitting(spec, value, shape, source):
+    """The value in the argument's type. Raises ProgramError for another shape or kind."""
+    if list(value.shape) != list(shape):
+        raise runtime.ProgramError(
+            f"{source} gives {spec.role} {spec.name!r} as {list(value.shape)}, but this "
+            f"process takes {list(shape)} of the program's {list(spec.shape)}; give "
+            f"batches of that size, or make the program with another batch"
+        )
+    kinds = [
+        (dtype.is_floating_point, dtype == torch.bool)
+        for dtype in (value.dtype, spec.dtype)
+    ]
+    if kinds[0] != kinds[1]:
+        raise runtime.ProgramError(
+            f"{source} gives {spec.role} {spec.name!r} as {value.dtype}, but the program "
+            f"takes {spec.dtype}"
+        )
+    return value.to(spec.dtype)
+
+
+class Arrays:
+    """
+    Batches from arrays by name, which hold one batch for all steps, have one more
+    dimension in front, of batches, or hold more samples than a batch: rows that follow
+    each other. After the last one they start over. Memory-mapped arrays stay on the disk,
+    but for what a process takes.
+    """
+
+    is_endless = True
+
+    def __init__(self, part, arrays):
+        self.part, self.arrays = part, arrays
+
+    @property
+    def length(self):
+        """How many batches there are before they start over."""
+        given = [s for s in self.part.specs if s.name in self.arrays]
+        return max(
+            (self._count(spec, self.arrays[spec.name]) for spec in given), default=1
+        )
+
+    @staticmethod
+    def _count(spec, value):
+        if value.ndim > len(spec.shape):
+            return len(value)
+        return max(len(value) // spec.shape[0], 1) if spec.shape else 1
+
+    def batches(self, first=1):
+        """This process's arguments of each batch, from that step on, without an end."""
+        step = first
+        while True:
+            yield self.at(step)
+            step += 1
+
+    def once(self):
+        """Each batch once."""
+        return islice(self.batches(), self.length)
+
+    def at(self, step):
+        """The batch of a step; the first step is 1."""
+        values = {}
+        for spec in self.part.specs:
+            value = runtime.found(spec, [self.arrays])
+            at = (step - 1) % self._count(spec, value)
+            if value.ndim > len(spec.shape):
+                value = value[at]
+            elif spec.shape and len(value) > spec.shape[0]:
+                value = value[at * spec.shape[0] : (at + 1) * spec.shape[0]]
+            values[spec.name] = value
+        return self.part.cut(values, "the data", whole=True)
+
+
+class Samples:
+    """
+    Batches from a torch Dataset: every epoch has every sample once, but for the last ones
+    that make no whole batch, in an order that follows from the seed and the epoch. All
+    distributions of a program are given the same batches.
+    """
+
+    is_endless = True
+
+    def __init__(self, part, dataset, source, seed, workers):
+        self.part, self.dataset, self.source = part, dataset, source
+        self.seed, self.workers = seed, workers
+        self.length = len(dataset) // part.samples
+        if not self.length:
+            raise runtime.ProgramError(
+                f"{source} has {len(dataset)} samples, which do not make a batch of "
+                f"{part.samples}"
+            )
+
+    def _epoch(self, number, skipped=0, shuffle=True):
+        place, parts = self.part.place
+        size = self.part.samples // parts
+        sampler = DistributedSampler(
+            self.dataset, parts, place, shuffle=shuffle, seed=self.seed, drop_last=True
+        )
+        sampler.set_epoch(number)
+        order = list(sampler)[skipped * size : self.length * size]
+        loader = DataLoader(
+            self.dataset,
+            batch_size=size,
+            sampler=order,
+            num_workers=self.workers,
+            drop_last=True,
+        )
+        for batch in _guarded(loader, self.source):
+            values = self.part.named(batch, self.source)
+            yield self.part.cut(values, self.source, whole=False)
+
+    def batches(self, first=1):
+        """This process's arguments of each batch, from that step on, without an end."""
+        epoch, skipped = divmod(first - 1, self.length)
+        while True:
+            yield from self._epoch(epoch, skipped)
+            epoch, skipped = epoch + 1, 0
+
+    def once(self):
+        """Each batch once, in the order of the data set."""
+        return self._epoch(0, shuffle=False)
+
+
+class Stream:
+    """
+    Batches as an iterable gives them: whole ones, or this process's parts. Those of the
+    steps before the first are passed over. It may end.
+    """
+
+    is_endless = False
+
+    def __init__(self, part, make, source, workers):
+        self.part, self.source, self.workers = part, source, workers
+        parameters = [
+            p
+            for p in inspect.signature(make).parameters.values()
+            if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+        ]
+        self.is_whole = not parameters
+        self.make = make if self.is_whole else lambda: make(*part.place)
+
+    def once(self):
+        """Each batch once."""
+        return self.batches()
+
+    def batches(self, first=1):
+        """This process's arguments of each batch, from that step on."""
+        with _failures(self.source):
+            made = self.make()
+        if isinstance(made, IterableDataset):
+            size = self.part.samples // (1 if self.is_whole else self.part.place[1])
+            made = DataLoader(made, size, num_workers=self.workers, drop_last=True)
+        for batch in islice(_guarded(made, self.source), first - 1, None):
+            values = self.part.named(batch, self.source)
+            yield self.part.cut(values, self.source, whole=self.is_whole)
+
+
+class _failures:
+    """Raises ProgramError for what a user's code, called inside, raises."""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if isinstance(error, Exception) and not isinstance(error, runtime.ProgramError):
+            raise runtime.ProgramError(
+                f"{self.source} raises {kind.__name__}: {error}"
+            ) from error
+
+
+def _guarded(iterable, source):
+    """The elements of a user's iterable. Raises ProgramError for what it raises."""
+    with _failures(source):
+        iterator = iter(iterable)
+    while True:
+        with _failures(source):
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+        yield batch
+
+
+def read(part, texts, arrays=(), seed=0, workers=0):
+    """
+    The batches that these texts name: `FILE.py:FUNCTION`, which returns a torch Dataset or
+    an iterable of batches, or `NAME=FILE.npy`, arrays that are memory-mapped. `arrays` are
+    others, by name. Raises ProgramError.
+    """
+    known = [spec.name for spec in part.specs]
+    mapped = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals:
+            return _from_code(part, text, seed, workers)
+        if name not in known:
+            raise runtime.ProgramError(
+                f"--data {text}: the program has no input or label {name!r}; it takes "
+                f"{', '.join(known)}"
+            )
+        mapped[name] = _memory_mapped(path)
+    given = {
+        spec.name: runtime.found(spec, [mapped, *arrays])
+        for spec in part.specs
+        if spec.name in part.takes or spec.name in mapped
+    }
+    return Arrays(
+        replace(part, specs=tuple(s for s in part.specs if s.name in given)), given
+    )
+
+
+def _memory_mapped(path):
+    try:
+        import numpy
+
+        return torch.from_numpy(numpy.load(path, mmap_mode="c"))
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        raise runtime.ProgramError(
+            f"cannot read the array of {path}: {error}"
+        ) from error
+
+
+def _from_code(part, text, seed, workers):
+    path, colon, name = text.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise runtime.ProgramError(
+            f"--data {text} is neither FILE.py:FUNCTION nor NAME=FILE.npy"
+        )
+    function = getattr(_code(path), name, None)
+    if not callable(function):
+        raise runtime.ProgramError(f"{path} has no function {name!r}")
+    stream = Stream(part, function, text, workers)
+    if not stream.is_whole:
+        return stream
+    with _failures(text):
+        made = function()
+    if isinstance(made, Dataset) and not isinstance(made, IterableDataset):
+        return Samples(part, made, text, seed, workers)
+    first = [made]  # is not made twice
+    stream.make = lambda: first.pop() if first else function()
+    return stream
+
+
+def _code(path):
+    """The module of a Python file, which finds what lies beside it. Raises ProgramError."""
+    if not Path(path).is_file():
+        raise runtime.ProgramError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"data_{Path(path).stem}", path)
+    code = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = code
+    # Worker processes look for what lies beside it too.
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    with _failures(path):
+        spec.loader.exec_module(code)
+    return code

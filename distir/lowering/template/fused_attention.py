@@ -1,0 +1,209 @@
+"""
+Attention that is trained: the forward keeps the logarithms of the sums of exponentials, from
+which the backward has the probabilities again. Both call the kernels that PyTorch's own
+attention takes, where there is one for these tensors.
+"""
+
+import math
+
+import torch
+
+aten = torch.ops.aten
+
+
+def attention(query, key, value, mask=None, **options):
+    """
+    The result and the sums of exponentials, (batch, heads, queries), as logarithms; 0 for a
+    query that sees no key. Operands are (batch, heads, length, size), or, where `heads`
+    gives the numbers of query and key heads, (batch, length, heads * size). A mask of
+    booleans says which keys a query sees, one of floats is added.
+    """
+    kernel = Attention(query, key, value, mask, **options)
+    out, sums = kernel.forward()
+    return kernel.packed(out).to(query.dtype), sums
+
+
+def attention_grad(dy, out, sums, query, key, value, mask=None, **options):
+    """The gradients of query, key and value, from the results of `attention`."""
+    kernel = Attention(query, key, value, mask, **options)
+    dy, out = (kernel.by_head(x, kernel.query.shape[1]) for x in (dy, out))
+    found = kernel.backward(dy, out, sums)
+    return tuple(kernel.packed(x).to(query.dtype) for x in found)
+
+
+class Attention:
+    """One way to compute attention of some tensors, the same forwards and backwards."""
+
+    def __init__(
+        self,
+        query,
+        key,
+        value,
+        mask=None,
+        heads=None,
+        is_causal=False,
+        scale=None,
+        softcap=None,
+    ):
+        self.is_packed = heads is not None
+        query_heads, key_heads = heads or (0, 0)
+        # The CPU's kernels of half precision round more often than the standard allows.
+        half = query.dtype in (torch.float16, torch.bfloat16)
+        self.wide = torch.float32 if half and not query.is_cuda else query.dtype
+        self.query = self.by_head(query, query_heads)
+        self.key = self.by_head(key, key_heads)
+        self.value = self.by_head(value, key_heads)
+        self.scale = 1 / math.sqrt(self.query.shape[3]) if scale is None else scale
+        self.softcap = softcap
+        self.is_causal = is_causal
+        self.mask = None if mask is None else self._added(mask)
+        if is_causal and mask is not None and query.is_cuda:
+            # Its kernels take one or the other.
+            self.mask = self.mask.masked_fill(self._seen().logical_not(), -torch.inf)
+            self.is_causal = False
+
+    def by_head(self, x, heads):
+        """(batch, heads, length, size)"""
+        if self.is_packed:
+            x = x.unflatten(-1, (heads, -1)).transpose(1, 2)
+        return x.to(self.wide)
+
+    def packed(self, x):
+        """The inverse of `by_head`, but for the element type."""
+        return x.transpose(1, 2).flatten(2) if self.is_packed else x
+
+    def _added(self, mask):
+        """A mask that is added to the scores, whole along queries and keys."""
+        lengths = self.query.shape[2], self.key.shape[2]
+        if mask.dtype == torch.bool:
+            added = torch.zeros_like(mask, dtype=self.wide)
+            mask = added.masked_fill_(mask.logical_not(), -torch.inf)
+        mask = mask.to(self.wide)
+        mask = mask.expand(torch.broadcast_shapes(mask.shape, lengths))
+        return mask[None] if mask.dim() == 3 else mask
+
+    def _seen(self):
+        """Which keys a query sees that sees none behind it."""
+        lengths = self.query.shape[2], self.key.shape[2]
+        return torch.ones(lengths, dtype=torch.bool, device=self.query.device).tril()
+
+    def _kernel(self):
+        """The kernel of PyTorch that takes these tensors; "" for none."""
+        if self.softcap is not None or self.query.shape[3] != self.value.shape[3]:
+            return ""
+        if not self.query.is_cuda:
+            return "cpu"
+        # 1 is the flash kernel, 2 the memory-efficient one (SDPBackend).
+        given = {"attn_mask": self.mask, "is_causal": self.is_causal}
+        choice = torch._fused_sdp_choice(*self._operands(), scale=self.scale, **given)
+        return {1: "flash", 2: "efficient"}.get(choice, "")
+
+    def forward(self):
+        """The result and the sums of exponentials."""
+        operands, kernel = self._operands(), self._kernel()
+        if kernel == "cpu":
+            return aten._scaled_dot_product_flash_attention_for_cpu(
+                *operands, 0.0, self.is_causal, attn_mask=self.mask, scale=self.scale
+            )
+        if kernel == "flash":
+            return aten._scaled_dot_product_flash_attention(
+                *operands, 0.0, self.is_causal, False, scale=self.scale
+            )[:2]
+        if kernel == "efficient":
+            out, sums, _, _ = aten._scaled_dot_product_efficient_attention(
+                *operands, self._bias(), True, 0.0, self.is_causal, scale=self.scale
+            )
+            return out, sums[:, :, : self.query.shape[2]]
+        scores = self._scores()[1]
+        sums = scores.to(self._sum_type()).logsumexp(-1)
+        sums = sums.masked_fill(sums == -torch.inf, 0)
+        weights = (scores - sums[..., None]).exp_().to(self.wide)
+        return weights @ self._repeated(self.value), sums
+
+    def backward(self, dy, out, sums):
+        """The gradients of query, key and value."""
+        operands, kernel = (dy, *self._operands()), self._kernel()
+        if kernel == "cpu":
+            return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                *(*operands, out, sums, 0.0, self.is_causal),
+                attn_mask=self.mask,
+                scale=self.scale,
+            )
+        # Of random numbers that nobody draws.
+        lengths = self.query.shape[2], self.key.shape[2]
+        none = torch.empty(2, dtype=torch.uint64, device=dy.device)
+        if kernel == "flash":
+            found = aten._scaled_dot_product_flash_attention_backward(
+                *(*operands, out, sums, None, None, *lengths, 0.0, self.is_causal),
+                *(none, none[:1]),
+                scale=self.scale,
+            )
+        if kernel == "efficient":
+            # Its rows come in groups of 32.
+            padded = sums.new_zeros((*sums.shape[:2], -(-lengths[0] // 32) * 32))
+            padded[:, :, : lengths[0]] = sums
+            none = torch.zeros((), dtype=torch.int64, device=dy.device)
+            bias = self._bias()
+            found = aten._scaled_dot_product_efficient_attention_backward(
+                *(*operands, bias, out, padded, none, none, 0.0),
+                *([True, True, True, False], self.is_causal),
+                scale=self.scale,
+            )[:3]
+        if not kernel:
+            found = self._written_out(dy, out, sums)
+        dquery, dkey, dvalue = found
+        return dquery, self._over_groups(dkey), self._over_groups(dvalue)
+
+    def _operands(self):
+        """Query, key and value as kernels take them: only the CPU's share key heads."""
+        if not self.query.is_cuda:
+            return self.query, self.key, self.value
+        return self.query, self._repeated(self.key), self._repeated(self.value)
+
+    def _written_out(self, dy, out, sums):
+        """The gradients without a kernel, of keys and values for each query head."""
+        key, value = self._repeated(self.key), self._repeated(self.value)
+        capped, scores = self._scores()
+        weights = (scores - sums[..., None]).exp_().to(self.wide)
+        dscores = dy @ value.transpose(2, 3)
+        dscores = weights * (dscores - (dy * out).sum(-1, keepdim=True)) * self.scale
+        if self.softcap is not None:
+            dscores = dscores * (1 - (capped / self.softcap).square())
+        dkey = dscores.transpose(2, 3) @ self.query
+        return dscores @ key, dkey, weights.transpose(2, 3) @ dy
+
+    def _bias(self):
+        """The mask as the memory-efficient kernel has it, for every batch and head."""
+        if self.mask is None:
+            return None
+        scores = *self.query.shape[:3], self.key.shape[2]
+        # Rows begin at multiples of 16 elements.
+        room = -scores[3] % 16
+        if not room:
+            return self.mask.expand(scores)
+        return torch.nn.functional.pad(self.mask, [0, room])[..., : scores[3]].expand(
+            scores
+        )
+
+    def _repeated(self, x):
+        """Keys or values for each query head."""
+        groups = self.query.shape[1] // x.shape[1]
+        return x if groups == 1 else x.repeat_interleave(groups, 1)
+
+    def _over_groups(self, x):
+        """Sums over the query heads of a key head."""
+        key_heads = self.key.shape[1]
+        return x if x.shape[1] == key_heads else x.unflatten(1, (key_heads, -1)).sum(2)
+
+    def _scores(self):
+        """The scores with factor and cap, and these with the mask."""
+        scores = self.query @ self._repeated(self.key).transpose(2, 3) * self.scale
+        if self.softcap is not None:
+            scores = (scores / self.softcap).tanh() * self.softcap
+        shown = scores if self.mask is None else scores + self.mask
+        if self.is_causal:
+            shown = shown.masked_fill(self._seen().logical_not(), -torch.inf)
+        return scores, shown
+
+    def _sum_type(self):
+        return torch.float64 if self.query.dtype == torch.float64 else torch.float32

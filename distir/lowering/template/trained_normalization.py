@@ -1,0 +1,68 @@
+"""
+Normalisation layers that are trained: the forward keeps the statistics of each row, and the
+backward takes them.
+"""
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _wide(x):
+    """In f32 or wider, where the CPU would keep statistics in half precision."""
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    return x.to(torch.float32) if half and not x.is_cuda else x
+
+
+def layer_norm(x, scale, bias=None, *, epsilon):
+    """The normalised tensor, the mean of each row and its inverse standard deviation."""
+    given = (None if y is None else _wide(y) for y in (scale, bias))
+    out, mean, inverse = torch.native_layer_norm(_wide(x), scale.shape, *given, epsilon)
+    return out.to(scale.dtype), mean, inverse
+
+
+def layer_norm_grad(dy, x, scale, mean, inverse, bias=True):
+    """The gradients of the input, of the scale and, if asked for, of the bias."""
+    weight = _wide(scale)
+    # The last operand only says what a bias looks like.
+    found = aten.native_layer_norm_backward(
+        *(_wide(dy), _wide(x), scale.shape, mean, inverse, weight, weight),
+        [True, True, bias],
+    )
+    return tuple(y.to(x.dtype) for y in found[: 3 if bias else 2])
+
+
+def rms_norm(x, scale, *, epsilon):
+    """The normalised tensor and the inverse root of each row's mean square."""
+    if x.is_cuda and x.dtype == scale.dtype:
+        return aten._fused_rms_norm(x, scale.shape, scale, epsilon)
+    rows, size = _rows(x, scale)
+    inverse = (rows * rows).mean(1, keepdim=True).add_(epsilon).rsqrt_()
+    out = (rows * inverse).mul_(scale.reshape(size))
+    ones = [1] * scale.dim()
+    statistic = inverse.reshape(*x.shape[: x.dim() - scale.dim()], *ones)
+    return out.reshape(x.shape).to(scale.dtype), statistic
+
+
+def rms_norm_grad(dy, x, scale, inverse):
+    """The gradients of the input and of the scale."""
+    if x.is_cuda and x.dtype == scale.dtype:
+        return aten._fused_rms_norm_backward(
+            *(dy, x, scale.shape, inverse, scale), [True, True]
+        )
+    rows, size = _rows(x, scale)
+    gradient, weights = dy.reshape(-1, size).to(rows.dtype), scale.reshape(size)
+    weights, inverse = weights.to(rows.dtype), inverse.reshape(-1)
+    each = gradient * rows
+    dscale = torch.mv(each.t(), inverse)
+    # Of the products of the normalised rows and their gradients, the mean.
+    mean = torch.mv(each, weights).mul_(inverse.pow(3)).div_(-size)
+    dx = (gradient * weights).mul_(inverse[:, None]).addcmul_(rows, mean[:, None])
+    return dx.reshape(x.shape).to(x.dtype), dscale.reshape(scale.shape).to(scale.dtype)
+
+
+def _rows(x, scale):
+    """The normalised dimensions as one, in f32 or wider, and its size."""
+    size = scale.numel()
+    wide_type = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return x.reshape(-1, size).to(wide_type), size

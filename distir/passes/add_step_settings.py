@@ -1,0 +1,34 @@
+"""`add-step-settings`: learning rate and weight decay as arguments of a training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.train_ops.optimizers import STEP_SETTINGS
+from distir.errors import one_of
+from distir.passes.options import DistIRPass
+from distir.transforms.step_settings import add_step_settings
+
+
+@dataclass(frozen=True)
+class AddStepSettingsPass(DistIRPass):
+    """
+    Gives hyper-parameters of the optimizer as arguments of the program, so that they may
+    differ from step to step: scalars of role `setting`, with what the updates have as
+    `dist.default`. A distributed program gets one for every mesh. The PyTorch packages of
+    training steps are made of such programs.
+
+    - `settings`: which ones, `learning_rate`, `weight_decay` or both.
+    """
+
+    name = "add-step-settings"
+
+    settings: tuple[str, ...] = STEP_SETTINGS
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for setting in self.settings:
+            one_of("setting of a step", setting, STEP_SETTINGS, self.name)
+        add_step_settings(op, self.settings)

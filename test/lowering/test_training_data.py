@@ -1,0 +1,298 @@
+"""Trainings on data from files and from a user's code, and their evaluation."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.training_programs import distributed, package, training_mlp
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.frontends.builders import build_mlp
+from distir.interpreters.reference import program_runner
+from distir.lowering.launch import Spawner, Training, run_package
+from distir.lowering.template import batches, runtime
+from distir.lowering.torch_package import write_package
+from distir.passes.differentiate import DifferentiatePass
+from distir.program import argument_names, entry_function, result_names
+from distir.transforms.evaluation import evaluation_program
+
+SAMPLES = np.random.default_rng(3).standard_normal((20, 8)).astype(np.float32)
+TARGETS = np.tanh(SAMPLES[:, ::-1]).copy()
+
+CODE = """
+import os
+import numpy as np
+import torch
+
+FOLDER = os.path.dirname(__file__)
+X, Y = (torch.from_numpy(np.load(f"{FOLDER}/{n}.npy")) for n in ("input", "labels"))
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        with open(f"{FOLDER}/read-{os.getpid()}", "a") as file:
+            file.write(f"{index} ")
+        return X[index], Y[index]
+
+
+def dataset():
+    return Pairs()
+
+
+def whole(count=100):
+    for at in range(count):
+        rows = torch.arange(at * 8, at * 8 + 8) % 16
+        yield {"labels": Y[rows], "input": X[rows].double().float()}
+
+
+def two():
+    return whole(2)
+
+
+def part(number, of):
+    size = 8 // of
+    for batch in whole():
+        own = slice(number * size, (number + 1) * size)
+        yield batch["input"][own], batch["labels"][own]
+
+
+def short():
+    yield X[:4], Y[:4]
+
+
+def wrong_kind():
+    yield X[:8].long(), Y[:8]
+
+
+def one():
+    yield X[:8]
+
+
+def fails():
+    yield X[:8], Y[:8]
+    raise RuntimeError("the disk is gone")
+
+
+def small():
+    return torch.utils.data.TensorDataset(X[:7], Y[:7])
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder with arrays of samples, and code that reads them."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    np.save(folder / "input.npy", SAMPLES)
+    np.save(folder / "labels.npy", TARGETS)
+    (folder / "data.py").write_text(CODE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package that splits batches in two; each part is on two ranks."""
+    folder = tmp_path_factory.mktemp("several")
+    return package(training_mlp(), folder / "package", d=2, t=2)
+
+
+def losses(folder: Path, spawner: Spawner, training: Training, **more: Any) -> Any:
+    return run_package(folder, spawner=spawner, training=training, **more)["loss"]
+
+
+def over_steps(steps: int) -> dict[str, Any]:
+    """The first two batches of samples in turn, one a step."""
+    rows = [slice(step % 2 * 8, step % 2 * 8 + 8) for step in range(steps)]
+    return {
+        "input": np.stack([SAMPLES[r] for r in rows]),
+        "labels": np.stack([TARGETS[r] for r in rows]),
+    }
+
+
+def test_arrays_and_functions_give_the_same_batches(
+    data: Path, several: Path, spawner: Spawner
+):
+    expected = losses(several, spawner, Training(3), inputs=over_steps(3))
+    assert expected[0] != expected[1]
+    arrays = [f"{name}={data / name}.npy" for name in ("input", "labels")]
+    functions = [[f"{data / 'data.py'}:{name}"] for name in ("whole", "part")]
+    for source in (arrays, *functions):
+        found = losses(several, spawner, Training(3, data=source))
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_every_epoch_has_every_sample_once_and_no_rank_reads_the_others(
+    data: Path, several: Path, spawner: Spawner, tmp_path: Path
+):
+    training = Training(4, data=[f"{data / 'data.py'}:dataset"], seed=5)
+    found = losses(several, spawner, training)
+    reads = [[int(i) for i in p.read_text().split()] for p in data.glob("read-*")]
+    # 20 samples make two batches of 8; each of two parts is read by two ranks.
+    assert [len(r) for r in reads] == [16] * 4
+    epochs = [sorted(i for r in reads for i in r[at : at + 8]) for at in (0, 8)]
+    for epoch in epochs:
+        assert len(set(epoch)) == 16 and all(epoch.count(i) == 2 for i in epoch)
+    assert epochs[0] != epochs[1]  # in another order, so that others are left out
+    single = package(training_mlp(), tmp_path / "single")
+    np.testing.assert_allclose(losses(single, spawner, training), found, rtol=1e-5)
+
+
+def test_a_resumed_run_goes_on_in_the_data(
+    data: Path, several: Path, spawner: Spawner, tmp_path: Path
+):
+    for name in ("dataset", "whole"):
+        source = [f"{data / 'data.py'}:{name}"]
+        expected = losses(several, spawner, Training(3, data=source))
+        folder = tmp_path / name
+        losses(several, spawner, Training(1, data=source, checkpoints=folder))
+        again = Training(3, data=source, checkpoints=folder, resume="if-any")
+        found = losses(several, spawner, again)
+        np.testing.assert_allclose(found, expected[1:], rtol=1e-6)
+
+
+def test_data_that_ends_early_loses_nothing(
+    data: Path, several: Path, spawner: Spawner, tmp_path: Path
+):
+    training = Training(
+        4, data=[f"{data / 'data.py'}:two"], checkpoints=tmp_path / "checkpoints"
+    )
+    with pytest.raises(DistIRError) as error:
+        losses(several, spawner, training)
+    assert re.search(
+        r"data.py:two ended after 2 batches, before step 3 of 4.*checkpoint of step 2 is",
+        str(error.value),
+    )
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("data.py:short", r"gives input 'input' as \[4, 8\], but this process takes \[8, 8\]"),
+        ("data.py:wrong_kind", "as torch.int64, but the program takes torch.float32"),
+        ("data.py:one", "has 1 tensors, but the program takes 2: input, labels"),
+        ("data.py:fails", "raises RuntimeError: the disk is gone"),
+        ("data.py:small", "has 7 samples, which do not make a batch of 8"),
+        ("data.py:number", "has no function 'number'"),
+        ("other.py:f", "there is no file"),
+    ],
+)  # fmt: skip
+def test_data_that_does_not_fit(
+    source: str, message: str, data: Path, several: Path, spawner: Spawner
+):
+    with pytest.raises(DistIRError, match=message):
+        losses(several, spawner, Training(3, data=[f"{data}/{source}"]))
+
+
+def test_arrays_that_do_not_fit(data: Path, several: Path, spawner: Spawner):
+    np.save(data / "wide.npy", SAMPLES[:, :4])
+    (data / "text.npy").write_text("no array")
+    label = f"labels={data}/labels.npy"
+    for array, message in {
+        "x=input.npy": "no input or label 'x'; it takes input, labels",
+        "input=wide.npy": r"gives input 'input' as \[8, 4\]",
+        "input=text.npy": "cannot read the array",
+    }.items():
+        name, file = array.split("=")
+        training = Training(2, data=[f"{name}={data}/{file}", label])
+        with pytest.raises(DistIRError, match=message):
+            losses(several, spawner, training)
+
+
+@pytest.mark.parametrize("options", [{"p": 2, "k": 2, "d": 2}, {"t": 2}])
+def test_evaluations_are_the_loss_without_the_step(
+    options: dict[str, int], data: Path, spawner: Spawner, tmp_path: Path
+):
+    module = training_mlp(optimizer="sgd", learning_rate=0.0)
+    folder = write_package(
+        distributed(module, **options), tmp_path / "package", evaluation=True
+    )
+    arrays = [f"{name}={data / name}.npy" for name in ("input", "labels")]
+    log = tmp_path / "log.jsonl"
+    training = Training(
+        2,
+        data=arrays,
+        eval_every=2,
+        eval_data=[f"{data / 'data.py'}:two"],
+        log=log,
+    )
+    found = losses(folder, spawner, training)
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    steps, evaluation = entries[:2], entries[2]
+    # Nothing is learnt, and both batches of the evaluation are those of the steps.
+    assert [entry["step"] for entry in entries] == [1, 2, 2]
+    assert [entry["loss"] for entry in steps] == found.tolist()
+    assert steps[0]["learning_rate"] == 0.0 and steps[0]["seconds"] > 0
+    assert evaluation["evaluation loss"] == pytest.approx(found.mean(), rel=1e-6)
+
+
+def test_the_forward_program_gives_the_loss_alone():
+    module = training_mlp()
+    part = evaluation_program(module)
+    part.verify()
+    assert result_names(entry_function(part)) == ["loss"]
+    names = argument_names(entry_function(module))
+    assert argument_names(entry_function(part)) == names
+    rng = np.random.default_rng(0)
+    values: list[Any] = [
+        np.zeros((), np.int64) if not shape else rng.random(shape, np.float32)
+        for shape in (a.type.get_shape() for a in entry_function(module).args)  # type: ignore[attr-defined]
+    ]
+    (loss,) = program_runner(part)(values)
+    whole = program_runner(module)(values)
+    assert loss == whole[result_names(entry_function(module)).index("loss")]
+    assert not any(op.name.startswith("train.") for op in part.walk())
+
+
+def test_the_forward_program_of_running_statistics_is_refused():
+    module = build_mlp(layers=1, d_model=4, batch=2)
+    DifferentiatePass(loss="mse").apply(Context(), module)
+    mark_as_statistics(module)
+    with pytest.raises(DistIRError, match=r"updates 'layers.0.bias', as running stat"):
+        evaluation_program(module)
+
+
+def mark_as_statistics(module: ModuleOp) -> None:
+    """Calls the bias a state that belongs to no parameter."""
+    from xdsl.dialects.builtin import StringAttr
+
+    from distir.dialects.dist import OF, ROLE
+    from distir.program import argument_attributes, set_argument_attributes
+
+    entry = entry_function(module)
+    attributes = argument_attributes(entry)
+    attributes[argument_names(entry).index("layers.0.bias")][ROLE] = StringAttr("state")
+    for own in attributes:
+        if own.get(OF) == StringAttr("layers.0.bias"):
+            del own[OF]
+    set_argument_attributes(entry, attributes)
+
+
+def test_parts_of_batches_are_what_all_arguments_are_split_by():
+    mesh = runtime.MeshSpec({"d": 2, "t": 3}, list(range(6)), [])
+    both, one = (("d", None), ("t", None)), (("d", None),)
+    specs = [
+        runtime.Tensor(name, None, (12, 4), "m", (split, ()))
+        for name, split in (("x", both), ("y", one))
+    ]
+    axes = batches.batch_axes(specs, {"m": mesh})
+    assert axes == {"d": 2}
+    assert batches.place_in_batch(axes, [mesh], 4) == (1, 2)
+    shape, rest = batches.share(specs[0], axes)
+    assert shape == [6, 4] and rest.split == ((("t", None),), ())
+    assert (
+        batches.batch_axes([*specs, runtime.Tensor("z", None, (4,))], {"m": mesh}) == {}
+    )

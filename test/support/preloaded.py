@@ -1,0 +1,44 @@
+"""
+What the process that ranks are forked from does once, so that none of them has to: it
+imports the modules of models, and takes a small one all the way to its package, which loads
+everything on the way and PyTorch's library of functions for its exporter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+# Processes that are forked may not use threads that were started before.
+torch.set_num_threads(1)
+
+import torch.distributed.checkpoint.state_dict  # noqa: E402  # pyright: ignore[reportUnusedImport]
+import torch.distributed.tensor  # noqa: E402  # pyright: ignore[reportUnusedImport]
+from torch import nn  # noqa: E402
+
+from distir.hardware import load_cluster  # noqa: E402
+from distir.parallel import parallelize  # noqa: E402, F401  # pyright: ignore[reportUnusedImport]
+from distir.parallel.compilation import (  # noqa: E402
+    Request,
+    evaluation_package,
+    training_package,
+)
+from distir.planning.distribution import DistributionOptions  # noqa: E402
+from support import parallel_families, parallel_scripts  # noqa: E402
+
+
+def _load() -> None:
+    for family in parallel_families.FAMILIES.values():
+        family()
+    parallel_scripts.tiny_gpt()
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    options = DistributionOptions(d=2, t=2, zero=1, buckets=True)
+    piped = replace(options, zero=3, t=1, p=2, k=2)
+    for given in (options, piped):
+        request = Request("mse", str(load_cluster("cpu", 4)), given)
+        training_package(module, (torch.ones(4, 4),), {}, request)
+        evaluation_package(module, (torch.ones(4, 4),), {}, request)
+
+
+_load()
