@@ -134,7 +134,8 @@ def updates(call: Call) -> str:
     if op.in_place is not None:
         parts.append("in_place=True")
     written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
-    return written if len(op.outputs) > 1 else f"{written}[0]"
+    one = len(op.outputs) == 1 and op.in_place is None
+    return f"{written}[0]" if one else written
 
 
 @dataclass
