@@ -24,7 +24,7 @@ _LISTED_ELEMENTS = 16
 
 
 @dataclass
-class Constants:
+class WrittenConstants:
     """The constants in the file of a package: their bytes by name."""
 
     arrays: dict[str, npt.NDArray[Any]] = field(

@@ -30,7 +30,7 @@ from distir.dialects.dist import (
 from distir.dialects.onnx_values import onnx_element_type
 from distir.errors import DistIRError
 from distir.lowering.class_source import ClassSource, ClassTexts, RankSource
-from distir.lowering.constants import Constants, constants_file
+from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.source.bundles import bundle
@@ -137,7 +137,7 @@ def program_source(module: ModuleOp, name: str = PROGRAM) -> ProgramSource:
                 )
         devices = tuple(sorted({d for mesh in known.values() for d in mesh.devices}))
     entry = entry_function(module)
-    texts, constants = ClassTexts(), Constants()
+    texts, constants = ClassTexts(), WrittenConstants()
     groups: dict[tuple[str, str], list[int]] = {}
     sources: dict[tuple[str, str], ClassSource] = {}
     numbers: dict[int, tuple[int, ...]] = {}
@@ -166,7 +166,7 @@ def program_source(module: ModuleOp, name: str = PROGRAM) -> ProgramSource:
         meshed = [m.name for m in known.values() if devices[processes[0]] in m.devices]
         where = f", mesh {meshed[0]}" if len(meshed) == 1 < len(known) else ""
         title = f'    """{ranks}{where}."""\n\n    places = PLACES[{cls!r}]\n\n'
-        programs.append(f"\n\nclass {cls}(modules.Program):\n{title}{body}")
+        programs.append(f"\n\nclass {cls}(modules.RankModule):\n{title}{body}")
     parts = [
         f"\n\nclass {cls}(nn.Module):\n{body}" for cls, body in texts.texts.items()
     ]
@@ -203,7 +203,7 @@ def _rank_source(
     program: ModuleOp,
     devices: Sequence[int],
     texts: ClassTexts,
-    constants: Constants,
+    constants: WrittenConstants,
 ) -> ClassSource:
     """The classes of a per-rank program, which is changed on the way."""
     fuse(program)

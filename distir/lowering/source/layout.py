@@ -31,7 +31,7 @@ class ClassLayout:
     )
 
 
-class Layout:
+class ModuleLayout:
     """The paths of all classes of a program whose arguments have these names."""
 
     def __init__(

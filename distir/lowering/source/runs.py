@@ -30,7 +30,7 @@ class ValueList:
 
 
 @dataclass
-class Taken:
+class FromList:
     """Operands that are the elements of a list: `backwards` from its end."""
 
     source: ValueList
@@ -38,7 +38,7 @@ class Taken:
 
 
 @dataclass(eq=False)
-class Run:
+class CallRun:
     """
     Calls that are a loop.
 
@@ -52,8 +52,8 @@ class Run:
 
     calls: list[CallOp]
     carried: dict[int, int] = field(default_factory=dict[int, int])
-    taken: dict[int, tuple[Taken, int]] = field(
-        default_factory=dict[int, tuple[Taken, int]]
+    taken: dict[int, tuple[FromList, int]] = field(
+        default_factory=dict[int, tuple[FromList, int]]
     )
     given: dict[int, list[SSAValue]] = field(default_factory=dict[int, list[SSAValue]])
     inputs: dict[int, ValueList] = field(default_factory=dict[int, ValueList])
@@ -61,11 +61,11 @@ class Run:
     last: set[int] = field(default_factory=set[int])
 
 
-Statement = Operation | Run
+Statement = Operation | CallRun
 
 
 @dataclass
-class Plan:
+class MethodPlan:
     """The statements of a function in order; the lists that its values are in."""
 
     statements: list[Statement]
@@ -73,7 +73,7 @@ class Plan:
     """For a value its list, its place there, and which of a tuple it is."""
 
 
-def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> Plan:
+def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> MethodPlan:
     """
     The statements of a function. `members` are the operands of calls that the callee has as
     members, so that they are not passed.
@@ -95,7 +95,7 @@ def plan(function: FuncOp, members: dict[CallOp, set[int]]) -> Plan:
         planned = _Planner(groups, members)
         failed = planned.plan()
         if failed is None:
-            return Plan(planned.statements, planned.lists)
+            return MethodPlan(planned.statements, planned.lists)
         at = groups.index(failed)
         groups[at : at + 1] = [[op] for op in failed]
 
@@ -127,8 +127,8 @@ class _Planner:
                 return group
         return None
 
-    def _run(self, calls: list[CallOp]) -> Run | None:
-        run = Run(calls)
+    def _run(self, calls: list[CallOp]) -> CallRun | None:
+        run = CallRun(calls)
         inside = set[Operation](calls)
         for position in range(len(calls[0].operands)):
             if position in self.members[calls[0]]:
@@ -142,7 +142,7 @@ class _Planner:
 
     def _operand(
         self,
-        run: Run,
+        run: CallRun,
         position: int,
         values: list[SSAValue],
         inside: set[Operation],
@@ -164,12 +164,12 @@ class _Planner:
                 column = [item[part] for item in source.items]
                 for backwards in (False, True):
                     if values == (column[::-1] if backwards else column):
-                        run.taken[position] = Taken(source, backwards), part
+                        run.taken[position] = FromList(source, backwards), part
                         return True
         run.given[position] = values
         return True
 
-    def _results(self, run: Run, inside: set[Operation]) -> bool:
+    def _results(self, run: CallRun, inside: set[Operation]) -> bool:
         """Where the results of a run go; whether that can be written."""
         calls, carried = run.calls, run.carried
         grouped: dict[frozenset[int], list[int]] = {}
@@ -201,7 +201,7 @@ class _Planner:
                     self.lists[value] = found, i, part
         return True
 
-    def _add_inputs(self, run: Run, position: int) -> None:
+    def _add_inputs(self, run: CallRun, position: int) -> None:
         values = [c.operands[position] for c in run.calls]
         found = ValueList([(v,) for v in values], values[1])
         run.inputs[position] = found
@@ -210,7 +210,7 @@ class _Planner:
             self.lists[value] = found, i + 1, None
 
     def _others(
-        self, value: SSAValue, run: Run, inside: set[Operation]
+        self, value: SSAValue, run: CallRun, inside: set[Operation]
     ) -> frozenset[int]:
         """The statements that use a value, but for the run itself."""
         return frozenset(
@@ -222,7 +222,7 @@ class _Planner:
 
 def uses(statement: Statement) -> Iterable[SSAValue]:
     """The values that a statement uses, each in the form in which it is written."""
-    if isinstance(statement, Run):
+    if isinstance(statement, CallRun):
         calls = statement.calls
         return dict.fromkeys(v for c in calls for v in c.operands)
     return dict.fromkeys(statement.operands)

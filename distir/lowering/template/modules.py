@@ -68,7 +68,7 @@ def add_module(module, path, child):
 def add_parameters(module, *paths, states=()):
     """
     Declares parameters, and for each of them states of the optimizer, with such names behind
-    the parameter's; `Program.hold` gives them their tensors.
+    the parameter's; `RankModule.hold` gives them their tensors.
     """
     for path in paths:
         inside, name = _place(module, path)
@@ -97,7 +97,7 @@ def add_buffers(module, *paths):
         inside.register_buffer(name, None)
 
 
-class Program(nn.Module):
+class RankModule(nn.Module):
     """
     The program of a rank. `forward` takes what its modules do not hold, and gives what they
     do not hold either; `main` takes and gives everything, in the order of the tables.

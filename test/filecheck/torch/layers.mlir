@@ -38,7 +38,7 @@ func.func @main(%x: tensor<4x8xf32> {dist.role = "input", dist.name = "x"},
 
 // The first layer needs no gradient of its input, so that it is not like the others.
 
-// CHECK:       class Program0(modules.Program):
+// CHECK:       class Program0(modules.RankModule):
 // CHECK:               modules.add_parameters(self, 'layers.0.fc.weight', 'layers.0.fc.bias')
 // CHECK-NEXT:          for i in range(1, 3):
 // CHECK-NEXT:              modules.add_module(self, f'layers.{i}', Layers())

@@ -11,7 +11,7 @@ func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}, %w1
   func.return %y : tensor<8x16xf32>
 }
 
-// CHECK:       class Program0(modules.Program):
+// CHECK:       class Program0(modules.RankModule):
 // CHECK-NEXT:      """Rank 0, mesh stage0."""
 // CHECK:           def __init__(self, meshes, numbers):
 // CHECK-NEXT:          super().__init__()
@@ -34,7 +34,7 @@ func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}, %w1
 // CHECK-NEXT:          a = F.relu(h)
 // CHECK-NEXT:          del h
 // CHECK-NEXT:          return a
-// CHECK:       class Program1(modules.Program):
+// CHECK:       class Program1(modules.RankModule):
 // CHECK-NEXT:      """Rank 1, mesh stage1."""
 // CHECK:           def __init__(self, meshes, numbers):
 // CHECK-NEXT:          super().__init__()

@@ -52,7 +52,7 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 
 // The send to rank 2 is rank 0's alone: the ranks of the pair differ.
 
-// CHECK:       class Program0(modules.Program):
+// CHECK:       class Program0(modules.RankModule):
 // CHECK-NEXT:      """Rank 0."""
 // CHECK:           places = PLACES['Program0']
 // CHECK:           def __init__(self, meshes, numbers):
@@ -78,9 +78,9 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK-NEXT:          y = collectives.all_gather(m, self.pair.group('t'), dim=1, run=2)
 // CHECK-NEXT:          del m
 // CHECK-NEXT:          return y
-// CHECK:       class Program1(modules.Program):
+// CHECK:       class Program1(modules.RankModule):
 // CHECK-NEXT:      """Rank 1, mesh pair."""
-// CHECK:       class Program2(modules.Program):
+// CHECK:       class Program2(modules.RankModule):
 // CHECK-NEXT:      """Rank 2, mesh last."""
 // CHECK:           def forward(self):
 // CHECK-NEXT:          s = collectives.recv((4, 16), torch.float32, self.numbers[0])
@@ -94,7 +94,7 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK-NEXT:      Rank(Program2, numbers=(0,)),
 // CHECK-NEXT:  )
 
-// ONE:         class Program0(modules.Program):
+// ONE:         class Program0(modules.RankModule):
 // ONE:             self.c = torch.tensor(
 // ONE-NEXT:            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0],
 // ONE-NEXT:            dtype=torch.float32,
