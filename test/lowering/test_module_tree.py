@@ -62,7 +62,18 @@ def test_a_training_step_of_twelve_layers(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) < 150
 
 
-TINY = ("--d-model", "32", "--heads", "4", "--vocab", "64", "--batch", "8", "--seq", "8")
+TINY = (
+    "--d-model",
+    "32",
+    "--heads",
+    "4",
+    "--vocab",
+    "64",
+    "--batch",
+    "8",
+    "--seq",
+    "8",
+)
 SMALL = ("gpt", "--layers", "4", *TINY, "--training")
 
 
