@@ -254,6 +254,8 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
                 )
             for factor in dim:
                 shards = split.get(factor, ())
+                if index in rule.unread and factor in assignment:
+                    continue  # as the operands that are read say
                 if assignment.setdefault(factor, shards) != shards:
                     return (
                         f"operand {index} has layout {layout}, which does not fit the "
