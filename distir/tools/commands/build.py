@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=non_negative_number,
         metavar="P",
         help="ratio of embeddings, attention probabilities and residual branches that a "
-        "training step sets to zero (default 0)",
+        "training step sets to zero (default 0); attention is written out then",
     )
     gpt.add_argument(
         "--dropout-seed",
