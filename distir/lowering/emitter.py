@@ -116,8 +116,8 @@ class ValueNames(Protocol):
         """An expression for an integer that may differ between ranks."""
         ...
 
-    def method(self, symbol: str) -> str:
-        """The expression for a function of the program."""
+    def listed(self, values: Sequence[SSAValue]) -> list[str]:
+        """The items of a list of values; fewer where they repeat."""
         ...
 
 
