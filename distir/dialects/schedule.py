@@ -80,17 +80,25 @@ class MatchOp(IRDLOperation):
 @irdl_op_definition
 class FirstOp(IRDLOperation):
     """
-    The first of some modules, in the order of the program: as many as `amount` says, if it
-    is a whole number, or that part of them, if it is a number with a fraction (rounded down).
+    The first of some modules, in the order of the program: as many as `amount` says, or the
+    knob, if that is a whole number, or that part of them, if it is a number with a fraction
+    (rounded down).
     """
 
     name = "schedule.first"
 
     modules = operand_def(AnyOpType())
-    amount = operand_def(AnyParamType())
+    knob = opt_operand_def(AnyParamType())
+    amount = opt_attr_def(KnobValue)
     result = result_def(AnyOpType())
 
-    assembly_format = "$amount `of` $modules attr-dict"
+    assembly_format = "$modules (`by` $knob^)? attr-dict"
+
+    def verify_(self) -> None:
+        if (self.knob is None) == (self.amount is None):
+            raise VerifyException(
+                "schedule.first takes an `amount`, or a knob that says it"
+            )
 
 
 @irdl_op_definition

@@ -26,7 +26,6 @@ from xdsl.dialects.transform import (
     AnyParamType,
     AnyValueType,
     NamedSequenceOp,
-    ParamConstantOp,
     YieldOp,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
@@ -104,15 +103,6 @@ class Recording:
         """The whole schedule."""
         self._builder.insert(YieldOp())
         return self.sequence
-
-    def amount(self, value: Knob | int | float) -> SSAValue:
-        """The handle of a knob or of a number."""
-        if isinstance(value, Knob):
-            return value.handle
-        constant = ParamConstantOp.create(
-            properties={"value": _attribute(value)}, result_types=[AnyParamType()]
-        )
-        return self._builder.insert(constant).results[0]
 
 
 def _caller() -> str:
@@ -199,9 +189,13 @@ class Modules:
         The first of them: so many, or that part of them (a float, rounded down):
         `s["h.*"].first(0.5)`.
         """
+        operands, attributes = [self._handle], dict[str, Attribute]()
+        if isinstance(amount, Knob):
+            operands.append(amount.handle)
+        else:
+            attributes["amount"] = _attribute(amount)
         op = FirstOp.create(
-            operands=[self._handle, self._recording.amount(amount)],
-            result_types=[AnyOpType()],
+            operands=operands, result_types=[AnyOpType()], attributes=attributes
         )
         return Modules(self._recording, self._recording.add(op).results[0])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, StringAttr
-from xdsl.dialects.transform import NamedSequenceOp, ParamConstantOp, YieldOp
+from xdsl.dialects.transform import NamedSequenceOp, YieldOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import layout_of
@@ -158,9 +158,6 @@ class ScheduleRun:
         self.set_modules(args[0], [""])
         for op in sequence.body.block.ops:
             if isinstance(op, YieldOp):
-                continue
-            if isinstance(op, ParamConstantOp):
-                self.set_value(op.results[0], knob_value(op.value))
                 continue
             action = schedule_action.get(op.name)
             if action is None:

@@ -40,7 +40,7 @@ def test_each_line_of_a_script_is_an_op_that_names_it() -> None:
         'schedule.parameters "weight" of %2',
         'schedule.shard %3 {dim = 0 : i64, axis = "t", run = 4 : i64',
         'schedule.whole %3 {axis = "d"',
-        "transform.param.constant",
+        "{amount = 3 : i64",
         'knob "policy" {values = ["full", "none"]',
         "by %policy",
         "transform.yield",

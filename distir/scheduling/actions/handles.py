@@ -45,7 +45,8 @@ def match(op: Operation, run: ScheduleRun) -> None:
 def first(op: Operation, run: ScheduleRun) -> None:
     """See `FirstOp`. Raises DistIRError."""
     assert isinstance(op, FirstOp)
-    modules, amount = run.modules_of(op.modules), run.value_of(op.amount)
+    modules = run.modules_of(op.modules)
+    amount = knob_value(op.amount) if op.amount else run.value_of(op.knob)  # type: ignore[arg-type]
     count = floor(amount * len(modules)) if isinstance(amount, float) else amount
     if isinstance(count, str) or not 0 <= count <= len(modules):
         raise DistIRError(

@@ -93,7 +93,7 @@ transform.named_sequence @linear(%model: !transform.any_op) {
 transform.named_sequence @knob(%model: !transform.any_op) {
   %0 = schedule.knob "ratio" {values = [1.0, 0.5, 2.0]}
   %1 = schedule.match "h.*" in %model
-  %2 = schedule.first %0 of %1
+  %2 = schedule.first %1 by %0
   transform.yield
 }
 transform.named_sequence @whole(%model: !transform.any_op) {

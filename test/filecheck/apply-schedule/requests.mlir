@@ -88,7 +88,7 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
 transform.named_sequence @half(%model: !transform.any_op) {
   %layers = schedule.match "h.*" in %model
   %ratio = schedule.knob "ratio" {values = [1.0, 0.5, 0.0]}
-  %half = schedule.first %ratio of %layers
+  %half = schedule.first %layers by %ratio
   schedule.recompute %half {policy = "full"}
   transform.yield
 }

@@ -6,8 +6,8 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   %layers = schedule.match "encoder.layer.*" in %model {count = 24 : i64, schedule.by = "s.py, line 3"}
   // CHECK-NEXT: %ratio = schedule.knob "ratio" {values = [1.000000e+00 : f64, 5.000000e-01 : f64]}
   %ratio = schedule.knob "ratio" {values = [1.0, 0.5]}
-  // CHECK-NEXT: %half = schedule.first %ratio of %layers
-  %half = schedule.first %ratio of %layers
+  // CHECK-NEXT: %half = schedule.first %layers by %ratio
+  %half = schedule.first %layers by %ratio
   // CHECK-NEXT: %weights = schedule.parameters "weight" of %half
   %weights = schedule.parameters "weight" of %half
   // CHECK-NEXT: schedule.shard %weights {dim = 1 : i64, axis = "t", run = 64 : i64}

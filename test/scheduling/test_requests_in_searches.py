@@ -1,0 +1,105 @@
+"""What a schedule asks for holds in every plan that a search judges."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+import pytest
+from support.schedules import scheduled
+from support.training_programs import distributed
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.dialects.dist import layout_of
+from distir.frontends.builders import build_gpt, build_mlp
+from distir.hardware import load_cluster
+from distir.interpreters.simulator import simulate
+from distir.passes.differentiate import DifferentiatePass
+from distir.planning.auto.auto import auto_search
+from distir.planning.grid.evaluate import distribute_as
+from distir.planning.plan import SearchOptions
+from distir.planning.result import simulated
+from distir.program import argument_names, entry_function, functions
+from distir.scheduling import Columns, Schedule
+from distir.sharding.mesh import meshes
+from distir.sharding.rule import shape_of
+
+
+def step(s: Schedule, module: ModuleOp, **options: object) -> ModuleOp:
+    """A training step as a schedule asks for it."""
+    asked = scheduled(module, s)
+    DifferentiatePass(**options).apply(Context(), asked)  # type: ignore[arg-type]
+    return asked
+
+
+def test_every_plan_of_a_search_keeps_to_the_requests() -> None:
+    s = Schedule()
+    s["layers.0"].split(Columns("t"))
+    s["layers.1"].param("weight").whole("t")
+    s["layers.2"].stage()
+    asked = step(s, build_mlp(4, 8, 8), loss="mse", optimizer="adam")
+    options = SearchOptions(
+        jobs=1,
+        world_size=4,
+        zero=(0,),
+        checkpoint=("none",),
+        micro_batches=(2,),
+        overlap=("off",),
+    )
+    search = auto_search([asked], load_cluster("cpu"), options)
+    search.run()
+    judged = simulated(search.results.values())
+    seen: set[tuple[bool, bool]] = set()
+    for result in judged:
+        module = search.programs(result.plan.batch)
+        distribute_as(module, result, search.programs.requests)
+        module.verify()
+        plan, known = result.plan, meshes(module)
+        entry = entry_function(module)
+        types = dict(
+            zip(argument_names(entry), entry.function_type.inputs, strict=True)
+        )
+        layouts = {name: layout_of(type_) for name, type_ in types.items()}
+        first, second = layouts["layers.0.weight"], layouts["layers.1.weight"]
+        third = layouts["layers.2.weight"]
+        assert first is not None and second is not None and third is not None
+        has_t = known[first.mesh].sizes.get("t", 1) > 1
+        assert ("t" in [shard.axis for shard in first.dim(1)]) == has_t, plan
+        assert "t" not in [shard.axis for shard in first.dim(0)], plan
+        assert "t" not in second.split_axes, plan
+        assert second.mesh == first.mesh, plan
+        assert (third.mesh != first.mesh) == (plan.p > 1), plan
+        seen.add((has_t, plan.p > 1))
+    assert {(True, False), (False, True)} <= seen
+
+
+def test_recomputing_some_layers_saves_memory_in_proportion() -> None:
+    """One copy of the layer for all that are computed again, and a line through the peaks."""
+    peaks: list[int] = []
+    for ratio in (0.0, 0.25, 0.5, 0.75):
+        s = Schedule()
+        s["transformer.h.*"].first(ratio).recompute("full")
+        found = distributed(step(s, wide_gpt(24), optimizer="sgd"), d=2)
+        copies = [name for name in functions(found) if "_recompute" in name]
+        assert len(copies) == (ratio > 0)
+        peaks.append(max(simulate(found).peak_memory_bytes))
+    # The residuals of 6 layers go each time; their inputs stay, as results of the layers
+    # before them.
+    saved = [before - after for before, after in pairwise(peaks)]
+    per_step = 6 * residuals_of_a_layer()
+    # Without any recomputation the peak is a moment earlier.
+    assert saved == [pytest.approx(per_step, rel=2e-4), per_step, per_step]
+
+
+def wide_gpt(layers: int) -> ModuleOp:
+    """A GPT whose activations take more memory than its parameters."""
+    return build_gpt(layers=layers, d_model=16, heads=4, vocab=32, batch=32, seq=32)
+
+
+def residuals_of_a_layer() -> int:
+    """The bytes on one of two devices of what the forward of a layer gives besides its result."""
+    found = distributed(step(Schedule(), wide_gpt(4), optimizer="sgd"), d=2)
+    forward = functions(found)["layer_forward"]
+    residuals = forward.function_type.outputs.data[1:]
+    return sum(4 * prod(shape_of(type_)) // 2 for type_ in residuals)
