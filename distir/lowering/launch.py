@@ -232,7 +232,10 @@ class Training:
                 found += [option, _absolute(text)]
         found += ["--data-workers", str(self.data_workers)]
         found += ["--eval-every", str(self.eval_every)]
-        for option, path in (("--log", self.log), ("--tensorboard", self.tensorboard)):
+        for option, path in (
+            ("--log-file", self.log),
+            ("--tensorboard", self.tensorboard),
+        ):
             if path is not None:
                 found += [option, str(path.resolve())]
         if self.checkpoints is not None:

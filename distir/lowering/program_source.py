@@ -47,6 +47,7 @@ from distir.program import (
     text_attribute,
     walk_functions,
 )
+from distir.repacking import repacked_of
 from distir.sharding.mesh import Mesh, meshes
 from distir.transforms.projection import devices_of, project
 from distir.weights import save_weights
@@ -328,6 +329,10 @@ def _tensor_table(
         for field, name in _TEXTS.items():
             if text := text_attribute(extra, name):
                 fields.append(f"{field}={text!r}")
+        repacked = repacked_of(extra)
+        if repacked is not None:
+            parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
+            fields.append(f"repacked={(repacked.dim, parts)!r}")
         if isinstance(default := extra.get(DEFAULT), FloatAttr):
             fields.append(f"default={default.value.data!r}")
         if COUNTER in extra:

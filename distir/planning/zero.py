@@ -40,6 +40,9 @@ from distir.sharding.layout import fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
 
+_NAMED = 4
+"""How many of the tensors that stay whole a note names."""
+
 
 def _storage(
     shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, outside: bool
@@ -72,6 +75,15 @@ def _storage(
 
 def _has_runs(layout: Layout, dim: int) -> bool:
     return any(shard.run is not None for shard in layout.dim(dim))
+
+
+def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
+    """The notes for tensors that an axis does not divide: of many the first ones alone."""
+    what = f"axis {axis!r} of size {mesh.size(axis)} divides none of"
+    if len(names) <= _NAMED:
+        return [f"zero: {name} stays whole: {what} its dimensions" for name in names]
+    shown = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return [f"zero: {shown} stay whole: {what} their dimensions"]
 
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
@@ -174,15 +186,7 @@ def store_split(
             f"another degree of data parallelism"
         )
     set_argument_attributes(function, attributes)
-    add_notes(
-        module,
-        [
-            f"zero: {name} stays whole: axis {axis!r} of size "
-            f"{mesh.size(axis)} divides none of its dimensions"
-            for name in whole
-        ]
-        + kept,
-    )
+    add_notes(module, _left_whole(whole, axis, mesh) + kept)
     if stage >= 2:
         for result, argument in updates.items():
             owner = return_op(function).operands[result].owner

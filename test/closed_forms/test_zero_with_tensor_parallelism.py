@@ -22,6 +22,7 @@ from distir.dialects.onnx_values import bytes_per_element
 from distir.frontends.builders import build_gpt
 from distir.interpreters.reference import run_program
 from distir.passes.differentiate import DifferentiatePass
+from distir.planning.annotations import read_notes
 from distir.program import argument_roles, entry_function
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import meshes
@@ -118,3 +119,10 @@ def test_results_stay(zero: int, options: dict[str, int]) -> None:
     expected = run_program(module, arguments)
     split = distributed(module.clone(), **options, zero=zero)
     assert_equal_results(split, expected, run_program(split, arguments), 1e-4)
+
+
+def test_many_tensors_that_stay_whole_are_one_note() -> None:
+    """Biases that tensor parallelism splits in runs: three states for each of two layers."""
+    notes = read_notes(distributed(step().clone(), d=4, t=2, zero=1))
+    (note,) = [note for note in notes if note.startswith("zero: ")]
+    assert "c_attn.bias" in note and "and 2 more stay whole: axis 'd'" in note

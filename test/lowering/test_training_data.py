@@ -87,6 +87,16 @@ def small():
     return torch.utils.data.TensorDataset(X[:7], Y[:7])
 
 
+def on_a_full_disk():
+    import resource
+
+    for count, batch in enumerate(whole()):
+        if count == 3:
+            # From here on no file of this process can grow beyond that.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        yield batch
+
+
 number = 3
 """
 
@@ -176,6 +186,28 @@ def test_data_that_ends_early_loses_nothing(
         str(error.value),
     )
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+
+
+def test_a_full_disk_leaves_the_checkpoints_before(
+    data: Path, several: Path, spawner: Spawner, tmp_path: Path
+):
+    folder = tmp_path / "checkpoints"
+    training = Training(
+        4, data=[f"{data / 'data.py'}:on_a_full_disk"], checkpoints=folder, save_every=1
+    )
+    with pytest.raises(DistIRError) as error:
+        losses(several, spawner, training)
+    assert re.search(
+        r"rank \d: cannot write a checkpoint to .*checkpoints: .*File too large.*; "
+        r"checkpoints of earlier steps are as they were",
+        str(error.value),
+    )
+    # That of step 3 may have been written before.
+    assert (folder / "step-2").exists() and not (folder / "step-4").exists()
+    source = [f"{data / 'data.py'}:whole"]
+    resumed = Training(4, data=source, checkpoints=folder, resume="2")
+    expected = losses(several, spawner, Training(4, data=source))
+    np.testing.assert_allclose(losses(several, spawner, resumed), expected[2:])
 
 
 @pytest.mark.parametrize(

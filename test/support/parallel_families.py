@@ -159,7 +159,26 @@ def unet() -> Family:
     return Family(_UNet(), {"images": images}, labels, plain, plain)
 
 
-FAMILIES = {f.__name__: f for f in (llama, bert, t5, vit, resnet, unet)}
+class _Recurrent(nn.Module):
+    """Two layers of long short-term memory in both directions, and gated units behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 16)
+        self.first = nn.LSTM(16, 8, 2, batch_first=True, bidirectional=True)
+        self.second = nn.GRU(16, 8, batch_first=True)
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Logits for each word."""
+        return self.head(self.second(self.first(self.words(input_ids))[0])[0])
+
+
+def lstm() -> Family:
+    return _of_words(_Recurrent())
+
+
+FAMILIES = {f.__name__: f for f in (llama, bert, t5, vit, resnet, unet, lstm)}
 
 
 def _train(

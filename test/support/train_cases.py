@@ -45,6 +45,7 @@ from distir.dialects.train_ops.optimizers import (
     SgdOp,
     SquareSumOp,
 )
+from distir.dialects.train_ops.recurrent import GruGradOp, LstmGradOp, RnnGradOp
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
@@ -420,3 +421,29 @@ for _before, _after, _mode, _place in (
         cubic_coeff_a=-0.75,
         label=f"{_mode},{_place},{'x'.join(map(str, _before))}",
     )
+
+for _op, _gates, _how in (
+    (RnnGradOp, 1, {}),
+    (GruGradOp, 3, {"linear_before_reset": True}),
+    (GruGradOp, 3, {}),
+    (LstmGradOp, 4, {}),
+):
+    for _direction, _count, _first in (
+        ("forward", 1, False),
+        ("reverse", 1, True),
+        ("bidirectional", 2, False),
+    ):
+        _x, _y, _state = (3, 4, 2), (3, _count, 4, 2), (_count, 4, 2)
+        if _first:
+            _x, _y, _state = (4, 3, 2), (4, 3, _count, 2), (4, _count, 2)
+        case(
+            _op,
+            *([real(*_state), real(*_state)] if _op is LstmGradOp else []),
+            *(real(*_y), real(*_state), real(*_x)),
+            *(real(_count, 2 * _gates, 2), real(_count, 2 * _gates, 2)),
+            *(real(_count, 4 * _gates), real(*_state)),
+            direction=_direction,
+            batch_first=_first,
+            label=f"{_direction},{_how}",
+            **_how,
+        )

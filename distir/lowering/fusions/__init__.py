@@ -20,6 +20,7 @@ from distir.lowering.fusions.linear import (
     fuse_transposed_linear,
 )
 from distir.lowering.fusions.messages import MessageOp, fuse_messages
+from distir.lowering.fusions.multiply_add import fuse_multiply_add
 from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
@@ -29,6 +30,7 @@ _FUSIONS: tuple[Pattern, ...] = (
     fuse_flattened_linear,
     fuse_linear,
     fuse_transposed_linear,
+    fuse_multiply_add,
 )
 
 

@@ -10,7 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.collective import CollectiveOp, CoordinateOp
-from distir.dialects.dist import NAME
+from distir.dialects.dist import COMPILED, NAME
 from distir.lowering.emitter import Call, emitter_for, known_constant
 from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.fusions.updates import UpdatesOp
@@ -149,6 +149,8 @@ class Method:
             self.expressions[argument] = Expression(name)
         parameters = ["self", *(str(self.expressions[a]) for a in self.arguments)]
         header = broken(f"def {self.name_}({', '.join(parameters)}):")
+        if text_attribute(self.function.attributes, COMPILED) == "inductor":
+            header = ["@torch.compile(dynamic=False)", *header]
         scope = ""
         for at, statement in enumerate(self.plan.statements):
             first = statement.calls[0] if isinstance(statement, CallRun) else statement

@@ -71,6 +71,6 @@ def _summary_writer(folder):
     except ImportError as error:
         raise runtime.ProgramError(
             f"--tensorboard needs the package tensorboard, which is not installed "
-            f"({error}); install it, or write JSON lines with --log"
+            f"({error}); install it, or write JSON lines with --log-file"
         ) from error
     return SummaryWriter(folder)

@@ -75,7 +75,7 @@ def main(arguments=None):
     data.add_argument("--data-workers", type=int, default=0, metavar="N")
     data.add_argument("--eval-every", type=int, default=0, metavar="N")
     data.add_argument("--eval-data", action="append", default=[])
-    data.add_argument("--log", default="", help="a file of JSON lines")
+    data.add_argument("--log-file", default="", help="a file of JSON lines")
     data.add_argument("--tensorboard", default="", metavar="DIR")
     rates = parser.add_argument_group("learning rate")
     rates.add_argument(
@@ -143,7 +143,7 @@ def main(arguments=None):
                 options.data_workers,
                 options.eval_every,
                 tuple(options.eval_data),
-                options.log,
+                options.log_file,
                 options.tensorboard,
             )
             results = training.train(program, options.backend, sources, wanted, *common)

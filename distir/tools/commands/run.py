@@ -128,7 +128,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to evaluate on, once as a whole; as --data",
     )
     data.add_argument(
-        "--log",
+        "--log-file",
         type=Path,
         metavar="FILE.jsonl",
         help="add a line of JSON for each step and each evaluation to this file",
@@ -201,7 +201,7 @@ def _training(
         arguments.data_workers or 0,
         arguments.eval_every or 0,
         arguments.eval_data or (),
-        arguments.log,
+        arguments.log_file,
         arguments.tensorboard,
     )
 
@@ -213,7 +213,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     needs = {"checkpoint_dir": "steps", "save_every": "checkpoint_dir"}
     needs |= {"resume": "checkpoint_dir", "warmup": "steps", "decay": "steps"}
     needs |= {"data": "steps", "data_workers": "data", "eval_every": "steps"}
-    needs |= {"eval_data": "eval_every", "log": "steps", "tensorboard": "steps"}
+    needs |= {"eval_data": "eval_every", "log_file": "steps", "tensorboard": "steps"}
     needs |= {"min_lr": "decay", "decay_until": "decay"}
     for option, needed in needs.items():
         if getattr(arguments, option) and not getattr(arguments, needed):
