@@ -79,9 +79,11 @@ class RhinoModel:
         sizes = (self.layers, self.d_model, self.heads)
         data = (VOCABULARY, self.batch, SEQUENCE)
         if self.experts:
-            module = build_moe(*sizes, self.experts, *data, ffn=self.ffn)
+            module = build_moe(
+                *(*sizes, self.experts, *data), ffn=self.ffn, fused_attention=False
+            )
         else:
-            module = build_gpt(*sizes, *data)
+            module = build_gpt(*sizes, *data, fused_attention=False)
         DifferentiatePass().apply(Context(), module)
         replace_cluster(module, load_cluster("v100-roce", self.devices))
         return module

@@ -212,7 +212,7 @@ class HandPlans:
         if axis:
             options["shard"] = (f"{EXPERTS}:0={axis}",)
         distribute = DistributePass(**options)
-        # Layouts do not depend on the number of micro-batches, once there are several.
+        # Chosen for two micro-batches: for more, what each of them gathers is dearer.
         k = min(plan.k, 2)
         shared = replace(plan, k=k, schedule="", overlap=False)
         if self._annotated is None or self._annotated[0] != shared:

@@ -70,9 +70,8 @@ class Source:
                 Context(), module
             )
         else:
-            module = build_gpt(
-                m.layers, m.d_model, m.heads, VOCABULARY, batch, SEQUENCE, "f16"
-            )
+            sizes = m.layers, m.d_model, m.heads, VOCABULARY, batch, SEQUENCE
+            module = build_gpt(*sizes, "f16", fused_attention=False)
         replace_cluster(module, load_cluster("dgx2", WORLD_SIZE))
         return module
 

@@ -41,7 +41,7 @@ def least(action: Callable[[], object]) -> float:
 
 def program(training: bool) -> ModuleOp:
     """The sequential program, with its cluster."""
-    module = build_gpt(24, 2048, 16, 50304, 1024, 8, "f16")
+    module = build_gpt(24, 2048, 16, 50304, 1024, 8, "f16", fused_attention=False)
     if training:
         DifferentiatePass().apply(Context(), module)
     replace_cluster(module, load_cluster("dgx2"))

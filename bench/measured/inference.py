@@ -43,7 +43,9 @@ class Generation:
 
     def __call__(self) -> float:
         model = (self.layers, self.d_model, self.heads, self.vocab, self.batch)
-        prompt = build_gpt(*model, self.inputs, "f16", cache=True)
+        prompt = build_gpt(
+            *model, self.inputs, "f16", cache=True, fused_attention=False
+        )
         seconds = self._seconds(prompt)
         steps = self.outputs - 1
         if steps:

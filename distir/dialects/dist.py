@@ -14,14 +14,17 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
   it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`); on a setting
   `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
-  `dist.default`, what it is where nobody says otherwise;
+  `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
+  tensors of the source model in one, along `dim`, with these `names` and `sizes`;
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
 - on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
 - on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
   with it, and as its value who asks for that; `dist.stage`, the stage that was found;
-- on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone;
+- on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone; on
+  another op of a function, the backward of the function computes it again;
+- on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`);
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
@@ -85,6 +88,8 @@ STAGE = "dist.stage"
 STAGE_START = "dist.stage_start"
 RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
+REPACKED = "dist.repacked"
+COMPILED = "dist.compiled"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
 MONOIDS = ("sum", "max", "min")

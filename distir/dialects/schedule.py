@@ -20,12 +20,16 @@ On any op `schedule.by` says for messages where the user wrote it.
 
 from __future__ import annotations
 
+import re
+
 from xdsl.dialects.builtin import (
     I64,
     ArrayAttr,
+    DictionaryAttr,
     FloatAttr,
     IntegerAttr,
     StringAttr,
+    UnitAttr,
 )
 from xdsl.dialects.transform import AnyOpType, AnyParamType, AnyValueType
 from xdsl.ir import Dialect
@@ -37,12 +41,19 @@ from xdsl.irdl import (
     opt_attr_def,
     opt_operand_def,
     prop_def,
+    region_def,
     result_def,
+    traits_def,
+    var_operand_def,
 )
+from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 BY = "schedule.by"
 """On an op of a schedule: where the user wrote it, a file and a line."""
+
+BACKENDS = ("eager", "inductor")
+"""How a fused group may be run."""
 
 KnobValue = IntegerAttr | FloatAttr | StringAttr
 
@@ -52,7 +63,7 @@ class MatchOp(IRDLOperation):
     """
     The modules whose path, from those of `root` on, is `pattern`: parts between dots, in
     which `*` stands for any text, and `**` for any number of parts. With `count` there must
-    be that many.
+    be that many. With `regex` the pattern is a regular expression that a whole path matches.
     """
 
     name = "schedule.match"
@@ -60,6 +71,7 @@ class MatchOp(IRDLOperation):
     pattern = prop_def(StringAttr)
     root = operand_def(AnyOpType())
     count = opt_attr_def(IntegerAttr[I64])
+    regex = opt_attr_def(UnitAttr)
     result = result_def(AnyOpType())
 
     assembly_format = "$pattern `in` $root attr-dict"
@@ -79,6 +91,161 @@ class FirstOp(IRDLOperation):
     result = result_def(AnyOpType())
 
     assembly_format = "$amount `of` $modules attr-dict"
+
+
+@irdl_op_definition
+class FindOp(IRDLOperation):
+    """
+    The groups of ops in modules that compute what the pattern does, each a handle of its own
+    kind: `fuse`, `replace`, `decompose` and `recompute` take it. The pattern is a block of
+    `schedule.node`s and `schedule.constant`s; its arguments stand for any values, its
+    `schedule.found` for the value that a group computes. There must be a group, unless it is
+    `optional`.
+
+    ```mlir
+    %groups = schedule.find in %layers {
+    ^bb0(%x: !transform.any_value, %b: !transform.any_value):
+      %0 = schedule.node "onnx.Add"(%x, %b)
+      %1 = schedule.node "onnx.Gelu"(%0)
+      schedule.found %1
+    }
+    ```
+    """
+
+    name = "schedule.find"
+
+    modules = operand_def(AnyOpType())
+    optional = opt_attr_def(UnitAttr)
+    pattern = region_def("single_block")
+    result = result_def(AnyOpType())
+
+    traits = traits_def(IsolatedFromAbove())
+    assembly_format = "`in` $modules attr-dict-with-keyword $pattern"
+
+    def verify_(self) -> None:
+        block = self.pattern.block
+        last = block.last_op
+        if not isinstance(last, FoundOp):
+            raise VerifyException("schedule.find: its pattern ends in schedule.found")
+        if not isinstance(last.value.owner, NodeOp):
+            raise VerifyException(
+                "schedule.find: its pattern computes nothing; what it finds must be the "
+                "result of a schedule.node"
+            )
+        for op in block.ops:
+            if not isinstance(op, NodeOp | ConstantOp | FoundOp):
+                raise VerifyException(
+                    f"schedule.find: {op.name} is no part of a pattern"
+                )
+            if not all(result.first_use for result in op.results):
+                raise VerifyException(
+                    f"schedule.find: the pattern has a dead end: nothing uses what its "
+                    f"{op.properties.get('op', op.name)} computes"
+                )
+        for argument in block.args:
+            if argument.first_use is None:
+                raise VerifyException(
+                    f"schedule.find: the pattern does not use its argument {argument.index}"
+                )
+
+
+@irdl_op_definition
+class NodeOp(IRDLOperation):
+    """
+    An op of a pattern: its name, operands (the first ones, if the op of the program has
+    more), and attributes that it must have, `with`, as they are or as ONNX's defaults.
+    `swaps = [-1, -2]` of an `onnx.Transpose`: it exchanges these dimensions.
+    """
+
+    name = "schedule.node"
+
+    op = prop_def(StringAttr)
+    inputs = var_operand_def(AnyValueType())
+    having = opt_attr_def(DictionaryAttr, attr_name="with")
+    swaps = opt_attr_def(ArrayAttr[IntegerAttr[I64]])
+    result = result_def(AnyValueType())
+
+    assembly_format = "$op `(` $inputs `)` attr-dict"
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """A constant of a pattern: all its elements are this number, whatever its shape."""
+
+    name = "schedule.constant"
+
+    value = prop_def(FloatAttr)
+    result = result_def(AnyValueType())
+
+    assembly_format = "$value attr-dict"
+
+
+@irdl_op_definition
+class FoundOp(IRDLOperation):
+    """Ends a pattern: the value that a group computes."""
+
+    name = "schedule.found"
+
+    value = operand_def(AnyValueType())
+
+    traits = traits_def(IsTerminator())
+    assembly_format = "$value attr-dict"
+
+
+@irdl_op_definition
+class FuseOp(IRDLOperation):
+    """
+    Makes a function called `symbol` of each of these groups, which is run as one piece: by
+    `backend` "inductor", PyTorch's compiler makes one kernel of it; by "eager" its ops run
+    one by one.
+    """
+
+    name = "schedule.fuse"
+
+    groups = operand_def(AnyOpType())
+    symbol = attr_def(StringAttr)
+    backend = attr_def(StringAttr)
+
+    assembly_format = "$groups attr-dict"
+
+    def verify_(self) -> None:
+        if self.backend.data not in BACKENDS:
+            raise VerifyException(
+                f"schedule.fuse: backend = {self.backend}; write {' or '.join(BACKENDS)}"
+            )
+        if not re.fullmatch(r"[A-Za-z_]\w*", self.symbol.data, re.ASCII):
+            raise VerifyException(
+                f"schedule.fuse: {self.symbol} is no name of a function; use letters, "
+                f"digits and _"
+            )
+
+
+@irdl_op_definition
+class ReplaceOp(IRDLOperation):
+    """
+    Puts an operator of ONNX in the place of each of these groups, with the group's inputs,
+    in the order of the pattern's arguments, and these attributes (`with`). It is refused
+    unless it computes what the group does.
+    """
+
+    name = "schedule.replace"
+
+    groups = operand_def(AnyOpType())
+    op = attr_def(StringAttr)
+    having = opt_attr_def(DictionaryAttr, attr_name="with")
+
+    assembly_format = "$groups attr-dict"
+
+
+@irdl_op_definition
+class DecomposeOp(IRDLOperation):
+    """Puts the ops that it stands for in the place of each op of these groups or modules."""
+
+    name = "schedule.decompose"
+
+    target = operand_def(AnyOpType())
+
+    assembly_format = "$target attr-dict"
 
 
 @irdl_op_definition
@@ -156,6 +323,29 @@ class SplitLinearOp(IRDLOperation):
 
 
 @irdl_op_definition
+class MergeOp(IRDLOperation):
+    """
+    In each of these modules, linear layers that read the same value become one, which is
+    called `merged`: `layers` are their paths in it. Their parameters become one argument,
+    which `dist.repacked` describes.
+    """
+
+    name = "schedule.merge"
+
+    modules = operand_def(AnyOpType())
+    layers = attr_def(ArrayAttr[StringAttr])
+    merged = attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        if len(set(self.layers.data)) < 2 or len(set(self.layers)) < len(self.layers):
+            raise VerifyException(
+                f"schedule.merge of {self.layers}: name two or more different layers"
+            )
+
+
+@irdl_op_definition
 class StageOp(IRDLOperation):
     """Asks that a stage of a pipeline begins with each of these modules."""
 
@@ -171,7 +361,8 @@ class RecomputeOp(IRDLOperation):
     """
     Asks that the backward of modules computes again what it needs of their forward, by a
     policy of `activation-checkpoint`: `policy`, or what the knob says. Modules must be calls
-    of functions (`outline-repeats`).
+    of functions (`outline-repeats`). Of groups that `find` gives, what they compute on the
+    way to their results is computed again (`full`).
     """
 
     name = "schedule.recompute"
@@ -192,19 +383,27 @@ class RecomputeOp(IRDLOperation):
 @irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
-    Expects of the forward of each of these modules that it has `count` collectives of a kind
-    (`all_reduce`) over mesh axis `axis`. What distributes the program checks it, unless
-    that axis is of size 1, or the program is a pipeline.
+    Expects of the forward of each of these modules (of its `backward`) that it has so many
+    collectives of these kinds over mesh axis `axis`, and none of others:
+    `collectives = {all_reduce = 2}`. What distributes the program checks it, for each
+    micro-batch, unless that axis is of size 1.
     """
 
     name = "schedule.expect"
 
     modules = operand_def(AnyOpType())
-    collective = attr_def(StringAttr)
+    collectives = attr_def(DictionaryAttr)
     axis = attr_def(StringAttr)
-    count = attr_def(IntegerAttr[I64])
+    backward = opt_attr_def(UnitAttr)
 
     assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        for kind, count in self.collectives.data.items():
+            if not isinstance(count, IntegerAttr) or count.value.data < 0:
+                raise VerifyException(
+                    f"schedule.expect: {kind} = {count} is no number of collectives"
+                )
 
 
 @irdl_op_definition
@@ -232,10 +431,18 @@ ScheduleDialect = Dialect(
     [
         MatchOp,
         FirstOp,
+        FindOp,
+        NodeOp,
+        ConstantOp,
+        FoundOp,
+        FuseOp,
+        ReplaceOp,
+        DecomposeOp,
         ParametersOp,
         ShardOp,
         WholeOp,
         SplitLinearOp,
+        MergeOp,
         StageOp,
         RecomputeOp,
         ExpectOp,

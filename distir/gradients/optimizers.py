@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, BlockArgument, SSAValue
 
-from distir.dialects.dist import INITIAL, NAME, OF, ROLE, UPDATES
+from distir.dialects.dist import INITIAL, NAME, OF, REPACKED, ROLE, UPDATES
 from distir.dialects.onnx_values import onnx_element_type
 from distir.dialects.train_ops.optimizers import AdamOp, AdamWOp, SgdOp
 from distir.gradients.clipping import clipped
@@ -126,6 +126,9 @@ def _one_update(
 
     def state(kind: str, **attributes: Attribute) -> SSAValue:
         own = {OF: StringAttr(name), **attributes}
+        repacked = step.repacked.get(name)
+        if repacked is not None:
+            own[REPACKED] = repacked.renamed(f".{kind}").attribute
         return step.argument(wide, "state", f"{name}.{kind}", own)
 
     source = parameter

@@ -24,11 +24,12 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.dist import DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
+from distir.dialects.dist import COMPILED, DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
 from distir.doubts import reason
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
+from distir.gradients.recomputation import recompute_marked
 from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
     GradientBuilder,
@@ -236,6 +237,7 @@ class ReverseMode:
         reached = [i for i in arguments if block.args[i] in gradients]
         body.add_op(ReturnOp(*(gradients[block.args[i]] for i in reached)))
         erase_dead(body)
+        recompute_marked(ops, body)
         saved = split_residuals(forward, body)
         self._name(forward, f"{name}_forward")
         outputs = list(dict.fromkeys([*returned.operands, *saved.others]))
@@ -268,6 +270,8 @@ class ReverseMode:
             "private",
             arg_attrs=ArrayAttr([DictionaryAttr(a) for a in kept]),
         )
+        if COMPILED in forward.attributes:
+            function.attributes[COMPILED] = forward.attributes[COMPILED]
         self._name(function, name)
         return function
 

@@ -28,6 +28,7 @@ from distir.program import (
     set_results,
     updated_arguments,
 )
+from distir.repacking import repacked_arguments
 
 
 class TrainingStep:
@@ -41,6 +42,7 @@ class TrainingStep:
         self.names = argument_names(self.function)
         for attributes, name in zip(self.attributes, self.names, strict=True):
             attributes.setdefault(NAME, StringAttr(name))  # what states are of
+        self.repacked = repacked_arguments(self.function)
         self._taken = set(self.names)
 
     def argument(

@@ -21,6 +21,7 @@ from distir.program import (
     argument_roles,
     entry_function,
 )
+from distir.repacking import Repacked, repacked_of
 
 Array = npt.NDArray[Any]
 
@@ -57,9 +58,24 @@ def random_arguments(
             found.append(np.asarray(weights[name]))
         elif isinstance(default, FloatAttr):
             found.append(np.array(default.value.data))
+        elif (repacked := repacked_of(attributes)) is not None:
+            found.append(_repacked(repacked, arg.type, role, seed))
         else:
             found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
     return found
+
+
+def _repacked(repacked: Repacked, type_: Attribute, role: str, seed: int) -> Array:
+    """What the parts of an argument are where they are arguments of their own."""
+    parts: dict[str, Array] = {}
+    for name, size in zip(repacked.names, repacked.sizes, strict=True):
+        own = type_
+        if isinstance(type_, TensorType):
+            shape = list(type_.get_shape())
+            shape[repacked.dim] = size
+            own = TensorType(type_.element_type, shape)
+        parts[name] = _random(name, own, role, None, seed)
+    return repacked.packed(parts)
 
 
 def _random(

@@ -189,13 +189,14 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
 @kernel("onnx.ConvTranspose")
 def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """`onnx.reference` cuts the weights of several groups along the wrong dimension."""
-    x, w = inputs[0], inputs[1]
+    kind = inputs[0].dtype
+    # NumPy has no sums of products of 16-bit floats that are not its own.
+    x, w = (a.astype(np.result_type(a, np.float32)) for a in inputs[:2])
     space, taps = x.shape[2:], w.shape[2:]
     rank = len(space)
     groups = op.attribute("group")
     strides = op.attribute("strides") or [1] * rank
     dilations = op.attribute("dilations") or [1] * rank
-    extra = op.attribute("output_padding") or [0] * rank
     extents = [
         s * (n - 1) + (k - 1) * d + 1
         for s, n, k, d in zip(strides, space, taps, dilations, strict=True)
@@ -213,25 +214,28 @@ def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
             for t, d, s, n in zip(tap, dilations, strides, space, strict=True)
         )
         full[(slice(None), slice(None), *places)] += np.concatenate(parts, axis=1)
-    for i, size in enumerate(_transposed_sizes(op, extents, space, strides, extra)):
-        begin, count = size
+    for i, (begin, count) in enumerate(transposed_sizes(op, space, taps)):
         full = _window(full, 2 + i, begin, count)
     if len(inputs) > 2 and inputs[2] is not None:
         full = full + inputs[2].reshape(-1, *[1] * rank)
-    return [full.astype(x.dtype)]
+    return [full.astype(kind)]
 
 
-def _transposed_sizes(
-    op: OnnxOp,
-    extents: Sequence[int],
-    space: Sequence[int],
-    strides: Sequence[int],
-    extra: Sequence[int],
+def transposed_sizes(
+    op: OnnxOp, space: Sequence[int], taps: Sequence[int]
 ) -> list[tuple[int, int]]:
     """
-    Where the result begins in the full one, and its size, for each dimension of space.
+    Where the result of a transposed convolution begins among all that its windows reach,
+    and its size, for each dimension of space; `taps` are the sizes of the kernel.
     """
     rank = len(space)
+    strides = op.attribute("strides") or [1] * rank
+    dilations = op.attribute("dilations") or [1] * rank
+    extra = op.attribute("output_padding") or [0] * rank
+    extents = [
+        s * (n - 1) + (k - 1) * d + 1
+        for s, n, k, d in zip(strides, space, taps, dilations, strict=True)
+    ]
     wanted = op.attribute("output_shape")
     automatic = op.attribute("auto_pad") or "NOTSET"
     if wanted is None and automatic.startswith("SAME"):

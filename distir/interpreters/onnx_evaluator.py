@@ -44,14 +44,27 @@ def evaluate(op: OnnxOp, inputs: Sequence[Any]) -> list[Any]:
 
 def evaluated(op: OnnxOp, inputs: Sequence[Any]) -> list[Any] | Exception:
     """The results of an op as `evaluate` gives them, or the error that kept it from them."""
-    own = kernel.get(op.name)
+    results = computed(op, inputs)
+    if isinstance(results, Exception):
+        return results
     try:
-        with np.errstate(all="ignore"):
-            results = _run_reference(op, inputs) if own is None else own(op, inputs)
         return [
             _conformed(value, result.type)
             for value, result in zip(results, op.results, strict=False)
         ]
+    except Exception as error:
+        return error
+
+
+def computed(op: OnnxOp, inputs: Sequence[Any]) -> Sequence[Any] | Exception:
+    """
+    What an op makes of inputs, which may have other shapes than its operands, or the error
+    that kept it from that.
+    """
+    own = kernel.get(op.name)
+    try:
+        with np.errstate(all="ignore"):
+            return _run_reference(op, inputs) if own is None else own(op, inputs)
     except Exception as error:
         return error
 

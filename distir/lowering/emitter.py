@@ -24,7 +24,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.onnx import OnnxOp
@@ -110,8 +116,8 @@ class ValueNames(Protocol):
         """An expression for an integer that may differ between ranks."""
         ...
 
-    def method(self, symbol: str) -> str:
-        """The expression for a function of the program."""
+    def listed(self, values: Sequence[SSAValue]) -> list[str]:
+        """The items of a list of values; fewer where they repeat."""
         ...
 
 
@@ -221,6 +227,8 @@ class Call:
                 return number.value.data
             case StringAttr() as text:
                 return text.data
+            case UnitAttr():
+                return True
             case _:
                 return default
 

@@ -23,8 +23,14 @@ from distir.program import (
 from distir.transforms.evaluation import evaluation_program
 from distir.transforms.step_settings import add_step_settings, has_step_settings
 
-ALWAYS = ("__init__", "main", "runtime", "carriers", "collectives", "tensors")
+ALWAYS = (
+    *("__init__", "main", "runtime", "carriers", "collectives", "tensors"),
+    "modules",
+)
 """The helper modules of every package."""
+
+EVALUATION = "evaluation_program"
+"""The module of a package that trainings evaluate with."""
 
 TRAINING = ("training",)
 """The helper modules of packages that train."""
@@ -58,12 +64,13 @@ def write_package(
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
-    (made if needed): `program.py`, generated; `main.py`, to be started by `torchrun`;
-    helper modules; `manifest.json`, which names the arguments, the results and the
-    weights file. `helpers` are modules that whoever runs it needs besides. A training step
-    takes its learning rate and weight decay as arguments (`add-step-settings`); with
-    `evaluation` the package holds its forward program too. Returns the directory. Raises DistIRError for programs that have no torch lowering; nothing is
-    written then.
+    (made if needed): `program.py` and `tables.py`, generated, and a file of constants where
+    there are long ones; `main.py`, to be started by `torchrun`; helper modules;
+    `manifest.json`, which names the arguments, the results and the weights file. `helpers`
+    are modules that whoever runs it needs besides. A training step takes its learning rate
+    and weight decay as arguments (`add-step-settings`); with `evaluation` the package holds
+    its forward program too, in files of its own. Returns the directory. Raises DistIRError
+    for programs that have no torch lowering; nothing is written then.
     """
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))
@@ -85,12 +92,12 @@ def write_package(
         "trains": trains,
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
-    texts = {"program.py": source.text, "manifest.json": json.dumps(manifest, indent=2)}
-    needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers, *source.helpers}
+    sources = [source]
     if evaluation:
-        forward = program_source(evaluation_program(module))
-        texts["evaluation_program.py"] = forward.text
-        needed |= forward.helpers
+        sources.append(program_source(evaluation_program(module), EVALUATION))
+    texts = {"manifest.json": json.dumps(manifest, indent=2)}
+    needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers}
+    needed |= {helper for each in sources for helper in each.helpers}
     for name in sorted(with_imports(needed)):
         texts[f"{name}.py"] = helper_text(name)
     directory = Path(directory)
@@ -98,6 +105,8 @@ def write_package(
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
+        for each in sources:
+            each.write(directory)
     except OSError as error:
         raise DistIRError(
             f"cannot write the package to {directory}: {error}"

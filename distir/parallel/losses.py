@@ -49,8 +49,9 @@ def labels_of(
     loss: LossFunction,
 ) -> torch.Tensor:
     """
-    Example labels for a loss: the number of a class for each row of the module's output, or
-    else a tensor like the output, whatever the loss takes. Raises DistIRError.
+    Example labels for a loss: the number of a class for each place of a map (`[N, C, ...]`)
+    or for each row of the module's output, or else a tensor like the output, whatever the
+    loss takes. Raises DistIRError.
     """
     output = fake_output(module, args, kwargs)
     candidates = list(_candidates(output))
@@ -70,6 +71,9 @@ def labels_of(
 def _candidates(output: Any) -> Iterator[torch.Tensor]:
     for leaf in _pytree.tree_leaves(output):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim:
+            if leaf.ndim > 3:  # maps of space: PyTorch has their classes in dimension 1
+                space = leaf.shape[2:]
+                yield leaf.new_zeros((leaf.shape[0], *space), dtype=torch.int64)
             yield leaf.new_zeros(leaf.shape[:-1], dtype=torch.int64)
             yield leaf.new_zeros(leaf.shape)
             return

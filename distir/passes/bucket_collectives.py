@@ -16,7 +16,8 @@ class BucketCollectivesPass(DistIRPass):
     """
     Lets all-reduces, reduce-scatters and all-gathers of one kind travel in one message, as
     far as nothing keeps them apart, and marks those that join another one `dist.joined`.
-    Run it on a distributed program, after `lower-reshard` and `overlap-communication`.
+    Run it on a distributed program, after `lower-reshard`; `overlap-communication` forms them
+    anew.
 
     A message gets as many bytes that its latency is at most a twentieth of its time by the
     module's cluster, or at most `megabytes` (1e6 bytes) if that is given. What is computed

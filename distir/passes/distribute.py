@@ -17,9 +17,9 @@ class DistributePass(DistributionOptions, DistIRPass):
     Distributes a sequential program over `d` x `t` x `p` devices of a cluster: data
     parallelism over axis "d", tensor parallelism over axis "t", a pipeline of `p` ranks
     that work on `k` micro-batches (DistIR's D/T/P transform). It does what
-    `request-sharding`, `activation-checkpoint`, `data-parallel`, `zero`,
-    `sequence-parallel`, `tensor-parallel`, `propagate-sharding`, `partition`, `pipeline`,
-    `lower-reshard`, `overlap-communication`, `bucket-collectives` and `verify-distribution`
+    `request-sharding`, `activation-checkpoint`, `data-parallel`, `sequence-parallel`,
+    `tensor-parallel`, `zero`, `propagate-sharding`, `partition`, `pipeline`,
+    `lower-reshard`, `bucket-collectives`, `overlap-communication` and `verify-distribution`
     do, in this order, on the first d x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
@@ -30,8 +30,9 @@ class DistributePass(DistributionOptions, DistIRPass):
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
-    - `overlap`: run communication beside computation, as far as it pays on the cluster;
-      see `overlap-communication`.
+    - `overlap`: run communication beside computation, as far as it pays on the cluster, with
+      devices that reach what `profile` says; `overlapped`: only that of these kinds (`dp`,
+      `tp`, `pp`, `params`); see `overlap-communication`.
     - `buckets`: let tensors travel in one message (default); see `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.

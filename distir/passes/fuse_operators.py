@@ -15,9 +15,9 @@ from distir.passes.options import DistIRPass
 class FuseOperatorsPass(DistIRPass):
     """
     Puts single operators in the place of groups, as `raise-patterns` does, a `torch.call` in
-    the place of what PyTorch alone computes in one call (linear layers), and one
-    `torch.updates` in that of all updates of parameters that are alike. The target `torch`
-    does so on the program of each rank; run it after `project` to see what comes of it.
+    the place of what PyTorch alone computes in one call (linear layers, a product and a
+    sum), and one `torch.updates` in that of all updates of parameters that are alike. The
+    target `torch` does so on the program of each rank; run it after `project` to see what comes of it.
     Groups are recognised by what they compute, never by names. What nothing uses any more
     goes.
 

@@ -8,6 +8,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.passes.options import DistIRPass
+from distir.transforms.overlap.kinds import KINDS
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,17 @@ class OverlapCommunicationPass(DistIRPass):
       those in a layer's function move in front of its call, so that a layer's parameters
       arrive while the layer before is computed. Each use that they are ahead costs the memory of
       its parameters.
+    - Gatherings of activations that a forward kept in parts (sequence parallelism) start
+      before the contraction in front of their use.
     - Sends leave both sides free.
+
+    `kinds` says which communication does so, by default all: `dp`, reductions of gradients;
+    `params`, gatherings of parameters; `tp`, other collectives; `pp`, sends. `profile`: what
+    devices reach in practice, as in `simulate`. Buckets (`bucket-collectives`) are formed anew.
 
     Nothing else changes, neither what is computed nor the order in which two devices name
     what is between them. The simulator judges: of this, of this without moving gatherings out
-    of functions, and of reductions alone, the fastest that fits into memory is taken; the
+    of functions, and of `dp` and `pp` alone, the fastest that fits into memory is taken; the
     program stays as it is if none is faster. A note says what was gained and what memory it
     costs.
     """
@@ -35,9 +42,12 @@ class OverlapCommunicationPass(DistIRPass):
     name = "overlap-communication"
 
     ahead: int = 1
+    kinds: tuple[str, ...] = ()
+    profile: tuple[str, ...] = ()
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         # It brings the simulator, which takes long to import.
         from distir.planning.overlap import overlap_communication
 
-        overlap_communication(op, self.ahead)
+        kinds = self.kinds or KINDS
+        overlap_communication(op, self.ahead, kinds, profiles=self.profile)

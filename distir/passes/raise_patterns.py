@@ -18,12 +18,13 @@ class RaisePatternsPass(DistIRPass):
     sequential program, before `differentiate`: then gradients are single ops too, and what is
     between the ops of a group is never kept.
 
-    - `softmax(scale Q K^T + mask) V` over [batch, heads, length, features] becomes
-      `onnx.Attention`: with the scale on scores, queries or keys, keys and values repeated for
-      groups of query heads, and a mask. One that is known to hide what is behind each query
-      becomes `is_causal`. Attention stays written out where one op would compute something
-      else (a mask that may be minus infinity for all keys of a query), and where a parameter
-      goes into the mask.
+    - `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features] becomes
+      `onnx.Attention`: with the scale on scores, queries or keys, a soft cap `c tanh(s / c)`,
+      keys and values repeated for groups of query heads, and masks that are added or that
+      scores are filled by. One that is known to hide what is behind each query becomes
+      `is_causal`, others (ALiBi) are added up. Attention stays written out where one op would
+      compute something else (a mask that may be minus infinity for all keys of a query, a
+      dropout of the probabilities), and where a parameter goes into a mask.
     - `w x / sqrt(mean(x^2) + epsilon)` becomes `onnx.RMSNormalization`, in f32 and f64.
     - `0.5 x (1 + erf(x / sqrt 2))` and its tanh form become `onnx.Gelu`, `x sigmoid(x)` becomes
       `onnx.Swish`.

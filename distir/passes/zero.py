@@ -23,6 +23,8 @@ class ZeroPass(DistIRPass):
       and gathered for each use, or once for all uses in a called function.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.
 
+    Of a dimension that is split already (`tensor-parallel`, before this pass) the parts are
+    split, so that each device reduces, scatters and gathers its own part alone.
     A tensor that the axis divides in no dimension stays whole; a note says so.
     """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import MeshOp
-from distir.errors import DistIRError
+from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
@@ -23,6 +23,7 @@ from distir.program import entry_function, is_training_step
 from distir.sharding.mesh import TIME_AXIS, only_mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.checkpointing import checkpoint
+from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
 from distir.transforms.sequence_parallel import split_sequences
@@ -46,7 +47,9 @@ class DistributionOptions(PipelineOptions):
     checkpoint: str = "none"
     sequence_parallel: bool = False
     overlap: bool = False
+    overlapped: tuple[str, ...] = ()
     buckets: bool = True
+    profile: tuple[str, ...] = ()
 
     def check(self, module: ModuleOp) -> None:
         """Refuses options that do not go together, or not with a program. Raises DistIRError."""
@@ -60,6 +63,13 @@ class DistributionOptions(PipelineOptions):
             raise DistIRError(
                 "distribute: sends that block cannot overlap with computation; leave out "
                 "either overlap or blocking_sends"
+            )
+        for kind in self.overlapped:
+            one_of("kind of communication", kind, KINDS, f"{_NAME}: overlap")
+        if self.overlapped and not self.overlap:
+            raise DistIRError(
+                "distribute: overlapped says which communication overlaps computation, but "
+                "overlap is off; add overlap=true, or leave it out"
             )
         if self.zero and self.d == 1:
             raise DistIRError(
@@ -110,11 +120,12 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
     verify_distribution(module)
-    check_expectations(module)
-    if options.overlap:
-        overlap_communication(module)
+    check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
         bucket_collectives_of(module)
+    if options.overlap:
+        kinds = options.overlapped or KINDS
+        overlap_communication(module, kinds=kinds, profiles=options.profile)
     if options.overlap or options.buckets:
         verify_distribution(module)
 

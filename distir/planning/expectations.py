@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import ceil
+
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
     IntegerAttr,
     ModuleOp,
     StringAttr,
+    UnitAttr,
     i64,
 )
-from xdsl.ir import Operation
+from xdsl.ir import Attribute, Operation
 
-from distir.dialects.collective import CollectiveOp
+from distir.dialects.collective import CollectiveOp, SliceOp
 from distir.dialects.dist import EXPECTED
 from distir.errors import DistIRError, listed
 from distir.planning.modules import ProgramModules
@@ -20,6 +24,7 @@ from distir.program import (
     ancestors,
     describe,
     forward_results,
+    is_training_step,
     return_op,
     scope_of,
     text_attribute,
@@ -28,67 +33,93 @@ from distir.sharding.mesh import meshes
 
 
 def expect(
-    module: ModuleOp, scope: str, collective: str, axis: str, count: int, by: str
+    module: ModuleOp,
+    scope: str,
+    collectives: Mapping[str, int],
+    axis: str,
+    by: str,
+    *,
+    backward: bool = False,
 ) -> None:
     """
-    Notes that the forward of the module of the model with that path is to have `count`
-    collectives of a kind (`all_reduce`) over a mesh axis, once the program is distributed.
-    `by` says for messages who expects it.
+    Notes that the forward (or backward) of the module of the model with that path is to
+    have so many collectives of these kinds (`all_reduce`) over a mesh axis, and no others,
+    once the program is distributed. `by` says for messages who expects it.
     """
     known = module.attributes.get(EXPECTED)
     before = known.data if isinstance(known, ArrayAttr) else ()
-    entry = DictionaryAttr(
-        {
-            "module": StringAttr(scope),
-            "collective": StringAttr(collective),
-            "axis": StringAttr(axis),
-            "count": IntegerAttr(count, i64),
-            "by": StringAttr(by),
-        }
-    )
-    module.attributes[EXPECTED] = ArrayAttr([*before, entry])
+    counts = {kind: IntegerAttr(count, i64) for kind, count in collectives.items()}
+    entry: dict[str, Attribute] = {
+        "module": StringAttr(scope),
+        "collectives": DictionaryAttr(counts),
+        "axis": StringAttr(axis),
+        "by": StringAttr(by),
+    }
+    if backward:
+        entry["backward"] = UnitAttr()
+    module.attributes[EXPECTED] = ArrayAttr([*before, DictionaryAttr(entry)])
 
 
-def check_expectations(module: ModuleOp) -> None:
+def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
     """
-    Refuses a distributed program that does not communicate as is expected of it; the
-    expectations go. An axis that its mesh has not, or of size 1, is not asked; pipelines,
-    whose stages have meshes of their own, are not either. Raises DistIRError.
+    Refuses a distributed program that does not communicate as is expected of it, for each of
+    its micro-batches; the expectations go. An axis that its meshes have not, or of size 1,
+    is not asked, nor is a backward that it has not. Raises DistIRError.
     """
     expected = module.attributes.pop(EXPECTED, None)
-    known = list(meshes(module).values())
-    if not isinstance(expected, ArrayAttr) or len(known) != 1:
+    if not isinstance(expected, ArrayAttr):
         return
+    sizes = {axis: n for mesh in meshes(module).values() for axis, n in mesh.axes}
     modules = ProgramModules(module)
     last = return_op(modules.entry)
     needed = ancestors(last.operands[i] for i in forward_results(modules.entry))
-    forward = [scoped for scoped in modules.ops if scoped.entered in needed]
     for entry in expected.data:
         assert isinstance(entry, DictionaryAttr)
-        scope, kind, axis, by = (
-            text_attribute(entry.data, name) or ""
-            for name in ("module", "collective", "axis", "by")
+        scope, axis, by = (
+            text_attribute(entry.data, name) or "" for name in ("module", "axis", "by")
         )
-        count = entry.data["count"]
-        assert isinstance(count, IntegerAttr)
-        if known[0].sizes.get(axis, 1) == 1:
+        counts, is_backward = entry.data["collectives"], "backward" in entry.data
+        assert isinstance(counts, DictionaryAttr)
+        if sizes.get(axis, 1) == 1:
             continue
-        found = [
-            scoped.op
-            for scoped in forward
-            if isinstance(scoped.op, CollectiveOp)
-            and scoped.op.name == f"collective.{kind}"
-            and axis in scoped.op.axis_names
-            and _is_within(scoped.scope, scope)
-        ]
-        if len(found) != count.value.data:
-            after = listed([_reason(op) for op in found])
+        if is_backward and not is_training_step(modules.entry):
+            continue
+        wanted = {
+            kind: count.value.data
+            for kind, count in counts.data.items()
+            if isinstance(count, IntegerAttr)
+        }
+        found: dict[str, list[CollectiveOp]] = {kind: [] for kind in wanted}
+        for scoped in modules.ops:
+            op = scoped.op
+            if (
+                isinstance(op, CollectiveOp)
+                and axis in op.axis_names
+                and _is_within(scoped.scope, scope)
+                and (scoped.entered in needed) != is_backward
+            ):
+                kind = op.name.removeprefix("collective.")
+                if kind in wanted or not isinstance(op, SliceOp):  # no communication
+                    found.setdefault(kind, []).append(op)
+        # What runs once for all micro-batches counts as one of each.
+        numbers = {k: ceil(len(ops) / micro_batches) for k, ops in found.items()}
+        wrong = [k for k, number in numbers.items() if number != wanted.get(k, 0)]
+        if wrong:
+            after = listed(
+                [_reason(op) for kind in wrong for op in dict.fromkeys(found[kind])]
+            )
             raise DistIRError(
-                f"{by}: the forward of {scope or 'the model'} has {len(found)} "
-                f"{kind} over {axis!r}, expected {count.value.data}"
-                + (f": {after}" if found else "")
+                f"{by}: the {'backward' if is_backward else 'forward'} of "
+                f"{scope or 'the model'} has {_counted(numbers)} over {axis!r}, expected "
+                f"{_counted(wanted)}"
+                + (f": {after}" if after else "")
                 + "; ask for other splits, or expect what there is"
             )
+
+
+def _counted(numbers: Mapping[str, int]) -> str:
+    texts = [f"{number} {kind}" for kind, number in numbers.items() if number]
+    return " and ".join(texts) or "no communication"
 
 
 def _is_within(scope: str, module: str) -> bool:

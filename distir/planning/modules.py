@@ -42,13 +42,15 @@ class ScopedOp:
 
     - `scope`: the path of the module that it is of, with numbers in place of every `*`;
     - `op`: the op; `entered`: the op of the entry function that it is, or runs in;
-    - `uses`: by operand, the argument of the entry that it is.
+    - `uses`: by operand, the argument of the entry that it is;
+    - `path`: the calls that lead to it, from the entry function on.
     """
 
     scope: str
     op: Operation
     entered: Operation
     uses: Mapping[int, ParameterUse]
+    path: tuple[CallOp, ...] = ()
 
 
 class ProgramModules:
@@ -66,7 +68,7 @@ class ProgramModules:
         self.ops = [
             scoped
             for op in self.entry.body.block.ops
-            for scoped in self._walk(op, op, "", known)
+            for scoped in self._walk(op, (), "", known)
         ]
         self.on_inputs = self._on_inputs()
         self.scopes: dict[str, None] = {}
@@ -93,11 +95,11 @@ class ProgramModules:
     def _walk(
         self,
         op: Operation,
-        entered: Operation,
+        path: tuple[CallOp, ...],
         call_scope: str,
         known: dict[SSAValue, ParameterUse],
     ) -> Iterator[ScopedOp]:
-        """An op, and what it calls; `known` are the values that arguments are."""
+        """An op behind some calls, and what it calls; `known` are the values that arguments are."""
         own = scope_of(op)
         scope = specialise(own, call_scope) if call_scope else own
         uses = {i: known[v] for i, v in enumerate(op.operands) if v in known}
@@ -107,23 +109,30 @@ class ProgramModules:
                 callee.body.block.args[i]: use for i, use in uses.items()
             }
             for called in callee.body.block.ops:
-                yield from self._walk(called, entered, scope, inner)
+                yield from self._walk(called, (*path, op), scope, inner)
         else:
-            yield ScopedOp(scope, op, entered, uses)
+            yield ScopedOp(scope, op, path[0] if path else op, uses, path)
             same = _same_argument(op, uses)
             if same is not None:
                 known[op.results[0]] = same
 
-    def find(self, pattern: str, inside: Sequence[str]) -> list[str]:
+    def find(self, pattern: str | re.Pattern[str], inside: Sequence[str]) -> list[str]:
         """
         The modules with that path in one of these modules ("" is the model), in the order
-        of the program.
+        of the program; a regular expression matches whole paths.
         """
         found: dict[str, None] = {}
         for root in inside:
             start = f"{root}." if root else ""
             for scope in self.scopes:
-                if scope.startswith(start) and _matches(pattern, scope[len(start) :]):
+                path = scope[len(start) :]
+                if not scope.startswith(start) or not path:
+                    continue
+                if (
+                    _matches(pattern, path)
+                    if isinstance(pattern, str)
+                    else pattern.fullmatch(path)
+                ):
                     found[scope] = None
         return list(found)
 

@@ -2,51 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.errors import DistIRError
+from distir.dialects.collective import CollectiveOp
+from distir.dialects.dist import JOINED
+from distir.errors import DistIRError, one_of
 from distir.interpreters.simulator import Simulation, simulate
+from distir.interpreters.simulator.profiles.profile import Profile
 from distir.planning.annotations import add_notes
+from distir.planning.buckets import bucket_collectives_of
 from distir.program import reachable_functions, replace_program
 from distir.transforms.overlap.hoist import hoist_gathers
+from distir.transforms.overlap.kinds import KINDS, erase_kinds, write_kinds
 from distir.transforms.overlap.place import place_functions
 from distir.transforms.overlap.sink import sink_reductions
 
+_WHAT = "overlap-communication"
+
 
 def overlap_communication(
-    module: ModuleOp, ahead: int = 1, before: Simulation | None = None
+    module: ModuleOp,
+    ahead: int = 1,
+    kinds: Collection[str] = KINDS,
+    *,
+    profiles: Sequence[str | Path | Profile] = (),
+    before: Simulation | None = None,
 ) -> Simulation:
     """
-    Lets collectives and sends of a distributed program run while devices compute, where
-    that is faster and fits into memory, and notes what was gained; gives the simulation of
-    what it becomes. Parameters are gathered `ahead` uses early; `before` is the simulation
-    of the program as it is, if that is known. Raises DistIRError.
+    Lets communication of these kinds in a distributed program run while devices compute,
+    where that is faster and fits into memory, and notes what was gained; gives the
+    simulation of what it becomes, by these profiles. Parameters are gathered `ahead` uses
+    early; `before` is the simulation of the program as it is, if that is known. A program
+    that has buckets has others afterwards. Raises DistIRError.
     """
     if ahead < 1:
         raise DistIRError(
-            f"overlap-communication: parameters cannot be gathered ahead={ahead} "
+            f"{_WHAT}: parameters cannot be gathered ahead={ahead} "
             f"uses early; choose 1 or more"
         )
-    before = before or simulate(module)
+    for kind in kinds:
+        one_of("kind of communication", kind, KINDS, _WHAT)
+    before = before or simulate(module, profiles=profiles)
+    apart = module.clone()
+    has_buckets = _take_apart(apart)
     limit = max(before.peak_memory_bytes)
     best, chosen, after = _rank(before, limit), None, before
-    for gathers, hoist in ((True, True), (True, False), (False, False)):
-        copy = _overlapped(module, ahead, gathers=gathers, hoist=hoist)
+    for some, hoist in _attempts(kinds):
+        copy = _overlapped(apart, ahead, some, hoist=hoist)
         if copy is None:
             continue
-        result = simulate(copy)
+        if has_buckets:
+            bucket_collectives_of(copy)
+        result = simulate(copy, profiles=profiles)
         if (rank := _rank(result, limit))[:2] < best[:2] or (
             chosen is not None and rank < best
         ):
             best, chosen, after = rank, copy, result
     if chosen is None:
-        add_notes(module, ["overlap-communication: nothing gained; left as it is"])
+        add_notes(module, [f"{_WHAT}: nothing gained; left as it is"])
         return before
     replace_program(module, chosen)
     add_notes(
         module,
         [
-            f"overlap-communication: step time {after.step_time_s:.4g} s instead of "
+            f"{_WHAT}: step time {after.step_time_s:.4g} s instead of "
             f"{before.step_time_s:.4g} s, peak memory "
             f"{max(after.peak_memory_bytes)} B instead of {limit} B"
         ],
@@ -54,18 +76,38 @@ def overlap_communication(
     return after
 
 
+def _attempts(kinds: Collection[str]) -> list[tuple[frozenset[str], bool]]:
+    """Kinds of communication to let overlap, and whether to gather outside of functions."""
+    asked = frozenset(kinds)
+    found = [(asked, True)] if "params" in asked else []
+    found += [(asked, False)]
+    fewer = asked - {"tp", "params"}
+    return found if fewer in (asked, frozenset()) else [*found, (fewer, False)]
+
+
+def _take_apart(module: ModuleOp) -> bool:
+    """Makes a message of each collective, in place; whether there were buckets."""
+    joined = [op for op in module.walk() if isinstance(op, CollectiveOp)]
+    joined = [op for op in joined if op.is_joined]
+    for op in joined:
+        del op.attributes[JOINED]
+    return bool(joined)
+
+
 def _overlapped(
-    module: ModuleOp, ahead: int, *, gathers: bool, hoist: bool
+    module: ModuleOp, ahead: int, kinds: Collection[str], *, hoist: bool
 ) -> ModuleOp | None:
     """
     A copy of a program in which communication overlaps computation; None if gatherings are
     to be hoisted, and there are none.
     """
     copy = module.clone()
-    sink_reductions(copy)
+    write_kinds(copy)
+    sink_reductions(copy, kinds)
     if hoist and not hoist_gathers(copy):
         return None
-    place_functions(reachable_functions(copy), ahead, gathers=gathers)
+    place_functions(reachable_functions(copy), ahead, kinds)
+    erase_kinds(copy)
     return copy
 
 

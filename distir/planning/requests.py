@@ -28,6 +28,7 @@ from distir.program import (
     entry_function,
     set_argument_attributes,
 )
+from distir.repacking import Repacked, repacked_of
 from distir.sharding.layout import canonical, check_layout
 from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.rule import rank_of, shape_of
@@ -151,7 +152,8 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
             )
             for dim in layout.dims
         ]
-        settled = canonical(shape_of(type_), Layout(mesh.name, tuple(dims)), mesh)
+        asked = _along_parts(Layout(mesh.name, tuple(dims)), repacked_of(entry), mesh)
+        settled = canonical(shape_of(type_), asked, mesh)
         by = listed(list(dict.fromkeys(origin_of(entry, axis) for axis in fixed)))
         check_layout(
             shape_of(type_),
@@ -162,6 +164,23 @@ def settle_requests(module: ModuleOp, mesh: Mesh) -> None:
         entry[LAYOUT] = LayoutAttr(settled)
         entry[FIXED] = ArrayAttr([StringAttr(axis) for axis in fixed])
     set_argument_attributes(function, attributes)
+
+
+def _along_parts(layout: Layout, repacked: Repacked | None, mesh: Mesh) -> Layout:
+    """
+    The layout of an argument that is several tensors of one size in one, so that what
+    splits it splits each of them alike: a device has its columns of all.
+    """
+    if repacked is None or not layout.dims or len(set(repacked.sizes)) > 1:
+        return layout
+    left, shards = repacked.sizes[0], list[Shard]()
+    for shard in layout.dim(repacked.dim):
+        size = mesh.size(shard.axis)
+        if shard.run is not None or left % size:
+            return layout
+        left //= size
+        shards.append(Shard(shard.axis, left))
+    return layout.with_dim(repacked.dim, shards, len(layout.dims))
 
 
 def request_shards(
@@ -185,6 +204,8 @@ def request_shards(
             mesh.size(shard.axis)
             type_ = function.function_type.inputs.data[i]
             asked = Layout(mesh.name).with_dim(dim, (shard,), rank_of(type_))
+            repacked = repacked_of(argument_attributes(function)[i])
+            asked = _along_parts(asked, repacked, mesh)
             asked = canonical(shape_of(type_), asked, mesh)
             request(function, i, asked, [shard.axis], f"the split {text!r}")
     settle_requests(module, mesh)

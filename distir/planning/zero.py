@@ -40,6 +40,9 @@ from distir.sharding.layout import fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
 
+_NAMED = 4
+"""How many of the tensors that stay whole a note names."""
+
 
 def _storage(
     shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, outside: bool
@@ -47,11 +50,17 @@ def _storage(
     """
     The layout with the first dimension split that the axis divides evenly: the parts that
     other axes leave of it, so that a device reduces, scatters and gathers its own part
-    alone. Dimensions that these split in runs come last, whose runs are then split anew.
+    alone. Dimensions that these split in runs come last, whose runs are then split anew. Of
+    several matrices (experts) those come first that no other axis splits: work may then be
+    split along them, too.
     For an optimizer `outside` axes are in the mesh's order, as DTensor has them, and
     dimensions whose runs the axis would divide are none.
     """
-    dims = sorted(range(len(shape)), key=lambda dim: _has_runs(layout, dim))
+    several = len(shape) > 2
+    dims = sorted(
+        range(len(shape)),
+        key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
+    )
     for dim in dims:
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
@@ -66,6 +75,15 @@ def _storage(
 
 def _has_runs(layout: Layout, dim: int) -> bool:
     return any(shard.run is not None for shard in layout.dim(dim))
+
+
+def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
+    """The notes for tensors that an axis does not divide: of many the first ones alone."""
+    what = f"axis {axis!r} of size {mesh.size(axis)} divides none of"
+    if len(names) <= _NAMED:
+        return [f"zero: {name} stays whole: {what} its dimensions" for name in names]
+    shown = f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return [f"zero: {shown} stay whole: {what} their dimensions"]
 
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
@@ -168,15 +186,7 @@ def store_split(
             f"another degree of data parallelism"
         )
     set_argument_attributes(function, attributes)
-    add_notes(
-        module,
-        [
-            f"zero: {name} stays whole: axis {axis!r} of size "
-            f"{mesh.size(axis)} divides none of its dimensions"
-            for name in whole
-        ]
-        + kept,
-    )
+    add_notes(module, _left_whole(whole, axis, mesh) + kept)
     if stage >= 2:
         for result, argument in updates.items():
             owner = return_op(function).operands[result].owner

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, overload
 
 from xdsl.builder import Builder
 from xdsl.dialects.builtin import (
     ArrayAttr,
+    DictionaryAttr,
     FloatAttr,
     IntegerAttr,
     StringAttr,
+    UnitAttr,
+    f32,
     f64,
     i64,
 )
@@ -30,17 +34,24 @@ from xdsl.rewriter import InsertPoint
 
 from distir.dialects.schedule import (
     BY,
+    DecomposeOp,
     ExpectOp,
+    FindOp,
     FirstOp,
+    FuseOp,
     KnobOp,
     MatchOp,
+    MergeOp,
     ParametersOp,
     RecomputeOp,
+    ReplaceOp,
     ShardOp,
     SplitLinearOp,
     StageOp,
     WholeOp,
 )
+from distir.errors import DistIRError
+from distir.scheduling.tracing import traced
 
 SEQUENCE = "schedule"
 """What the schedule of a script is called."""
@@ -194,6 +205,52 @@ class Modules:
         )
         return Modules(self._recording, self._recording.add(op).results[0])
 
+    @overload
+    def find(self, pattern: re.Pattern[str]) -> Modules: ...
+    @overload
+    def find(
+        self, pattern: Callable[..., object], *, optional: bool = False
+    ) -> FoundGroups: ...
+    def find(
+        self,
+        pattern: Callable[..., object] | re.Pattern[str],
+        *,
+        optional: bool = False,
+    ) -> Modules | FoundGroups:
+        """
+        The groups of ops in these modules that compute what a function does, which is traced
+        without shapes: `layers.find(lambda x, b: F.gelu(x + b))`. There must be one, unless
+        that is `optional`. Of a regular expression, the modules with such a path:
+        `s.find(re.compile(r".*\\.(query|key)"))`.
+        """
+        if isinstance(pattern, re.Pattern):
+            op = MatchOp.create(
+                operands=[self._handle],
+                result_types=[AnyOpType()],
+                properties={"pattern": StringAttr(pattern.pattern)},
+                attributes={"regex": UnitAttr()},
+            )
+            return Modules(self._recording, self._recording.add(op).results[0])
+        try:
+            region = traced(pattern)
+        except DistIRError as error:
+            raise DistIRError(f"{_caller()}: {error}") from error
+        op = FindOp.create(
+            operands=[self._handle],
+            result_types=[AnyOpType()],
+            attributes={"optional": UnitAttr()} if optional else {},
+            regions=[region],
+        )
+        return FoundGroups(self._recording, self._recording.add(op).results[0])
+
+    def decompose(self) -> Modules:
+        """
+        Puts the ops that they stand for in the place of ops that have a decomposition, such
+        as a product with a bias: `s["pooler.dense"].decompose()`.
+        """
+        self._recording.add(DecomposeOp.create(operands=[self._handle]))
+        return self
+
     def param(self, pattern: str = "**") -> Parameters:
         """The parameters with that name in their module: `s["wte"].param("weight")`."""
         op = ParametersOp.create(
@@ -221,25 +278,44 @@ class Modules:
             self[pattern].split(how)
         return self
 
+    def merge(self, *layers: str, name: str) -> Modules:
+        """
+        Makes one linear layer, called `name`, of several in each of them that read the same
+        value; weights and checkpoints from before still fit:
+        `s["h.*.attention.self"].merge("query", "key", "value", name="qkv")`.
+        """
+        attributes: dict[str, Attribute] = {
+            "layers": ArrayAttr([StringAttr(layer) for layer in layers]),
+            "merged": StringAttr(name),
+        }
+        self._recording.add(
+            MergeOp.create(operands=[self._handle], attributes=attributes)
+        )
+        return self
+
     def stage(self) -> Modules:
         """Asks that a stage of a pipeline begins with each of them: `s["h.6"].stage()`."""
         self._recording.add(StageOp.create(operands=[self._handle]))
         return self
 
-    def expect(self, axis: str, **collectives: int) -> Modules:
+    def expect(
+        self, axis: str, *, backward: bool = False, **collectives: int
+    ) -> Modules:
         """
-        Expects that the forward of each of them has so many collectives over a mesh axis,
-        when the program is distributed: `s["h.*"].expect("t", all_reduce=2)`.
+        Expects that the forward of each of them (or its backward) has so many collectives of
+        these kinds over a mesh axis, and none of others, when the program is distributed:
+        `s["h.*"].expect("t", all_reduce=2)`.
         """
-        for kind, count in collectives.items():
-            attributes = {
-                "collective": StringAttr(kind),
-                "axis": StringAttr(axis),
-                "count": IntegerAttr(count, i64),
-            }
-            self._recording.add(
-                ExpectOp.create(operands=[self._handle], attributes=attributes)
-            )
+        counts = {kind: IntegerAttr(count, i64) for kind, count in collectives.items()}
+        attributes: dict[str, Attribute] = {
+            "collectives": DictionaryAttr(counts),
+            "axis": StringAttr(axis),
+        }
+        if backward:
+            attributes["backward"] = UnitAttr()
+        self._recording.add(
+            ExpectOp.create(operands=[self._handle], attributes=attributes)
+        )
         return self
 
     def recompute(
@@ -258,6 +334,75 @@ class Modules:
             RecomputeOp.create(operands=operands, attributes=attributes)
         )
         return self
+
+
+class FoundGroups:
+    """
+    FoundGroups of ops of modules that compute what a pattern does, as `Modules.find` gives them.
+    What rewrites them consumes them: they cannot be used again.
+    """
+
+    def __init__(self, recording: Recording, handle: SSAValue):
+        self._recording = recording
+        self._handle = handle
+
+    def fuse(self, name: str, backend: Literal["eager", "inductor"] = "eager") -> None:
+        """
+        Runs each of them as one function called `name`; PyTorch's compiler makes a kernel of
+        it, if the backend is "inductor":
+        `s["h.*"].find(lambda x, b: F.gelu(x + b)).fuse("bias_gelu")`.
+        """
+        attributes = {"symbol": StringAttr(name), "backend": StringAttr(backend)}
+        self._recording.add(
+            FuseOp.create(operands=[self._handle], attributes=attributes)
+        )
+
+    def replace(self, operator: Onnx) -> None:
+        """
+        Puts an operator of ONNX in the place of each, which is refused unless it computes
+        the same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`.
+        """
+        attributes: dict[str, Attribute] = {"op": StringAttr(operator.name)}
+        if operator.attributes:
+            attributes["with"] = DictionaryAttr(dict(operator.attributes))
+        self._recording.add(
+            ReplaceOp.create(operands=[self._handle], attributes=attributes)
+        )
+
+    def decompose(self) -> None:
+        """
+        Puts the ops that they stand for in the place of ops that have a decomposition:
+        `s.find(lambda x, w, b: F.linear(x, w, b)).decompose()`.
+        """
+        self._recording.add(DecomposeOp.create(operands=[self._handle]))
+
+    def recompute(self) -> None:
+        """
+        Asks that the backward computes again what they compute on the way to their results:
+        `s["h.*"].find(lambda x, y: F.softmax(x + y, -1)).recompute()`.
+        """
+        attributes = {"policy": StringAttr("full")}
+        self._recording.add(
+            RecomputeOp.create(operands=[self._handle], attributes=attributes)
+        )
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """An operator of ONNX with attributes; `onnx` makes one."""
+
+    name: str
+    attributes: Mapping[str, Attribute]
+
+
+def onnx(name: str, **attributes: int | float | str) -> Onnx:
+    """An operator of ONNX, to replace groups with: `onnx("Gelu", approximate="tanh")`."""
+    own = {key: _onnx_attribute(value) for key, value in attributes.items()}
+    return Onnx(name, own)
+
+
+def _onnx_attribute(value: int | float | str) -> Attribute:
+    return FloatAttr(value, f32) if isinstance(value, float) else _attribute(value)
 
 
 class Schedule(Modules):

@@ -13,8 +13,15 @@ from distir.dialects.schedule import BY
 from distir.errors import DistIRError, listed
 from distir.gradients.call_pairs import FORWARD
 from distir.planning.modules import ProgramModules
-from distir.program import functions, is_training_step, text_attribute
+from distir.program import (
+    describe,
+    functions,
+    is_training_step,
+    reachable_functions,
+    text_attribute,
+)
 from distir.registries import Registry
+from distir.scheduling.rewrites.separate import OpGroup
 
 Value = int | float | str
 """What a knob may be."""
@@ -40,20 +47,66 @@ class ScheduleRun:
         self.chosen = chosen
         self.knobs: set[str] = set()
         self._modules: dict[SSAValue, list[str]] = {}
-        self._parameters: dict[SSAValue, list[int]] = {}
+        self._parameters: dict[SSAValue, list[str]] = {}
         self._values: dict[SSAValue, Value] = {}
+        self._groups: dict[SSAValue, list[OpGroup]] = {}
+        # Handles of groups that were rewritten, and who did.
+        self._consumed: dict[SSAValue, str] = {}
+        # What rewrites took out of the program, modules and parameters, and who did.
+        self._gone: dict[str, str] = {}
+        # Who rewrote the program last, and the op that is being carried out, for messages.
+        self._last = self._now = ""
 
     def modules_of(self, handle: SSAValue) -> list[str]:
         """The paths of the modules that a handle stands for; "" is the whole model."""
+        if handle not in self._modules:
+            raise DistIRError(
+                f"{self._now}: this takes modules, not the groups of ops that `find` gives; "
+                f"name the modules themselves"
+            )
         return self._modules[handle]
 
     def parameters_of(self, handle: SSAValue) -> list[int]:
         """The indices of the entry's arguments that a handle stands for."""
-        return self._parameters[handle]
+        places = {name: i for i, name in enumerate(self.modules.names)}
+        return [places[name] for name in self._parameters[handle]]
 
     def value_of(self, handle: SSAValue) -> Value:
         """The value of a knob, or a constant."""
         return self._values[handle]
+
+    def is_groups(self, handle: SSAValue) -> bool:
+        """Whether a handle stands for groups of ops, not for modules."""
+        return handle in self._groups
+
+    def groups_of(self, handle: SSAValue) -> list[OpGroup]:
+        """
+        The groups of ops that a handle stands for. Raises DistIRError for modules, and for
+        groups that are not in the program any more.
+        """
+        if handle not in self._groups:
+            raise DistIRError(
+                f"{self._now}: this takes groups of ops that `find` gives, not modules"
+            )
+        groups = self._groups[handle]
+        alive = set(reachable_functions(self.module))
+        for group in groups:
+            for found in group.ops:
+                if found.parent_op() not in alive:
+                    raise DistIRError(
+                        f"{self._now}: {describe(found)}, which was found before, is not "
+                        f"in the program any more: {self._last} rewrote it, or the function "
+                        f"that it was in; find groups that do not overlap, behind that line"
+                    )
+        return groups
+
+    def consume(self, handle: SSAValue, op: Operation) -> None:
+        """Says that an op of the schedule rewrites what a handle stands for."""
+        self._consumed[handle] = origin(op)
+
+    def set_groups(self, handle: SSAValue, groups: Sequence[OpGroup]) -> None:
+        """Says which groups of ops a handle stands for."""
+        self._groups[handle] = list(groups)
 
     def set_modules(self, handle: SSAValue, scopes: Sequence[str]) -> None:
         """Says which modules a handle stands for."""
@@ -61,11 +114,38 @@ class ScheduleRun:
 
     def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
         """Says which arguments of the entry a handle stands for."""
-        self._parameters[handle] = list(indices)
+        self._parameters[handle] = [self.modules.names[i] for i in indices]
 
     def set_value(self, handle: SSAValue, value: Value) -> None:
         """Says which value a knob has."""
         self._values[handle] = value
+
+    def rewritten(self, op: Operation) -> None:
+        """Looks at the program again, which an op of the schedule has rewritten."""
+        self._last = origin(op)
+        before = [*self.modules.scopes, *self.modules.names]
+        self.modules = ProgramModules(self.module)
+        left = {*self.modules.scopes, *self.modules.names}
+        for name in before:
+            if name not in left:
+                self._gone[name] = origin(op)
+
+    def _check_handles(self, op: Operation) -> None:
+        """Refuses handles of what is not in the program any more."""
+        self._now = origin(op)
+        for handle in op.operands:
+            if handle in self._consumed:
+                raise DistIRError(
+                    f"{origin(op)}: what this speaks of is not in the program any more: "
+                    f"{self._consumed[handle]} consumed it; find what is there now"
+                )
+            known = self._modules.get(handle, []) + self._parameters.get(handle, [])
+            gone = next((name for name in known if name in self._gone), None)
+            if gone is not None:
+                raise DistIRError(
+                    f"{origin(op)}: {gone!r} is not in the program any more: "
+                    f"{self._gone[gone]} consumed it; match what is there now"
+                )
 
     def run(self, sequence: NamedSequenceOp) -> None:
         """Carries out the ops of a sequence, in order. Raises DistIRError."""
@@ -88,6 +168,7 @@ class ScheduleRun:
                     f"{origin(op)}: {op.name} is no op of a schedule; a schedule holds "
                     f"{listed(sorted(schedule_action.entries), 12)}"
                 )
+            self._check_handles(op)
             action(op, self)
         unknown = sorted(self.chosen.keys() - self.knobs)
         if unknown:

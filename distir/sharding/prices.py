@@ -19,7 +19,7 @@ PRICE_PER_BYTE_TOUCHED = 0.05
 def local_bytes(value: SSAValue, layout: Layout, mesh: Mesh) -> float:
     """
     Bytes of a value on one device under a layout. Those of all micro-batches count: a
-    device touches and communicates them all.
+    device touches and communicates them all. What belongs to no micro-batch counts once.
     """
     type_ = value.type
     if not isinstance(type_, TensorType):

@@ -25,7 +25,7 @@ def outer(op: Operation) -> Rule:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -85,6 +85,8 @@ class Rule:
       input, per row, and that of a weight, summed over the rows). Splitting the factor
       leaves these results partial.
     - `flops`: floating-point operations of the whole op; 0 for ops bound by memory.
+    - `unread`: operands that show how results are split, and whose values do not matter:
+      they may be split over axes besides that do something else to the op.
     """
 
     factors: tuple[Factor, ...] = ()
@@ -96,6 +98,7 @@ class Rule:
         default_factory=dict[int, frozenset[int]]
     )
     flops: int = 0
+    unread: frozenset[int] = frozenset()
 
     @staticmethod
     def replicated(op: Operation) -> Rule:
@@ -234,6 +237,7 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
     any traffic. When the rule does not allow them, the reason, which names the operand
     and the layout that was expected.
     """
+    operands = layouts_read(rule, operands)
     assignment: dict[int, tuple[Shard, ...]] = {}
     for index, (layout, dims) in enumerate(zip(operands, rule.operands, strict=True)):
         if layout.mesh != mesh.name:
@@ -317,6 +321,24 @@ def inference_of(rule: Rule, operands: Sequence[Layout], mesh: Mesh) -> Inferenc
         for index, dims in enumerate(rule.results)
     )
     return Inference(assignment, results)
+
+
+def layouts_read(rule: Rule, operands: Sequence[Layout]) -> list[Layout]:
+    """
+    The operands' layouts as far as the op goes by them: of operands whose values it does not
+    read, the axes that do nothing to the others.
+    """
+    found = list(operands)
+    for i in rule.unread:
+        used = {
+            axis
+            for j, layout in enumerate(operands)
+            if j not in rule.unread
+            for axis in (*layout.split_axes, *layout.partial_axes)
+        }
+        dims = (tuple(s for s in d if s.axis not in used) for d in operands[i].dims)
+        found[i] = replace(operands[i], dims=tuple(dims), partial=())
+    return found
 
 
 def _reduced(rule: Rule, assignment: Assignment, result: int) -> list[tuple[str, str]]:

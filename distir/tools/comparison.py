@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+
+    from distir.repacking import Repacked
 
 _AT_ONCE = 1 << 20
 """Elements that are compared at a time, in numbers of several times their size."""
@@ -73,10 +75,17 @@ def _shapes(value: Any) -> list[Any]:
     return [_shapes(v) for v in value] if isinstance(value, list) else [*value.shape]
 
 
-def _outputs(module: ModuleOp) -> list[tuple[str, str]]:
-    """
-    The name of each result of a program, and what it is declared to be, for messages.
-    """
+class _Output(NamedTuple):
+    """A result of a program, or a part of one: its name, and what it is declared to be."""
+
+    name: str
+    text: str
+    position: int
+    part: str | None = None
+
+
+def _outputs(module: ModuleOp) -> list[_Output]:
+    """The results of a program, in order."""
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype
@@ -89,7 +98,7 @@ def _outputs(module: ModuleOp) -> list[tuple[str, str]]:
 
     function = entry_function(module)
     arguments, updates = argument_names(function), updated_arguments(function)
-    outputs: list[tuple[str, str]] = []
+    outputs: list[_Output] = []
     for i, (name, type_) in enumerate(
         zip(result_names(function), function.function_type.outputs, strict=True)
     ):
@@ -99,8 +108,68 @@ def _outputs(module: ModuleOp) -> list[tuple[str, str]]:
             text = f"{numpy_dtype(type_.element_type)}[{sizes}]"
         if i in updates:
             text += f", the next value of {arguments[updates[i]]!r}"
-        outputs.append((name, text))
+        outputs.append(_Output(name, text, i))
     return outputs
+
+
+def _repacked_results(module: ModuleOp) -> dict[int, Repacked]:
+    """The results that are to an argument made of several tensors what theirs are to these."""
+    from distir.program import (
+        argument_names,
+        entry_function,
+        linked_arguments,
+        result_names,
+    )
+    from distir.repacking import repacked_arguments
+
+    function = entry_function(module)
+    names, packed = argument_names(function), repacked_arguments(function)
+    results = result_names(function)
+    return {
+        i: packed[names[of]].renamed(results[i].removeprefix(names[of]))
+        for i, of in linked_arguments(function).items()
+        if names[of] in packed
+    }
+
+
+def _paired(
+    reference: ModuleOp, candidate: ModuleOp
+) -> tuple[list[_Output], list[_Output]]:
+    """
+    The results of two programs, in an order in which they can be compared: that of the
+    programs, or, where one has repacked what the other has not, their parts by name.
+    """
+    ours, theirs = _outputs(reference), _outputs(candidate)
+    packed = _repacked_results(reference), _repacked_results(candidate)
+    if packed[0] == packed[1]:
+        return ours, theirs
+
+    def parts(found: list[_Output], packed: dict[int, Repacked]) -> list[_Output]:
+        named = [
+            _Output(name, "", output.position, name)
+            for output in found
+            if output.position in packed
+            for name in packed[output.position].names
+        ]
+        whole = [output for output in found if output.position not in packed]
+        return sorted(named + whole, key=lambda output: output.name)
+
+    ours, theirs = parts(ours, packed[0]), parts(theirs, packed[1])
+    # What is a part in one of them is compared by its shape when it is there.
+    split = {o.name for o in (*ours, *theirs) if o.part is not None}
+    blank = [
+        [o._replace(text="") if o.name in split else o for o in x]
+        for x in (ours, theirs)
+    ]
+    return blank[0], blank[1]
+
+
+def _value(module: ModuleOp, results: Sequence[Any], output: _Output) -> Any:
+    """The value of a result, or of its part."""
+    value = results[output.position]
+    if output.part is None:
+        return value
+    return _repacked_results(module)[output.position].split(value)[output.part]
 
 
 def check_same_outputs(
@@ -109,15 +178,14 @@ def check_same_outputs(
     """Raises DistIRError unless two programs declare the same results in one order."""
     from distir.errors import DistIRError
 
-    ours, theirs = _outputs(module), _outputs(other)
+    ours, theirs = _paired(module, other)
     if len(ours) != len(theirs):
         raise DistIRError(
             f"{path} has {len(ours)} outputs, but {other_path} has {len(theirs)}; they are "
             f"not the same program"
         )
-    for i, ((name, text), (other_name, other_text)) in enumerate(
-        zip(ours, theirs, strict=True)
-    ):
+    for i, (own, its) in enumerate(zip(ours, theirs, strict=True)):
+        (name, text), (other_name, other_text) = own[:2], its[:2]
         if name != other_name:
             raise DistIRError(
                 f"output {i} is called {name!r} in {path} and {other_name!r} in "
@@ -139,7 +207,7 @@ def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -
     from distir.program import entry_function
 
     types = entry_function(module).function_type.outputs
-    for (name, text), type_, value in zip(
+    for (name, text, *_), type_, value in zip(
         _outputs(module), types, results, strict=True
     ):
         if not isinstance(type_, TensorType):
@@ -170,11 +238,15 @@ def compare(
     """
     from distir.errors import DistIRError
     from distir.interpreters.reference import run_program
+    from distir.program import entry_function
+    from distir.repacking import repacked_arguments, unpacked
     from distir.tools.program_arguments import arguments_by_name
     from distir.tools.reporting import progress
 
     (reference, candidate), (path, other_path) = programs, paths
     check_same_outputs(path, reference, other_path, candidate)
+    # By parts, which each of the programs packs as it takes them.
+    values = unpacked(repacked_arguments(entry_function(reference)), values)
     with progress(f"running {path}"):
         expected = run_program(reference, arguments_by_name(reference, values))
     with progress(f"running {other_path}"):
@@ -182,9 +254,10 @@ def compare(
     _check_outputs(path, reference, expected)
     _check_outputs(other_path, candidate, actual)
     found: list[OutputDifference] = []
-    for (name, _), left, right in zip(
-        _outputs(reference), expected, actual, strict=True
-    ):
+    for output, other in zip(*_paired(reference, candidate), strict=True):
+        name = output.name
+        left = _value(reference, expected, output)
+        right = _value(candidate, actual, other)
         # A sequence is compared tensor by tensor.
         pairs = [(left, right)]
         shapes, other_shapes = _shapes(left), _shapes(right)

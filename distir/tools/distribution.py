@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import (
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    Namespace,
+)
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +15,23 @@ from distir.tools.arguments import positive_integer
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+
+
+_ALL = "all"
+"""What `--overlap` stands for without a value."""
+
+
+def _kinds(text: str) -> list[str]:
+    """Kinds of communication, separated by commas."""
+    from distir.transforms.overlap.kinds import KINDS
+
+    found = text.split(",")
+    for name in found:
+        if name not in KINDS:
+            raise ArgumentTypeError(
+                f"there is no kind of communication {name!r}; choose from {','.join(KINDS)}"
+            )
+    return found
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -94,9 +116,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         help="split sequences over the tensor-parallel devices between the blocks",
     ),
     "--overlap": dict(
-        action="store_true",
+        action="extend",
+        type=_kinds,
+        nargs="?",
+        const=[_ALL],
+        default=[],
+        metavar="KIND,...",
         help="run communication while devices compute, where the simulator says that it "
-        "is faster and fits into memory",
+        "is faster and fits into memory: reductions of gradients (dp), of activations (tp), "
+        "sends between stages (pp), gathering of parameters (params); by default all of these",
     ),
     "--buckets": dict(
         action=BooleanOptionalAction,
@@ -154,13 +182,19 @@ def distribute_as_asked(module: ModuleOp, arguments: Namespace) -> None:
     if module.body.block.first_op is None:
         raise DistIRError(f"{arguments.program} holds no program")
     replace_cluster(module, cluster)
+    kinds = arguments.overlap
+    own = {
+        "overlap": bool(kinds),
+        "overlapped": () if _ALL in kinds else tuple(kinds),
+        "profile": getattr(arguments, "profile", ()),
+    }
     given = {
         field.name: getattr(arguments, field.name)
         for field in fields(DistributePass)
-        if field.name != "cluster"
+        if field.name not in ("cluster", *own)
     }
     options: dict[str, Any] = {
-        n: tuple(v) if isinstance(v, list) else v for n, v in given.items()
+        n: tuple(v) if isinstance(v, list) else v for n, v in (given | own).items()
     }
     with progress("distributing"):
         apply_passes(module, DistributePass(cluster=cluster.sym_name.data, **options))

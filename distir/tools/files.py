@@ -28,6 +28,7 @@ from distir.program import (
     functions,
     reachable_functions,
 )
+from distir.repacking import repacked_weights
 from distir.text import ProgramParser, ProgramPrinter, new_context
 from distir.weights import SUFFIX, load_weights, weights_file
 
@@ -157,8 +158,9 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     file = weights_file(module, path)
     if file is None:
         return {}
-    weights = load_weights(file)
-    unknown = sorted(set(weights) - set(argument_names(entry_function(module))))
+    function = entry_function(module)
+    weights = repacked_weights(function, load_weights(file))
+    unknown = sorted(set(weights) - set(argument_names(function)))
     if unknown:
         raise DistIRError(
             f"{file} holds {unknown[0]!r}, but {path} has no argument of that name; give "

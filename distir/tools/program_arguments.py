@@ -15,6 +15,7 @@ from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses
 from distir.program import argument_names, argument_roles, describe, entry_function
+from distir.repacking import repacked_weights
 from distir.tools.files import Arrays, program_weights
 
 _BATCHES = ("input", "label")
@@ -126,8 +127,13 @@ def _fitting(
 def arguments_by_name(
     module: ModuleOp, values: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
-    """The arguments of a program in its order. Raises DistIRError."""
-    names = argument_names(entry_function(module))
+    """
+    The arguments of a program in its order; what is repacked may be
+    given in parts. Raises DistIRError.
+    """
+    function = entry_function(module)
+    names = argument_names(function)
+    values = repacked_weights(function, values)
     missing = sorted(set(names) ^ set(values))
     if missing:
         raise DistIRError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -46,6 +46,7 @@ from distir.sharding.mesh import TIME_AXIS, Mesh, meshes
 from distir.sharding.placement import WHOLE, placement_in
 from distir.sharding.prices import local_bytes
 from distir.sharding.reshard import reshard_bytes
+from distir.sharding.rule import layouts_read, rule_for
 from distir.transforms.pipelines.over_time import without_time
 from distir.transforms.resharding import lower_reshards
 
@@ -116,8 +117,8 @@ class Partitioner:
         wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
         given = _layouts(op, RESULT_LAYOUTS, len(op.results))
         operands = [
-            self._version(value, layout, op)
-            for value, layout in zip(op.operands, wanted, strict=True)
+            self._unread(i, op, wanted) or self._version(value, layout, op)
+            for i, (value, layout) in enumerate(zip(op.operands, wanted, strict=True))
         ]
         if isinstance(op, ConstrainOp):
             # A constant is whole on every device anyway, and no collective should come
@@ -156,6 +157,24 @@ class Partitioner:
         if not self._is_gathered_for_each_use(value):
             versions[layout] = reshard.result
         return reshard.result
+
+    def _unread(
+        self, index: int, op: Operation, wanted: Sequence[Layout]
+    ) -> SSAValue | None:
+        """
+        A stored parameter as it is, if the op does not read the values of that operand and
+        is split as wanted nevertheless; else None.
+        """
+        value = op.operands[index]
+        versions = self.versions[value]
+        if wanted[index] in versions or not self._is_gathered_for_each_use(value):
+            return None
+        rule = rule_for(op)
+        if index not in rule.unread:
+            return None
+        layout, stored = next(iter(versions.items()))
+        given = [*wanted[:index], layout, *wanted[index + 1 :]]
+        return stored if layouts_read(rule, given) == list(wanted) else None
 
     def _is_gathered_for_each_use(self, value: SSAValue) -> bool:
         """

@@ -35,6 +35,37 @@ def conv(
     return GradientCase("Conv", inputs, how, torch=run, label=label)
 
 
+def transposed(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    bias: bool = False,
+    **how: Any,
+):
+    """A transposed convolution, and PyTorch's where it can say the same."""
+    rank = len(x_shape) - 2
+    pads = how.get("pads", [0] * 2 * rank)
+    is_torch = pads[:rank] == pads[rank:] and not {"auto_pad", "output_shape"} & set(
+        how
+    )
+
+    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None):
+        return getattr(F, f"conv_transpose{rank}d")(
+            *(x, w, b),
+            stride=how.get("strides", 1),
+            padding=pads[:rank],
+            output_padding=how.get("output_padding", 0),
+            dilation=how.get("dilations", 1),
+            groups=how.get("group", 1),
+        )
+
+    inputs = [normal(*x_shape), normal(*w_shape, seed=1)]
+    if bias:
+        inputs.append(normal(w_shape[1] * how.get("group", 1), seed=2))
+    label = f"{list(x_shape)}{how}".replace(" ", "")
+    torch_too = run if is_torch else None
+    return GradientCase("ConvTranspose", inputs, how, torch=torch_too, label=label)
+
+
 def pool(name: str, x_shape: tuple[int, ...], run: Any = None, **how: Any):
     label = f"{list(x_shape)}{how}".replace(" ", "")
     return GradientCase(name, [normal(*x_shape)], how, torch=run, label=label)
@@ -55,6 +86,14 @@ CASES = [
         {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
         label="same",
     ),
+    transposed((2, 3, 4, 3), (3, 4, 3, 2), bias=True),
+    transposed((2, 4, 3, 3), (4, 3, 3, 2), group=2, strides=[2, 1], pads=[1, 0, 1, 0]),
+    transposed((1, 2, 4), (2, 3, 3), strides=[3], pads=[1, 1], output_padding=[2]),
+    transposed((1, 2, 3, 4), (2, 2, 3, 2), dilations=[2, 3], pads=[0, 1, 2, 0]),
+    transposed((1, 2, 3, 2, 2), (2, 1, 2, 2, 1), strides=[1, 2, 2]),
+    transposed((1, 2, 4, 3), (2, 2, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER"),
+    transposed((1, 2, 4, 3), (2, 2, 3, 3), strides=[2, 2], auto_pad="SAME_LOWER"),
+    transposed((1, 2, 4), (2, 2, 3), strides=[2], output_shape=[8]),
     pool(
         *("MaxPool", (2, 3, 6, 5)),
         lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 0)),

@@ -27,6 +27,14 @@ def test_llama_on_two_axes() -> None:
     assert_trains_as_pytorch_does("llama", "d2 t2", 2)
 
 
+def test_recurrent_layers() -> None:
+    assert_trains_as_pytorch_does("lstm", "d2 t2", 2)
+
+
+def test_what_resizes_in_a_pipeline() -> None:
+    assert_trains_as_pytorch_does("unet", "p2 d2", 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", FAMILIES)

@@ -170,3 +170,17 @@ def test_what_a_call_asks_for_holds_when_distributed(step: Any):
     assert len(names) == 1
     for got, wanted in zip(run_program(asked, arguments), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "forwards"), [("none", 0), ("selective", 0), ("full", 1)]
+)
+def test_attention_runs_again_only_if_its_layer_does(
+    policy: str, forwards: int
+) -> None:
+    """Its backward starts from what it keeps; there are no scores to drop."""
+    module = after(training_gpt(), {"policy": policy})
+    for backward in backward_ops(module):
+        assert backward["train.attention_grad"] == 1
+        assert backward["train.attention"] == forwards
+        assert backward["train.layer_norm"] == 2 * forwards

@@ -16,10 +16,13 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
 
 from distir.dialects import collective
+from distir.dialects.dist import ASYNCHRONOUS, SendOp
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
+from distir.passes.differentiate import DifferentiatePass
 from distir.passes.distribute import DistributePass
 from distir.passes.overlap_communication import OverlapCommunicationPass
 from distir.planning.annotations import read_notes
@@ -162,3 +165,87 @@ def test_bad_options() -> None:
         distributed(
             training_mlp(), MACHINES, p=2, k=2, overlap=True, blocking_sends=True
         )
+
+
+@functools.cache
+def sequence_parallel_step() -> ModuleOp:
+    """A step of a GPT of two layers on 2 x 4 A100s, its sequences split."""
+    sequential = build_gpt(2, 2048, 16, 8192, 8, 1024, dtype="bf16")
+    DifferentiatePass().apply(Context(), sequential)
+    replace_cluster(sequential, load_cluster("dgx-a100", 8))
+    options: dict[str, Any] = {"d": 2, "t": 4, "sequence_parallel": True, "zero": 3}
+    DistributePass(**options).apply(Context(), sequential)
+    return sequential
+
+
+def started(module: ModuleOp) -> set[tuple[str, tuple[str, ...]]]:
+    """The names and axes of the collectives that are asynchronous."""
+    return {
+        (op.name.removeprefix("collective."), op.axis_names)
+        for op in module.walk()
+        if isinstance(op, collective.CollectiveOp) and op.is_asynchronous
+    }
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        (("dp",), {("reduce_scatter", ("d",))}),
+        (("params",), {("all_gather", ("d",))}),
+        (("tp",), {("all_gather", ("t",)), ("reduce_scatter", ("t",))}),
+    ],
+)
+def test_kinds_of_communication(
+    kinds: tuple[str, ...], expected: set[tuple[str, tuple[str, ...]]]
+) -> None:
+    module = sequence_parallel_step()
+    faster = verified(module, OverlapCommunicationPass(kinds=kinds))
+    found = started(faster)
+    assert found >= expected
+    # Gradients of what is whole over t are reduced over it, too.
+    assert found - expected <= {("all_reduce", ("t",)), ("all_reduce", ("d",))}
+    assert simulate(faster).step_time_s < simulate(module).step_time_s
+
+
+def test_sends_alone() -> None:
+    module = distributed(training_gpt(), MACHINES, d=2, p=2, k=2, blocking_sends=True)
+    faster = verified(module, OverlapCommunicationPass(kinds=("pp",)))
+    sends = [op for op in faster.walk() if isinstance(op, SendOp)]
+    assert sends and all(ASYNCHRONOUS in op.attributes for op in sends)
+    assert not started(faster)
+
+
+def test_sequence_parallelism_hides_a_part() -> None:
+    """What a backward gathers again, and reduces and scatters, runs beside contractions."""
+    module = sequence_parallel_step()
+    before = simulate(module)
+    after = simulate(verified(module, OverlapCommunicationPass(kinds=("tp",))))
+    (few,), (many,) = set(after.communication_s), set(before.communication_s)
+    assert few < 0.85 * many
+    assert after.peak_memory_bytes[0] < 1.05 * before.peak_memory_bytes[0]
+
+
+def test_it_judges_with_the_profile() -> None:
+    module = sequence_parallel_step().clone()
+    faster = verified(module, OverlapCommunicationPass(profile=("A100",)))
+    took, note = simulate(faster, profiles=["A100"]).step_time_s, read_notes(faster)[-1]
+    assert f"step time {took:.4g} s instead of" in note
+    assert took < simulate(module, profiles=["A100"]).step_time_s
+
+
+def test_buckets_are_formed_anew() -> None:
+    """A program that has buckets has buckets afterwards, and is as fast as can be."""
+    module = sequence_parallel_step()
+    faster = verified(module, OverlapCommunicationPass())
+    assert any(
+        isinstance(op, collective.CollectiveOp) and op.is_joined and op.is_asynchronous
+        for op in faster.walk()
+    )
+
+
+def test_unknown_kinds() -> None:
+    module = sequence_parallel_step().clone()
+    with pytest.raises(DistIRError, match="no kind of communication 'ddp'; choose one"):
+        OverlapCommunicationPass(kinds=("ddp",)).apply(Context(), module)
+    with pytest.raises(DistIRError, match="overlapped says which communication"):
+        DistributePass(d=2, overlapped=("dp",)).apply(Context(), training_gpt())

@@ -103,6 +103,12 @@ def test_accumulation_and_the_same_plan_again() -> None:
     assert _check(_source("mlp"), plans) == 3
 
 
+def test_layouts_that_depend_on_the_number_of_micro_batches() -> None:
+    """What ZeRO 3 gathers for each of them is weighed for each number of them."""
+    plans = [GridPlan(BATCH, d=2, t=2, p=2, k=k, zero=3) for k in (2, 4, 8)]
+    assert _check(_source("gpt"), plans) == 3
+
+
 @pytest.mark.parametrize("kind", ["mlp", "gpt"])
 def test_messages(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buckets of collectives, in stages, in what these call and in the entry function."""

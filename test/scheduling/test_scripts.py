@@ -4,63 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.command_line import distir, failure, succeed
 from support.imported_programs import program
-from support.pipelines import arguments_of
+from support.schedules import assert_same_results, gpt, scheduled, splits
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.dist import EXPECTED, RECOMPUTE, layout_of
+from distir.dialects.dist import EXPECTED, RECOMPUTE
 from distir.errors import DistIRError
-from distir.frontends.builders import build_gpt, build_mlp
-from distir.interpreters.reference import run_program
+from distir.frontends.builders import build_mlp
 from distir.passes.apply_schedule import ApplySchedulePass
 from distir.passes.differentiate import DifferentiatePass
-from distir.program import argument_names, entry_function, functions
+from distir.program import functions
 from distir.scheduling import Columns, Rows, Schedule
 from distir.scheduling.run import apply_schedule
 from distir.scheduling.script import add_schedules, read_script
 from distir.tools.distir_opt import main as optimize
 
 LIBRARY = Path(__file__).parents[2] / "distir/scheduling/library"
-
-
-def gpt(layers: int = 4) -> ModuleOp:
-    return build_gpt(layers=layers, d_model=16, heads=4, vocab=32, batch=4, seq=8)
-
-
-def scheduled(module: ModuleOp, schedule: Schedule, *chosen: str) -> ModuleOp:
-    """The program with what a schedule asks for."""
-    module = module.clone()
-    add_schedules(module, [schedule.recorded()])
-    module.verify()
-    apply_schedule(module, "schedule", chosen)
-    module.verify()
-    return module
-
-
-def splits(module: ModuleOp) -> dict[str, str]:
-    """The dimensions of a distributed program's arguments, by name."""
-    entry = entry_function(module)
-    found: dict[str, str] = {}
-    for name, type_ in zip(
-        argument_names(entry), entry.function_type.inputs, strict=True
-    ):
-        layout = layout_of(type_)
-        assert layout is not None
-        found[name] = str(layout).removeprefix("<@mesh").removesuffix(">")
-    return found
-
-
-def assert_same_results(module: ModuleOp, other: ModuleOp) -> None:
-    arguments = arguments_of(module)
-    for got, wanted in zip(
-        run_program(other, arguments), run_program(module, arguments), strict=True
-    ):
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_each_line_of_a_script_is_an_op_that_names_it() -> None:
@@ -193,16 +156,46 @@ def test_expected_communication_is_there() -> None:
     asked = expecting(2, **MEGATRON)
     module = distributed(asked, t=2)
     assert EXPECTED in asked.attributes and EXPECTED not in module.attributes
-    # Of a training step the forward counts; one device has none to expect.
+    # One device has none to expect.
     DifferentiatePass(optimizer="sgd").apply(Context(), asked)
-    distributed(asked, d=2, t=2)
     distributed(asked, d=2)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d": 2, "t": 2},
+        {"p": 2, "t": 2, "k": 4},
+        {"p": 2, "t": 2, "k": 4, "schedule": "zb-h1"},
+        {"t": 2, "k": 2, "zero": 0},
+    ],
+)
+def test_expectations_hold_for_each_micro_batch(
+    backward: bool, options: dict[str, object]
+) -> None:
+    for count in (2, 3):
+        s = Schedule()
+        layers = s["transformer.h.*"]
+        layers.plan({f"mlp.{name}": how for name, how in MEGATRON.items()})
+        layers.expect("t", backward=backward, all_reduce=count)
+        asked = scheduled(gpt(layers=2), s)
+        DifferentiatePass(optimizer="sgd").apply(Context(), asked)
+        if count == 2:
+            distributed(asked, **options)
+            continue
+        part = "backward" if backward else "forward"
+        message = (
+            rf"the {part} of transformer.h.0 has 2 all_reduce over 't', expected 3"
+        )
+        with pytest.raises(DistIRError, match=message):
+            distributed(asked, **options)
 
 
 def test_unexpected_communication_is_refused_with_its_cause() -> None:
     message = (
         r"test_scripts.py, line \d+: the forward of transformer.h.0 has 2 all_reduce over "
-        r"'t', expected 3: after onnx.MatMul .*\(in transformer.h.\*.attn.c_proj\)"
+        r"'t', expected 3 all_reduce: after onnx.MatMul .*\(in transformer.h.\*.attn.c_proj\)"
     )
     with pytest.raises(DistIRError, match=message):
         distributed(expecting(3, **MEGATRON), t=2)
@@ -211,7 +204,7 @@ def test_unexpected_communication_is_refused_with_its_cause() -> None:
     layers = s["transformer.h.*"]
     layers.plan({"mlp.c_fc": Rows("t"), "mlp.c_proj": Columns("t")})
     layers.expect("t", all_gather=0)
-    with pytest.raises(DistIRError, match=r"all_gather over 't', expected 0"):
+    with pytest.raises(DistIRError, match="2 all_reduce over 't', expected no comm"):
         distributed(scheduled(gpt(layers=2), s), t=2)
     s = Schedule()
     s["lm_head"].expect("t", all_reduced=2)

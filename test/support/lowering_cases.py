@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -15,8 +18,10 @@ from xdsl.ir import Attribute
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.frontends.onnx_importer import import_onnx
-from distir.lowering.program_source import program_source
+from distir.lowering.constants import constants_file
+from distir.lowering.program_source import ProgramSource, program_source
 from distir.program import argument_names, entry_function
+from distir.weights import save_weights
 from support.onnx_node_cases import arguments
 
 # Element types that NumPy does not share with PyTorch, and the integers they travel as.
@@ -69,18 +74,32 @@ def to_numpy(value: Any) -> Any:
     return value.numpy()
 
 
-def load_text(text: str) -> types.ModuleType:
-    """The module `program.py` with that text, beside the helper modules."""
+def load_program(source: ProgramSource) -> types.ModuleType:
+    """The module `program.py` of a source, beside the helper modules."""
     package = "distir.lowering.template"
-    module = types.ModuleType(f"{package}.program")
-    module.__package__ = package
-    exec(compile(text, "program.py", "exec"), module.__dict__)
+    folder = tempfile.TemporaryDirectory()
+    save_weights(Path(folder.name) / constants_file(source.name), source.constants)
+    tables = _executed(f"{package}.tables", source.tables)
+    sys.modules[tables.__name__] = tables
+    try:
+        # The folder is there as long as the module is.
+        place = {"__file__": f"{folder.name}/program.py", "folder": folder}
+        return _executed(f"{package}.program", source.text, **place)
+    finally:
+        del sys.modules[tables.__name__]
+
+
+def _executed(name: str, text: str, **given: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__package__ = name.rpartition(".")[0]
+    module.__dict__.update(given)
+    exec(compile(text, name, "exec"), module.__dict__)
     return module
 
 
 def run_here(module: ModuleOp, values: Sequence[Any]) -> list[Any]:
     """Runs a program of one process in this process."""
-    program = load_text(program_source(module).text)
+    program = load_program(program_source(module))
     (rank,) = program.RANKS
     body = rank.program({}, rank.numbers)
     with torch.inference_mode():

@@ -132,7 +132,53 @@ def resnet() -> Family:
     return _of_images(ResNetForImageClassification(config), "pixel_values", 16, 4)
 
 
-FAMILIES = {f.__name__: f for f in (llama, bert, t5, vit, resnet)}
+class _UNet(nn.Module):
+    """Two ways up, by a transposed convolution and by resizing, past a skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.down = nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+        self.joined = nn.Conv2d(32, 8, 3, padding=1)
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Four numbers for each place."""
+        whole = F.relu(self.first(images))
+        small = F.relu(self.down(whole))
+        large = F.interpolate(small, scale_factor=2.0, mode="nearest")
+        smooth = F.interpolate(small, whole.shape[2:], mode="bilinear")[:, :8]
+        joined = torch.cat([whole + self.up(small), large, smooth], 1)
+        return self.head(F.relu(self.joined(joined)))
+
+
+def unet() -> Family:
+    images, labels = torch.randn(BATCH, 3, 8, 8), torch.randint(0, 4, (BATCH, 8, 8))
+    plain = F.cross_entropy
+    return Family(_UNet(), {"images": images}, labels, plain, plain)
+
+
+class _Recurrent(nn.Module):
+    """Two layers of long short-term memory in both directions, and gated units behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 16)
+        self.first = nn.LSTM(16, 8, 2, batch_first=True, bidirectional=True)
+        self.second = nn.GRU(16, 8, batch_first=True)
+        self.head = nn.Linear(8, WORDS)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Logits for each word."""
+        return self.head(self.second(self.first(self.words(input_ids))[0])[0])
+
+
+def lstm() -> Family:
+    return _of_words(_Recurrent())
+
+
+FAMILIES = {f.__name__: f for f in (llama, bert, t5, vit, resnet, unet, lstm)}
 
 
 def _train(

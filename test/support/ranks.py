@@ -50,7 +50,7 @@ def run_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list
                 process.terminate()
                 process.join()
     failed = [text for succeeded, text in results if not succeeded]
-    assert not failed, failed[0]
+    assert not failed, "\n=====\n".join(failed)
     assert len(results) == count, "a rank gave no result in time"
     return [value for _, value in results]
 

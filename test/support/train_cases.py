@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from xdsl.dialects.builtin import TensorType, i1
+from xdsl.dialects.builtin import DenseArrayBase, TensorType, f64, i1
 from xdsl.ir import Operation
 
-from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.dialects.train_ops.attention import AttentionGradOp, AttentionOp
 from distir.dialects.train_ops.batch_normalization import (
+    BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
@@ -44,6 +45,8 @@ from distir.dialects.train_ops.optimizers import (
     SgdOp,
     SquareSumOp,
 )
+from distir.dialects.train_ops.recurrent import GruGradOp, LstmGradOp, RnnGradOp
+from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
 from support.sharding_harness import Array, Case, sequential
@@ -208,6 +211,7 @@ for _dtype in (np.float32, np.float16):
     _values = [real(6), positive(6)]
     case(BatchNormSumsOp, *_x, *_values, epsilon=1e-5)
     case(BatchNormVarianceOp, _x[0], real(6), count=8)
+    case(BatchNormGradOp, *_x, real(6), real(6), positive(6), epsilon=1e-5)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
@@ -252,6 +256,7 @@ for _dtype in (np.float32, np.float16):
             real(6, 4, dtype=_dtype),
             approximate=_name,
         )
+    case(ReluGradOp, coarse(6, 4, dtype=_dtype), coarse(6, 4, dtype=_dtype))
     for _alpha in (1.0, 1.5):
         case(
             SwishGradOp,
@@ -394,4 +399,51 @@ for _x, _dy, _pool in (
             count_include_pad=_padded,
             label=f"{_label},count_include_pad={_padded}",
             **_pool,
+        )
+
+for _before, _after, _mode, _place in (
+    ((2, 4, 3, 2), (2, 4, 6, 4), "nearest", "asymmetric"),
+    ((2, 4, 3, 2), (2, 4, 7, 4), "linear", "half_pixel"),
+    ((2, 4, 5), (2, 4, 8), "linear", "align_corners"),
+    ((2, 4, 2, 4, 3), (2, 4, 4, 8, 6), "linear", "half_pixel"),
+    ((2, 4, 5, 4), (2, 4, 10, 8), "cubic", "half_pixel"),
+    ((2, 4, 6), (1, 4, 6), "linear", "half_pixel"),
+):
+    case(
+        *(_shaped(ResizeGradOp, "dx"), real(*_after)),
+        shape=_before,
+        scales=DenseArrayBase.from_list(
+            f64, [b / a for a, b in zip(_before, _after, strict=True)]
+        ),
+        mode=_mode,
+        coordinate_transformation_mode=_place,
+        nearest_mode="floor",
+        cubic_coeff_a=-0.75,
+        label=f"{_mode},{_place},{'x'.join(map(str, _before))}",
+    )
+
+for _op, _gates, _how in (
+    (RnnGradOp, 1, {}),
+    (GruGradOp, 3, {"linear_before_reset": True}),
+    (GruGradOp, 3, {}),
+    (LstmGradOp, 4, {}),
+):
+    for _direction, _count, _first in (
+        ("forward", 1, False),
+        ("reverse", 1, True),
+        ("bidirectional", 2, False),
+    ):
+        _x, _y, _state = (3, 4, 2), (3, _count, 4, 2), (_count, 4, 2)
+        if _first:
+            _x, _y, _state = (4, 3, 2), (4, 3, _count, 2), (4, _count, 2)
+        case(
+            _op,
+            *([real(*_state), real(*_state)] if _op is LstmGradOp else []),
+            *(real(*_y), real(*_state), real(*_x)),
+            *(real(_count, 2 * _gates, 2), real(_count, 2 * _gates, 2)),
+            *(real(_count, 4 * _gates), real(*_state)),
+            direction=_direction,
+            batch_first=_first,
+            label=f"{_direction},{_how}",
+            **_how,
         )

@@ -48,6 +48,13 @@ class GeluGradOp(ActivationGradOp):
 
 
 @irdl_op_definition
+class ReluGradOp(ActivationGradOp):
+    """The gradient of y = max(x, 0): dx = dy where x > 0, else 0; y may stand for x."""
+
+    name = "train.relu_grad"
+
+
+@irdl_op_definition
 class SwishGradOp(ActivationGradOp):
     """
     The gradient of y = x * s, s = sigmoid(alpha * x); SiLU for alpha = 1:
@@ -60,4 +67,4 @@ class SwishGradOp(ActivationGradOp):
     alpha = prop_def(F32)
 
 
-OPS = [GeluGradOp, SwishGradOp]
+OPS = [GeluGradOp, ReluGradOp, SwishGradOp]

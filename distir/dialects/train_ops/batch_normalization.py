@@ -83,6 +83,37 @@ class BatchNormSumsOp(BatchNormOp):
 
 
 @irdl_op_definition
+class BatchNormGradOp(BatchNormOp):
+    """
+    The gradients where mean and variance are given, not those of `x`: that of the input, and
+    those of scale and bias, sums over batch and space in the type of `mean`:
+
+        dx = scale * r * dy, dscale = sum(dy * n), dbias = sum(dy)
+    """
+
+    name = "train.batch_norm_grad"
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    variance = operand_def(TensorType)
+    epsilon = prop_def(F32)
+    dx = result_def(TensorType)
+    dscale = result_def(TensorType)
+    dbias = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {
+        **dict.fromkeys(("dy", "dx"), like("x")),
+        **dict.fromkeys(("variance", "dscale", "dbias"), like("mean")),
+    }
+
+    def verify_(self) -> None:
+        self._verify(self.x, self.mean)
+        check_shape(self, "scale", self.scale, shape_of(self.mean))
+
+
+@irdl_op_definition
 class BatchNormInputGradOp(BatchNormOp):
     """
     The gradient of the input where mean and variance are those of `x` itself, from the
@@ -114,4 +145,4 @@ class BatchNormInputGradOp(BatchNormOp):
         check_shape(self, "scale", self.scale, shape_of(self.mean))
 
 
-OPS = [BatchNormVarianceOp, BatchNormSumsOp, BatchNormInputGradOp]
+OPS = [BatchNormVarianceOp, BatchNormSumsOp, BatchNormGradOp, BatchNormInputGradOp]

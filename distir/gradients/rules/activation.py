@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from distir.dialects.onnx import OnnxOp
-from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
@@ -14,6 +14,7 @@ from distir.gradients.rule import (
 )
 
 kernel_gradient("Gelu", GeluGradOp, "approximate")
+kernel_gradient("Relu", ReluGradOp, keeps_result=True)
 kernel_gradient("Swish", SwishGradOp, "alpha")
 
 

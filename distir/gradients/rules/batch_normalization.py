@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.onnx import OnnxOp
-from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.batch_normalization import (
+    BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
@@ -36,38 +35,38 @@ def batch_normalization(
     x, scale, bias, mean, variance = op.operands
     epsilon = op.attribute("epsilon")
     training = bool(op.attribute("training_mode"))
-    written_out = _is_variance_of(variance, x, mean)
+    if not training and not _is_variance_of(variance, x, mean):
+        return _for_given_moments(op, dy, build)
     if training:
         mean, variance = moments(x, mean, build)
     sums = BatchNormSumsOp(dy, x, mean, variance, epsilon=epsilon)
     total_scale, total_bias = build.add(sums).results
-    dscale, dbias = (
-        _as(total_scale, scale, build),
-        _as(total_bias, bias, build),
+    sizes = shape(x)
+    fused = BatchNormInputGradOp(
+        *(dy, x, scale, mean, variance, total_scale, total_bias),
+        epsilon=epsilon,
+        count=prod(sizes) // sizes[1],
     )
-    if training or written_out:
-        sizes = shape(x)
-        fused = BatchNormInputGradOp(
-            *(dy, x, scale, mean, variance, total_scale, total_bias),
-            epsilon=epsilon,
-            count=prod(sizes) // sizes[1],
-        )
-        return [build.result(fused), dscale, dbias, None, None]
-    zeros = build.constant(np.zeros(shape(mean), numpy_dtype(element_type(mean))))
-    no_bias = _as(zeros, bias, build)
-    # Without mean and bias, batch normalisation is what multiplies the gradient.
-    dx = build.onnx(
-        "BatchNormalization", dy, scale, no_bias, zeros, variance, epsilon=epsilon
-    )
+    found = _as(total_scale, scale, build), _as(total_bias, bias, build)
+    return [build.result(fused), *found, None, None]
+
+
+def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """The gradients where mean and variance are not those of the input."""
+    x, scale, bias, mean, variance = op.operands
+    epsilon = op.attribute("epsilon")
+    fused = BatchNormGradOp(dy, x, scale, mean, variance, epsilon=epsilon)
+    dx, dscale, dbias = build.add(fused).results
     # y changes with the mean as against x, and with r = (variance + epsilon)^(-1/2).
     shifted = build.onnx("Add", variance, build.scalar(epsilon, variance))
     inverse = build.onnx("Reciprocal", build.onnx("Sqrt", shifted))
     wide_scale = _as(scale, variance, build)
     slope = build.onnx("Mul", wide_scale, inverse)
-    dmean = build.onnx("Neg", build.onnx("Mul", total_bias, slope))
-    by_variance = build.onnx("Mul", build.onnx("Div", wide_scale, shifted), total_scale)
-    half = build.scalar(-0.5, by_variance)
-    return [dx, dscale, dbias, dmean, build.onnx("Mul", by_variance, half)]
+    dmean = build.onnx("Neg", build.onnx("Mul", dbias, slope))
+    by_variance = build.onnx("Mul", build.onnx("Div", wide_scale, shifted), dscale)
+    dvariance = build.onnx("Mul", by_variance, build.scalar(-0.5, by_variance))
+    found = _as(dscale, scale, build), _as(dbias, bias, build)
+    return [dx, *found, dmean, dvariance]
 
 
 def _is_variance_of(variance: SSAValue, x: SSAValue, mean: SSAValue) -> bool:

@@ -15,12 +15,15 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
+from distir.errors import DistIRError
 from distir.gradients.rule import (
     GradientBuilder,
     Gradients,
     onnx_gradient,
     shape,
 )
+from distir.interpreters.kernels import transposed_sizes
+from distir.program import describe
 
 
 def _windows(op: OnnxOp, space: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
@@ -52,6 +55,43 @@ def convolution(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     windows["group"] = op.attribute("group")
     dx = build.result(ConvGradInputOp(dy, weight, dx=x.type, **windows))
     dweight = build.result(ConvGradWeightOp(x, dy, dweight=weight.type, **windows))
+    if len(op.operands) == 2:
+        return [dx, dweight]
+    axes = build.integers([0, *range(2, len(shape(dy)))])
+    return [dx, dweight, build.onnx("ReduceSum", dy, axes, keepdims=0)]
+
+
+@onnx_gradient("ConvTranspose")
+def transposed_convolution(
+    op: OnnxOp, dy: SSAValue, build: GradientBuilder
+) -> Gradients:
+    """
+    A transposed convolution is the gradient of a convolution with respect to its input: its
+    own gradients are that convolution, and the gradient of its weights.
+    """
+    x, weight = op.operands[:2]
+    before, after, kernel = shape(x)[2:], shape(dy)[2:], shape(weight)[2:]
+    rank = len(before)
+    strides = op.attribute("strides") or [1] * rank
+    dilations = op.attribute("dilations") or [1] * rank
+    starts = [begin for begin, _ in transposed_sizes(op, before, kernel)]
+    ends = [
+        s * (n - 1) + (k - 1) * d + 1 - begin - size
+        for s, n, k, d, begin, size in zip(
+            strides, before, kernel, dilations, starts, after, strict=True
+        )
+    ]
+    # What `output_padding` adds behind all windows has no gradient.
+    pads = [*starts, *(max(end, 0) for end in ends)]
+    if min(starts) < 0:
+        raise DistIRError(
+            f"{describe(op)} has no gradient: its output_shape is larger than what its "
+            f"windows reach; give it pads and output_padding instead"
+        )
+    windows: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
+    windows["group"] = op.attribute("group")
+    dx = build.onnx("Conv", dy, weight, kernel_shape=kernel, **windows)
+    dweight = build.result(ConvGradWeightOp(dy, x, dweight=weight.type, **windows))
     if len(op.operands) == 2:
         return [dx, dweight]
     axes = build.integers([0, *range(2, len(shape(dy)))])

@@ -133,7 +133,6 @@ Rule = Callable[[OnnxOp, Term, Term, Term], Term]
 RULES: dict[str, Rule] = {
     "Neg": lambda op, x, y, dy: -dy,
     "Reciprocal": lambda op, x, y, dy: -(dy * (y * y)),
-    "Relu": lambda op, x, y, dy: dy.where(y > 0, 0),
     "LeakyRelu": lambda op, x, y, dy: dy.where(x > 0, dy * op.attribute("alpha")),
     "ThresholdedRelu": lambda op, x, y, dy: dy.where(x > op.attribute("alpha"), 0),
     "Elu": _elu,

@@ -18,6 +18,8 @@ from __future__ import annotations
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Block, Operation, OpResult, SSAValue
 
+from distir.dialects.dist import COMPILED
+from distir.program import text_attribute
 from distir.sharding.rule import rank_of, shape_of
 
 BIAS, VIEWS, ELEMENTWISE, BUCKETS = FUSIONS = (
@@ -53,6 +55,19 @@ _REACH = 16
 """How many ops may be between two that run as one kernel."""
 _BEFORE = _ELEMENTWISE | {"train.softmax_grad"}
 _AFTER = _ELEMENTWISE | {"onnx.Softmax"}
+
+
+def is_compiled(op: Operation) -> bool:
+    """Whether a compiler makes kernels of the function that an op is in."""
+    function = op.parent_op()
+    if function is None or COMPILED not in function.attributes:
+        return False
+    return text_attribute(function.attributes, COMPILED) == "inductor"
+
+
+def fusions_around(op: Operation, known: frozenset[str]) -> frozenset[str]:
+    """The fusions that are made of an op: those that software makes anyway, and a compiler."""
+    return known | {ELEMENTWISE} if is_compiled(op) else known
 
 
 def is_view(op: Operation, fusions: frozenset[str]) -> bool:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from distir.dialects.train_ops.activation import GeluGradOp, SwishGradOp
+from distir.dialects.train_ops.activation import GeluGradOp, ReluGradOp, SwishGradOp
 from distir.interpreters.kernels import erf
 from distir.interpreters.train.arithmetic import Array, computes
 
@@ -22,6 +22,11 @@ def gelu_gradient(op: GeluGradOp, dy: Array, x: Array) -> Array:
         density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
         slope = (1 + erf(x / math.sqrt(2))) / 2 + x * density
     return dy * slope
+
+
+@computes(ReluGradOp)
+def relu_gradient(op: ReluGradOp, dy: Array, x: Array) -> Array:
+    return np.where(x > 0, dy, dy.dtype.type(0))
 
 
 @computes(SwishGradOp)

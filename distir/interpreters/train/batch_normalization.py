@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distir.dialects.train_ops.batch_normalization import (
+    BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
@@ -34,6 +35,17 @@ def sums(op: BatchNormSumsOp, dy: Array, x: Array, *values: Array) -> tuple[Arra
     normal = (x - mean) * _inverse_root(variance, op.epsilon.value.data)
     over = (0, *range(2, x.ndim))
     return (dy * normal).sum(over), dy.sum(over)
+
+
+@computes(BatchNormGradOp)
+def gradients(
+    op: BatchNormGradOp, dy: Array, x: Array, *values: Array
+) -> tuple[Array, ...]:
+    scale, mean, variance = (_per_channel(v, x) for v in values)
+    inverse = _inverse_root(variance, op.epsilon.value.data)
+    over = (0, *range(2, x.ndim))
+    dscale = (dy * ((x - mean) * inverse)).sum(over)
+    return dy * (scale * inverse), dscale, dy.sum(over)
 
 
 @computes(BatchNormInputGradOp)

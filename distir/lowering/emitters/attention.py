@@ -21,8 +21,7 @@ def _fits_one_call(call: Call) -> bool:
         return False
     if call.has(3):
         keys = call.shape(1)[-2]
-        whole = keys > 0 and call.shape(3)[-1] == keys and call.rank(3) >= 2
-        return whole and not call.attribute("is_causal")
+        return keys > 0 and call.shape(3)[-1] == keys and call.rank(3) >= 2
     return True
 
 
@@ -41,8 +40,14 @@ def attention(call: Call) -> str:
         grouped = (
             heads[0] != heads[1] if three else call.shape(0)[1] != call.shape(1)[1]
         )
+        causal = call.attribute("is_causal")
         options = "" if not call.has(3) else f", {call.operand(3)}"
-        options += ", is_causal=True" if call.attribute("is_causal") else ""
+        if causal and call.has(3):
+            # PyTorch's attention takes one or the other.
+            given = f"{call.operand(3)}, {call.shape(0)[-2]}, {call.shape(1)[-2]}"
+            options = f", {call.helper('attention')}.with_causal({given})"
+        elif causal:
+            options = ", is_causal=True"
         options += "" if scale is None else f", scale={scale!r}"
         options += ", enable_gqa=True" if grouped else ""
         # Half-precision kernels for CPUs round more often than the standard allows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from distir.lowering.emitter import Call, torch_emitter, torch_templates
@@ -18,11 +19,7 @@ def _floats(call: Call, index: int) -> str:
 def _interpolation(call: Call) -> str | None:
     """The mode of F.interpolate that does exactly this, with its options."""
     before, after = call.shape(), call.result_shape()
-    if after is None or min(before) <= 0 or not 3 <= len(before) <= 5:
-        return None
-    if before[:2] != after[:2] or "FLOAT" not in call.element(0):
-        return None
-    if call.attribute("antialias") or call.attribute("exclude_outside"):
+    if after is None or "FLOAT" not in call.element(0):
         return None
     scales: Any = call.constant(2)
     if scales is not None and scales.size:
@@ -36,25 +33,36 @@ def _interpolation(call: Call) -> str | None:
         or call.attribute("keep_aspect_ratio_policy") != "stretch"
     ):
         return None
-    mode = call.attribute("mode")
+    mode = plain_interpolation(call, before, after)
+    if mode is None or mode == "nearest":
+        return mode and f"mode={mode!r}"
+    corners = call.attribute("coordinate_transformation_mode") == "align_corners"
+    return f"mode={mode!r}, align_corners={corners}"
+
+
+def plain_interpolation(
+    call: Call, before: Sequence[int], after: Sequence[int]
+) -> str | None:
+    """
+    The mode of F.interpolate that does exactly what the attributes of an op say, if the two
+    sizes are all that positions depend on; None if none does.
+    """
+    if min(before) <= 0 or not 3 <= len(before) <= 5 or before[:2] != after[:2]:
+        return None
+    if call.attribute("antialias") or call.attribute("exclude_outside"):
+        return None
     place = call.attribute("coordinate_transformation_mode")
-    if mode == "linear" and place in (
-        "half_pixel",
-        "pytorch_half_pixel",
-        "align_corners",
-    ):
+    if call.attribute("mode") == "linear":
+        if place not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
+            return None
         if place == "align_corners" and 1 in after[2:]:
             return None
-        name = {3: "linear", 4: "bilinear", 5: "trilinear"}[len(before)]
-        return f"mode={name!r}, align_corners={place == 'align_corners'}"
+        return {3: "linear", 4: "bilinear", 5: "trilinear"}[len(before)]
     whole = all(b % a == 0 for a, b in zip(before, after, strict=True))
-    if (
-        mode == "nearest"
-        and whole
-        and (place, call.attribute("nearest_mode"))
-        in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
-    ):
-        return "mode='nearest'"
+    known = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+    is_nearest = call.attribute("mode") == "nearest" and whole
+    if is_nearest and (place, call.attribute("nearest_mode")) in known:
+        return "nearest"
     return None
 
 

@@ -12,12 +12,15 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import is_side_effect_free
 
 from distir.dialects.collective import CollectiveOp
+from distir.lowering.fusions.convolution import fuse_convolution_gradients
 from distir.lowering.fusions.identity import drop_identity
 from distir.lowering.fusions.linear import (
     fuse_flattened_linear,
     fuse_linear,
     fuse_transposed_linear,
 )
+from distir.lowering.fusions.messages import MessageOp, fuse_messages
+from distir.lowering.fusions.multiply_add import fuse_multiply_add
 from distir.lowering.fusions.updates import fuse_updates
 from distir.program import KEPT, functions
 from distir.transforms.patterns.raising import Pattern, raise_in, replace_in
@@ -27,6 +30,7 @@ _FUSIONS: tuple[Pattern, ...] = (
     fuse_flattened_linear,
     fuse_linear,
     fuse_transposed_linear,
+    fuse_multiply_add,
 )
 
 
@@ -37,7 +41,10 @@ def fuse(module: ModuleOp) -> None:
     raise_in(known)
     for fusion in _FUSIONS:
         replace_in(known, fusion)
+    for function in known:
+        fuse_convolution_gradients(function)
     fuse_updates(module)
+    fuse_messages(module)
     for function in known:
         _erase_unused(function)
 
@@ -49,7 +56,7 @@ def _erase_unused(function: FuncOp) -> None:
     """
     for op in reversed(list(function.body.block.ops)):
         removable = (
-            not isinstance(op, CollectiveOp)
+            not isinstance(op, CollectiveOp | MessageOp)
             and KEPT not in op.attributes
             and is_side_effect_free(op)
         )

@@ -73,6 +73,17 @@ class UpdatesOp(IRDLOperation):
             },
         )
 
+    @property
+    def replaced(self) -> list[SSAValue]:
+        """The parameters and states that the results replace, in their order."""
+        operands, count = list(self.inputs), self.count
+        return [*operands[:count], *operands[2 * count : self.lists.data * count]]
+
+    @property
+    def count(self) -> int:
+        """How many parameters are updated: each tensor but gradients has a result."""
+        return len(self.outputs) // (self.lists.data - 1)
+
 
 def _listed_results(group: Sequence[UpdateOp]) -> list[SSAValue]:
     """All new parameters, then all new states of one kind after the other."""
@@ -108,21 +119,23 @@ def _settings(op: UpdateOp) -> str:
 def updates(call: Call) -> str:
     op = call.op
     assert isinstance(op, UpdatesOp)
-    names, lists = call.operands(), op.lists.data
-    count = len(op.outputs) // (lists - 1)  # a result for each tensor but the gradients
-    parts = [
-        f"({', '.join(names[i * count : (i + 1) * count])},)" for i in range(lists)
+    values, lists = list(op.inputs), op.lists.data
+    count = op.count
+    each = [
+        call.names.listed(values[i * count : (i + 1) * count]) for i in range(lists)
     ]
+    parts = [f"({', '.join(items)},)" for items in each]
     given = [name.data for name in op.given.data]
-    shared = names[lists * count :]
+    shared = [call.names.name(value) for value in values[lists * count :]]
     parts += shared[: len(shared) - len(given)]
-    values = shared[len(shared) - len(given) :]
-    parts += [f"{name}={value}" for name, value in zip(given, values, strict=True)]
+    settings = shared[len(shared) - len(given) :]
+    parts += [f"{name}={value}" for name, value in zip(given, settings, strict=True)]
     parts += [op.settings.data] if op.settings.data else []
     if op.in_place is not None:
         parts.append("in_place=True")
     written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
-    return written if len(op.outputs) > 1 else f"{written}[0]"
+    one = len(op.outputs) == 1 and op.in_place is None
+    return f"{written}[0]" if one else written
 
 
 @dataclass

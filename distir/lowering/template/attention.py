@@ -17,6 +17,14 @@ def scaled_dot_product_attention(query, key, value, mask=None, **options):
     return out.to(query.dtype)
 
 
+def with_causal(mask, queries, keys):
+    """A mask that also hides the keys behind each query."""
+    seen = torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()
+    if mask.dtype == torch.bool:
+        return mask & seen
+    return torch.where(seen, mask, -torch.inf)
+
+
 def attention(
     query,
     key,

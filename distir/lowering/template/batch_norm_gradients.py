@@ -28,6 +28,16 @@ def sums(dy, x, mean, variance, epsilon):
     return dscale.to(mean.dtype), dbias.to(mean.dtype)
 
 
+def gradients(dy, x, scale, mean, variance, epsilon):
+    """The gradients of input, scale and bias, for a given mean and variance."""
+    found = torch.ops.aten.native_batch_norm_backward(
+        *(_wide(dy), _wide(x)),
+        *(_wide(v) for v in (scale, mean, variance)),
+        *(None, None, False, epsilon, [True, True, True]),
+    )
+    return found[0].to(x.dtype), found[1].to(mean.dtype), found[2].to(mean.dtype)
+
+
 def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
     """The gradient of an input that mean and variance were computed from."""
     shape = (-1, *[1] * (x.dim() - 2))

@@ -364,15 +364,26 @@ class Checkpoint:
 
     def parts(self, specs, meshes):
         """
-        This process's parts, by name, of those arguments that a checkpoint holds. Every
-        process calls it. Raises CheckpointError for one that it does not hold.
+        This process's parts, by name, of those arguments that a checkpoint holds, as they
+        are or as the tensors that they are made of. Every process calls it. Raises
+        CheckpointError for one that it does not hold.
         """
         reader = dcp.FileSystemReader(self.path)
         stored = reader.read_metadata().state_dict_metadata
-        wanted, found = {}, {}
+        wanted, found, joined = {}, {}, []
         for spec in specs:
             if spec.role in ROLES:
                 mesh = meshes.get(spec.mesh)
+                if spec.repacked and ".".join(key_of(spec)) not in stored:
+                    pieces = {}
+                    for piece in spec.parts():
+                        self._check(piece, stored)
+                        whole = torch.empty(piece.shape, dtype=spec.dtype, device="cpu")
+                        pieces[piece.name] = whole
+                        key = ".".join(key_of(piece))
+                        wanted[key] = Stored(piece, None, self.rank, whole)
+                    joined.append((spec, mesh, pieces))
+                    continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
                 part = torch.empty(shape, dtype=spec.dtype, device="cpu")
@@ -387,6 +398,9 @@ class Checkpoint:
                 planner=_LoadPlanner(wanted),
                 process_group=group,
             )
+        for spec, mesh, pieces in joined:
+            whole = runtime.found(spec, [pieces])
+            found[spec.name] = runtime.shard(whole, spec, mesh, self.rank).clone()
         return found
 
     def _check(self, spec, stored):

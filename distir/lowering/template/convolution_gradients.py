@@ -27,23 +27,41 @@ def _padded_shape(shape, margins):
     return (*shape[:2], *space)
 
 
+def conv_grad(x, weight, dy, strides, dilations, margins, groups):
+    """The gradients of input and weight."""
+    padded, pads = x, [before for before, _ in margins]
+    if not _is_symmetric(margins):
+        padded, pads = F.pad(x, _flat(margins)), [0] * len(strides)
+    windows = (strides, pads, dilations, groups)
+    dx, dweight = _backward(padded, weight, dy, *windows, [True, True, False])[:2]
+    return dx if padded is x else _cropped(dx, margins).contiguous(), dweight
+
+
 def conv_grad_input(dy, weight, shape, strides, dilations, margins, groups):
-    function = getattr(torch.nn.grad, f"conv{len(strides)}d_input")
-    if _is_symmetric(margins):
-        pads = tuple(before for before, _ in margins)
-        return function(shape, weight, dy, strides, pads, dilations, groups)
-    padded = _padded_shape(shape, margins)
-    dx = function(padded, weight, dy, strides, (0,) * len(strides), dilations, groups)
-    return _cropped(dx, margins).contiguous()
+    pads = [before for before, _ in margins]
+    padded = shape if _is_symmetric(margins) else _padded_shape(shape, margins)
+    # Of the input, only the shape is needed.
+    x = dy.new_empty(1).expand(padded)
+    windows = (strides, pads if padded == shape else [0] * len(pads), dilations, groups)
+    dx = _backward(x, weight, dy, *windows, [True, False, False])[0]
+    return dx if padded == shape else _cropped(dx, margins).contiguous()
 
 
 def conv_grad_weight(x, dy, shape, strides, dilations, margins, groups):
-    function = getattr(torch.nn.grad, f"conv{len(strides)}d_weight")
-    if _is_symmetric(margins):
-        pads = tuple(before for before, _ in margins)
-    else:
-        x, pads = F.pad(x, _flat(margins)), (0,) * len(strides)
-    return function(x, shape, dy, strides, pads, dilations, groups)
+    pads = [before for before, _ in margins]
+    if not _is_symmetric(margins):
+        x, pads = F.pad(x, _flat(margins)), [0] * len(strides)
+    weight = dy.new_empty(1).expand(shape)
+    windows = (strides, pads, dilations, groups)
+    return _backward(x, weight, dy, *windows, [False, True, False])[1]
+
+
+def _backward(x, weight, dy, strides, pads, dilations, groups, wanted):
+    """The gradients of input, weight and bias that are wanted."""
+    return torch.ops.aten.convolution_backward(
+        *(dy, x, weight, None, strides, pads, dilations),
+        *(False, [0] * len(strides), groups, wanted),
+    )
 
 
 def _reach(shape, kernel, windows, strides, dilations, margins):
@@ -56,7 +74,21 @@ def _reach(shape, kernel, windows, strides, dilations, margins):
     ]
 
 
+def _fits(pads, kernel):
+    """Whether PyTorch takes that much padding."""
+    return all(2 * pad <= size for pad, size in zip(pads, kernel, strict=True))
+
+
 def max_pool_grad(dy, x, kernel, strides, dilations, margins):
+    pads = [before for before, _ in margins]
+    if len(kernel) == 2 and _is_symmetric(margins) and _fits(pads, kernel):
+        windows = (kernel, strides, pads, dilations)
+        for is_ceil in (False, True):
+            found = F.max_pool2d(x, *windows, is_ceil, return_indices=True)
+            if found[0].shape == dy.shape:
+                return torch.ops.aten.max_pool2d_with_indices_backward(
+                    dy, x, *windows, is_ceil, found[1]
+                )
     margins = _reach(x.shape, kernel, dy.shape[2:], strides, dilations, margins)
     padded = F.pad(x, _flat(margins), value=-torch.inf)
     pool = getattr(F, f"max_pool{len(kernel)}d")

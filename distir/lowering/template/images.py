@@ -113,6 +113,24 @@ def resize(x, roi, scales, sizes, policy, axes, **options):
     return out.round().clamp(limits.min, limits.max).to(x.dtype)
 
 
+def resize_grad(dy, shape, scales, **options):
+    """
+    The gradient of `resize` by these scales of all axes, for an input of that shape: what
+    resizing makes of each element alone says how much of it is in the result.
+    """
+    out = dy.to(torch.float64)
+    for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
+        count = dy.shape[axis]
+        if count == size and scale == 1.0:
+            continue
+        alone = torch.eye(size, dtype=torch.float64)
+        span = (0.0, 1.0)
+        weights = _resize_axis(alone, 1, count, scale, span, outside=0.0, **options)
+        weights = weights.to(dy.device)
+        out = torch.tensordot(out, weights, ([axis], [1])).movedim(-1, axis)
+    return out.to(dy.dtype)
+
+
 def _corners(boxes, centers):
     """The least and the largest corner of each box."""
     if centers:

@@ -11,7 +11,7 @@ from math import sqrt
 
 import torch
 
-from . import collectives
+from . import collectives, runtime
 from .random_numbers import MASK, threefry
 
 STANDARD_DEVIATION = 0.02
@@ -55,6 +55,13 @@ def parameter(spec, mesh, rank, seed):
     normal with a standard deviation of 0.02; of the others, scales (what is initially
     `ones`) are one and the rest zero.
     """
+    if spec.repacked:
+        return runtime.shard(
+            runtime.joined(spec, lambda part: parameter(part, None, rank, seed)),
+            spec,
+            mesh,
+            rank,
+        ).clone()
     where = positions(spec, mesh, rank)
     if len(spec.shape) < 2:
         value = 1 if spec.initial == "ones" else 0

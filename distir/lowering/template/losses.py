@@ -6,29 +6,60 @@ import torch.nn.functional as F
 NO_LABEL = -(2**62)
 """No label is ignored; PyTorch's own default would ignore -100."""
 
+CHUNK = 1 << 24
+"""Logits that are there at once in the type that losses are computed in."""
+
+
+def _chunks(logits, *others):
+    """Rows of logits and as many numbers of each of the others, not too many at once."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    count = max(1, CHUNK // max(1, rows.shape[1]))
+    others = [other.reshape(-1) for other in others]
+    return list(zip(*(x.split(count) for x in (rows, *others)), strict=True))
+
+
+def _by_rows(function, logits, *others):
+    """What a function makes of some rows at a time, in one tensor."""
+    chunks = _chunks(logits, *others)
+    parts = (function(*chunk) for chunk in chunks)
+    if len(chunks) == 1:
+        return next(parts)
+    out, end = None, 0
+    for part in parts:
+        if out is None:
+            count = logits.shape[:-1].numel()
+            out = part.new_empty((count, *part.shape[1:]))
+        out[end : end + len(part)] = part
+        end += len(part)
+    return out
+
 
 def cross_entropy(logits, labels, factor, ignore_index, dtype):
     """The sum over all labels that count, times `factor`."""
-    total = F.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]).to(dtype),
-        labels.reshape(-1).to(torch.int64),
-        ignore_index=NO_LABEL if ignore_index is None else ignore_index,
-        reduction="sum",
-    )
-    return total * factor
+    ignored = NO_LABEL if ignore_index is None else ignore_index
+    parts = [
+        F.cross_entropy(rows.to(dtype), classes, ignore_index=ignored, reduction="sum")
+        for rows, classes in _chunks(logits, labels.to(torch.int64))
+    ]
+    return (parts[0] if len(parts) == 1 else torch.stack(parts).sum()) * factor
 
 
 def cross_entropy_grad(dloss, logits, labels, factor, ignore_index):
-    out = torch.softmax(logits, -1, dtype=dloss.dtype)
+    scale = (dloss * factor).expand(labels.shape)
     classes = labels.to(torch.int64)
-    scale = dloss * factor
     if ignore_index is not None:
         kept = classes != ignore_index
-        classes = torch.where(kept, classes, 0)
-        scale = (scale * kept)[..., None]
-    classes = classes[..., None]
-    out.scatter_(-1, classes, out.gather(-1, classes) - 1)
-    return (out * scale).to(logits.dtype)
+        classes, scale = torch.where(kept, classes, 0), scale * kept
+    gradient = _by_rows(_row_gradients, logits, classes, scale)
+    return gradient.reshape(logits.shape)
+
+
+def _row_gradients(rows, classes, scale):
+    """The gradients of rows of logits, with what the loss of each is multiplied by."""
+    out = torch.softmax(rows, -1, dtype=scale.dtype)
+    places = classes[:, None]
+    out.scatter_add_(1, places, out.new_full((1, 1), -1.0).expand_as(places))
+    return out.mul_(scale[:, None]).to(rows.dtype)
 
 
 def logit_maximum(logits, dtype):
@@ -36,8 +67,11 @@ def logit_maximum(logits, dtype):
 
 
 def exponential_sum(logits, maximum):
-    # 16-bit logits less a maximum of 32 bits are 32 bits wide.
-    return (logits - maximum[..., None]).exp_().sum(-1)
+    def of_rows(rows, largest):
+        # 16-bit logits less a maximum of 32 bits are 32 bits wide.
+        return (rows - largest[:, None]).exp_().sum(-1)
+
+    return _by_rows(of_rows, logits, maximum).reshape(maximum.shape)
 
 
 def label_logit(logits, labels, dtype):
@@ -60,13 +94,18 @@ def cross_entropy_sum(maximum, total, chosen, labels, classes, factor, ignore_in
 def cross_entropy_part_grad(
     dloss, logits, labels, maximum, total, factor, ignore_index
 ):
-    out = (logits - maximum[..., None]).exp_().div_(total[..., None])
-    held, classes = _among(labels, logits.shape[-1])
-    out.scatter_(-1, classes, out.gather(-1, classes) - held[..., None].to(out.dtype))
-    scale = dloss * factor
+    scale = (dloss * factor).expand(labels.shape)
     if ignore_index is not None:
-        scale = (scale * (labels != ignore_index))[..., None]
-    return (out * scale).to(logits.dtype)
+        scale = scale * (labels != ignore_index)
+
+    def of_rows(rows, labels, maximum, total, scale):
+        out = (rows - maximum[:, None]).exp_().div_(total[:, None])
+        held, classes = _among(labels, rows.shape[-1])
+        out.scatter_add_(1, classes, held[:, None].to(out.dtype).neg_())
+        return out.mul_(scale[:, None]).to(rows.dtype)
+
+    gradient = _by_rows(of_rows, logits, labels, maximum, total, scale)
+    return gradient.reshape(logits.shape)
 
 
 def _among(labels, count):

@@ -25,6 +25,16 @@ def _own(x, in_place):
     return x.clone(memory_format=torch.contiguous_format)
 
 
+def _results(given, made, in_place):
+    """The new tensors; those in place that kernels cannot overwrite are written here."""
+    if not in_place:
+        return made
+    for x, new in zip(given, made, strict=True):
+        if new is not x:
+            x.copy_(new)
+    return given
+
+
 def sgd(
     parameters,
     gradients,
@@ -50,7 +60,8 @@ def sgd(
         maximize=False,
         is_first_step=False,
     )
-    return parameters + [x for each in states for x in each]
+    made = parameters + [x for each in states for x in each]
+    return _results([x for each in given for x in each], made, in_place)
 
 
 def _adam(
@@ -66,6 +77,7 @@ def _adam(
     in_place=False,
     **settings,
 ):
+    given = (*parameters, *exp_avgs, *exp_avg_sqs)
     gradients, parameters, exp_avgs, exp_avg_sqs = _prepared(
         gradients, parameters, exp_avgs, exp_avg_sqs, in_place=in_place
     )
@@ -83,7 +95,7 @@ def _adam(
         maximize=False,
         **settings,
     )
-    return parameters + exp_avgs + exp_avg_sqs
+    return _results(given, parameters + exp_avgs + exp_avg_sqs, in_place)
 
 
 adam = partial(_adam, torch._fused_adam_)

@@ -49,6 +49,55 @@ def _layer(make_step, x, weights, lengths, states, direction, batch_first):
     return (y, *ends)
 
 
+_GATES = {"lstm": (0, 2, 3, 1), "gru": (1, 0, 2), "rnn_tanh": (0,)}
+"""Where the gates of PyTorch's kernels are among those of ONNX."""
+
+
+def _kernel(kind, x, w, r, b, states, direction, batch_first):
+    """One or two directions by PyTorch's own kernel."""
+    if batch_first:
+        x = x.transpose(0, 1)
+        states = [None if s is None else s.transpose(0, 1) for s in states]
+    if direction == "reverse":
+        x = x.flip(0)
+    order = _GATES[kind]
+
+    def gates(rows):
+        parts = rows.chunk(len(order))
+        return torch.cat([parts[i] for i in order]) if len(order) > 1 else rows
+
+    count, rows, hidden = r.shape
+    b = x.new_zeros(count, 2 * rows) if b is None else b
+    weights = [
+        gates(part) for d in range(count) for part in (w[d], r[d], *b[d].chunk(2))
+    ]
+    zero = x.new_zeros(count, x.shape[1], hidden)
+    states = [(zero if s is None else s).contiguous() for s in states]
+    begin = states if kind == "lstm" else states[0]
+    train = torch.is_grad_enabled()
+    out, *ends = getattr(torch, kind)(
+        *(x, begin, weights, True, 1, 0.0, train, count == 2, False)
+    )
+    y = out.unflatten(-1, (count, hidden)).transpose(1, 2)
+    if direction == "reverse":
+        y = y.flip(0)
+    if batch_first:
+        y, ends = y.permute(2, 0, 1, 3), [e.transpose(0, 1) for e in ends]
+    return (y, *ends)
+
+
+def _gradients(run, operands, gradients):
+    """
+    The gradients of what a function computes of tensors, by those of its results: it is
+    computed again, and PyTorch differentiates it.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = [tensor.detach().clone().requires_grad_() for tensor in operands]
+        results = run(*leaves)
+        given = [gradient.clone() for gradient in gradients]
+        return torch.autograd.grad(results, leaves, given)
+
+
 def _biases(bias, gates, hidden):
     """The input and the recurrent bias of one direction."""
     if bias is None:
@@ -57,6 +106,9 @@ def _biases(bias, gates, hidden):
 
 
 def rnn(x, w, r, b, lengths, start, **order):
+    if lengths is None:
+        return _kernel("rnn_tanh", x, w, r, b, [start], **order)
+
     def make_step(w, r, b):
         own, recurrent = _biases(b, 1, r.shape[-1])
         return lambda x, h: (torch.tanh(x @ w.t() + h @ r.t() + own + recurrent),)
@@ -65,6 +117,9 @@ def rnn(x, w, r, b, lengths, start, **order):
 
 
 def gru(x, w, r, b, lengths, start, linear_before_reset, **order):
+    if lengths is None and linear_before_reset:
+        return _kernel("gru", x, w, r, b, [start], **order)
+
     def make_step(w, r, b):
         own, recurrent = _biases(b, 3, r.shape[-1])
         hidden = r.shape[-1]
@@ -87,6 +142,9 @@ def gru(x, w, r, b, lengths, start, linear_before_reset, **order):
 
 
 def lstm(x, w, r, b, lengths, start, start_cell, peepholes, **order):
+    if lengths is None and peepholes is None:
+        return _kernel("lstm", x, w, r, b, [start, start_cell], **order)
+
     def make_step(w, r, b, p):
         own, recurrent = _biases(b, 4, r.shape[-1])
         if p is None:
@@ -107,3 +165,24 @@ def lstm(x, w, r, b, lengths, start, start_cell, peepholes, **order):
 
     states = [start, start_cell]
     return _layer(make_step, x, (w, r, b, peepholes), lengths, states, **order)
+
+
+def rnn_grad(dy, dh, x, w, r, b, h, **order):
+    def run(x, w, r, b, h):
+        return rnn(x, w, r, b, None, h, **order)
+
+    return _gradients(run, (x, w, r, b, h), (dy, dh))
+
+
+def gru_grad(dy, dh, x, w, r, b, h, **order):
+    def run(x, w, r, b, h):
+        return gru(x, w, r, b, None, h, **order)
+
+    return _gradients(run, (x, w, r, b, h), (dy, dh))
+
+
+def lstm_grad(c, dc, dy, dh, x, w, r, b, h, **order):
+    def run(c, x, w, r, b, h):
+        return lstm(x, w, r, b, None, h, c, None, **order)
+
+    return _gradients(run, (c, x, w, r, b, h), (dy, dh, dc))

@@ -3,7 +3,7 @@
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import product
 from math import prod
@@ -28,7 +28,8 @@ class Tensor:
     result replaces in the next step of a training; `of` the parameter that a state or
     gradient belongs to; `initial` what a training starts with where no file holds it;
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
-    `setting` of the optimizer, `default` where nobody says otherwise.
+    `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
+    dimension along which it holds other tensors, and their names and sizes.
     """
 
     name: str
@@ -41,9 +42,19 @@ class Tensor:
     updates: str = ""
     of: str = ""
     initial: str = ""
+    repacked: tuple = ()
     setting: str = ""
     default: float | None = None
     counter: bool = False
+
+    def parts(self):
+        """The whole tensors that it is made of, if it is made of several."""
+        dim, parts = self.repacked
+        for name, size in parts:
+            shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
+            yield replace(
+                self, name=name, shape=shape, mesh=None, split=(), repacked=()
+            )
 
 
 @dataclass(frozen=True)
@@ -194,11 +205,25 @@ def holders(spec, mesh):
     ]
 
 
+def holds(spec, source):
+    """Whether a source has an argument, or the tensors that it is made of."""
+    if spec.name in source:
+        return True
+    return bool(spec.repacked) and all(p.name in source for p in spec.parts())
+
+
+def joined(spec, value_of):
+    """A whole tensor, of the values of the parts that it is made of."""
+    return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
+
+
 def found(spec, sources):
     """The whole value of an argument, from the first source that has it."""
     for source in sources:
         if spec.name in source:
             return source[spec.name]
+        if holds(spec, source):
+            return joined(spec, lambda part, own=source: own[part.name])
     raise ProgramError(
         f"no value for {spec.role or 'argument'} {spec.name!r}: it is neither in the "
         f"inputs nor in the weights"

@@ -1,6 +1,5 @@
 """Tensors in files, with PyTorch alone: safetensors and .pt."""
 
-import base64
 import json
 import struct
 from pathlib import Path
@@ -32,13 +31,23 @@ class FileError(Exception):
     """A tensor file cannot be used; the message says why."""
 
 
-def from_base64(text, dtype, shape):
-    """The tensor whose bytes are written as base64 text."""
-    data = bytearray(base64.b64decode(text))
-    if not data:
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype)
-    return flat.reshape(shape).clone().to(torch.get_default_device())
+class Constants:
+    """The constants of a program: bytes by name, in a file beside it."""
+
+    def __init__(self, program, name):
+        self._path = Path(program).with_name(name)
+        self._bytes = None
+        self._made = {}
+
+    def tensor(self, name, dtype, shape):
+        """A constant on the default device; the same tensor each time."""
+        if self._bytes is None:
+            self._bytes = load(self._path)
+        device = torch.get_default_device()
+        if (name, device) not in self._made:
+            flat = self._bytes[name].clone().view(dtype)
+            self._made[name, device] = flat.reshape(shape).to(device)
+        return self._made[name, device]
 
 
 def load(path):

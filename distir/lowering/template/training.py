@@ -191,7 +191,7 @@ class _Training:
                 continue
             if checkpoint is not None and spec.role in checkpoints.ROLES:
                 continue
-            if any(spec.name in source for source in self.sources):
+            if any(runtime.holds(spec, source) for source in self.sources):
                 value = runtime.argument(spec, mesh, self.rank, self.sources)
             else:
                 value = self._new(spec, mesh)
@@ -226,11 +226,13 @@ class _Training:
             return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
         # A copy of a parameter in higher precision, perhaps split otherwise.
         copied = next(a for a in self.program.ARGUMENTS if a.name == spec.of)
-        named = replace(spec, name=copied.name, initial=copied.initial)
+        named = replace(
+            spec, name=copied.name, initial=copied.initial, repacked=copied.repacked
+        )
         for source in sources:
-            if copied.name in source:
+            if runtime.holds(copied, source):
                 # Steps overwrite both.
-                value = source[copied.name].to(spec.dtype, copy=True)
+                value = runtime.found(copied, [source]).to(spec.dtype, copy=True)
                 return runtime.argument(named, mesh, self.rank, [{copied.name: value}])
         narrow = replace(named, dtype=copied.dtype)
         return initial.parameter(narrow, mesh, self.rank, seed).to(spec.dtype)
@@ -255,7 +257,7 @@ class _Training:
             if spec.role == "parameter"
             or (
                 spec.role == "state"
-                and any(spec.name in source for source in self.sources)
+                and any(runtime.holds(spec, source) for source in self.sources)
             )
         }
         own = {i: self.held[s.name] for i, s in specs.items() if s.name in self.held}

@@ -13,7 +13,7 @@ from distir.planning.strategies import AxisStrategy, LayoutStrategy, Option, Str
 from distir.planning.unit_costs import UnitCosts
 from distir.sharding.decompose import decompose, discard, layouts_of_parts
 from distir.sharding.layout import canonical, fits
-from distir.sharding.mesh import TIME_AXIS
+from distir.sharding.mesh import TIME_AXIS, Mesh
 from distir.sharding.placement import (
     WHOLE,
     Placement,
@@ -75,6 +75,13 @@ class AxisOp:
             local_bytes(v, layout, mesh)
             for v, layout in zip(op.results, self.base.results, strict=True)
         ]
+        repeats = repeats_of(base, mesh)
+        self.moved_bytes = [
+            size * (repeats if placement_in(layout, TIME_AXIS) == WHOLE else 1)
+            for size, layout in zip(self.operand_bytes, base.operands, strict=True)
+        ]
+        """Of operands, when they come from elsewhere: what is whole over time comes to an op
+        that runs for each micro-batch as often."""
         split = prod(
             mesh.size(s.axis)
             for shards in self.assignment.values()
@@ -301,6 +308,14 @@ class AxisOp:
                 found = placement_in(own, self.axis)
             self._fitting[key] = found
         return self._fitting[key]
+
+
+def repeats_of(strategy: LayoutStrategy, mesh: Mesh) -> int:
+    """How often an op runs in a step: for each micro-batch, if it works on these."""
+    layouts = (*strategy.operands, *strategy.results)
+    if any(placement_in(layout, TIME_AXIS) != WHOLE for layout in layouts):
+        return mesh.size(TIME_AXIS)
+    return 1
 
 
 def placed(

@@ -13,6 +13,7 @@ from distir.planning.axes.alternatives import (
     Alternative,
     Cut,
     OpAlternative,
+    Source,
     Take,
     ValueAlternative,
     Ways,
@@ -153,14 +154,19 @@ class AxisGraphBuilder:
             return body.calls[value.op].results[value.index]
         return Port(body.ops[value.op], value.index)
 
-    def _size(self, value: SSAValue, uses: Sequence[OperandUse]) -> float:
+    def _size(
+        self, value: SSAValue, uses: Sequence[OperandUse], source: Source
+    ) -> float:
         """
         Bytes of a value where it is brought to another placement: axes before may have
         brought it together for those that use it.
         """
         if isinstance(value, OpResult):
             return self.program.info(value.op).result_bytes[value.index]
-        sizes = (self.program.info(use.op).operand_bytes[use.operand] for use in uses)
+        sizes = (
+            self.moves.size(self.program.info(use.op), use.operand, source)
+            for use in uses
+        )
         return max(sizes, default=0.0)
 
     def _connect(
@@ -179,7 +185,7 @@ class AxisGraphBuilder:
         if len(uses) + len(returns) > 1:
             key = port, tuple(use[1:] for use in uses), bool(returns), late, source
             if key not in self._held:
-                size = self._size(value, uses)
+                size = self._size(value, uses, source)
                 wanted = self._wanted_often(uses, bool(returns))
                 cuts = [] if value in reached.sources else self._cuts(uses)
                 self._held[key] = self._hold(port, size, wanted, cuts, late)

@@ -155,6 +155,14 @@ class Moves:
                 rows = [[self._left(info, index, w)] for w in ways_of(port)]
         return np.array(rows)
 
+    def size(self, info: AxisOp, operand: int, source: Source) -> float:
+        """
+        Bytes of an operand that come from elsewhere. Of a parameter they are as few as later
+        axes will leave.
+        """
+        size = info.moved_bytes[operand]
+        return size / self.policy.program.later_parts if source == "parameter" else size
+
     def move(self, have: Placement, want: Placement, size: float) -> float:
         """
         The cost of bringing a value of `size` bytes (whole on the axis) to another
@@ -193,7 +201,7 @@ class Moves:
     def _taken(self, port: Port[Alternative], use: Taken) -> Floats:
         """What it costs that a value comes to an op in the placement that it wants."""
         index, strategies = use.operand, use.node.strategies
-        size = use.info.operand_bytes[use.operand]
+        size = self.size(use.info, use.operand, use.source)
         gradient = 0.0
         if self.policy.is_forward and use.source == "parameter":
             gradient = self.costs.gradient(use.info.flops, self.parts)
@@ -225,7 +233,7 @@ class Moves:
 
     def _passed(self, port: Port[Alternative], use: Passed) -> Floats:
         """How a value comes to a function: as it is, but never partial."""
-        size = use.info.operand_bytes[use.operand]
+        size = use.info.moved_bytes[use.operand]
         wanted = [s.placement for s in use.node.strategies]
         rows: list[list[float]] = []
         for w, part in self.there(port, use.place):

@@ -23,7 +23,8 @@ class AxisProgram:
     - `strategies`: what the axes before it do to each op, also to calls and returns;
     - `signatures`: says which ops are alike;
     - `functions`: those that the entry reaches by name; `entry`: which one is entered;
-    - `costs`: what strategies and changes of layout cost.
+    - `costs`: what strategies and changes of layout cost;
+    - `later_parts`: into how many parts axes that come later split parameters, on average.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class AxisProgram:
         axis: str,
         strategies: Mapping[Operation, LayoutStrategy],
         signatures: Signatures,
+        later_parts: float = 1.0,
     ):
         self.mesh = mesh
+        self.later_parts = later_parts
         self.costs = UnitCosts(mesh)
         self.axis = axis
         self.strategies = strategies

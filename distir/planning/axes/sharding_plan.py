@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, ReturnOp
@@ -43,6 +44,7 @@ from distir.sharding.placement import (
     WHOLE,
     placement_in,
 )
+from distir.sharding.prices import local_bytes
 from distir.sharding.rule import shape_of
 from distir.sharding.signatures import Signatures
 
@@ -127,7 +129,26 @@ class ShardingPlan:
     def seen_by(self, axis: str) -> AxisProgram:
         """The program as one more axis sees it."""
         strategies = self._strategies()
-        return AxisProgram(self.module, self.mesh, axis, strategies, self.signatures)
+        later = self._later_parts(axis)
+        return AxisProgram(
+            self.module, self.mesh, axis, strategies, self.signatures, later
+        )
+
+    def _later_parts(self, axis: str) -> float:
+        """Into how many parts the axes after one are to split parameters, on average."""
+        axes = [name for name, _ in self.mesh.axes]
+        later = set(axes[axes.index(axis) + 1 :])
+        whole = left = 0.0
+        arguments = self.entry.body.block.args
+        roles = argument_roles(self.entry)
+        for arg, role, request in zip(arguments, roles, self.requests, strict=True):
+            if role == "parameter":
+                layout = request or Layout(self.mesh.name)
+                size = local_bytes(arg, Layout(self.mesh.name), self.mesh)
+                split = later.intersection(layout.split_axes)
+                whole += size
+                left += size / prod(self.mesh.size(name) for name in split)
+        return whole / left if left else 1.0
 
     def _strategies(self) -> dict[Operation, LayoutStrategy]:
         """What the axes so far do to each op, also to calls and returns."""

@@ -105,7 +105,8 @@ class OpStrategies:
         for split in self._hinted(wishes):
             yield split, (Take.CUT,) * count
         # A parameter that is stored split over a data axis is gathered for its use where an
-        # activation is there in parts; contractions work on those wherever they can.
+        # activation is there in parts; contractions work on those wherever they can. But
+        # along a dimension of all values (experts) work may be split as the parameter is.
         stored_apart = not policy.split_parameters and any(
             f.source == "activation" and any(p.kind == "split" for p in f.possible)
             for f in operands
@@ -119,7 +120,11 @@ class OpStrategies:
                     continue
                 supports = facts.source == "activation" or facts.requested
                 takes = [Take.CUT if supports else Take.MOVED] * count
-                if stored_apart and facts.source != "activation":
+                together = info.rule.flops and all(
+                    any(split[0] in dim for dim in dims)
+                    for dims in (*info.rule.operands, *info.rule.results)
+                )
+                if stored_apart and facts.source != "activation" and not together:
                     if info.rule.flops:
                         continue
                     takes = [

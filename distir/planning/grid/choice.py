@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.dialects.device import AxesAttr, MeshOp
+from distir.dialects.dist import ReshardOp, layout_of
 from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import ScheduleOptions
@@ -17,6 +19,7 @@ from distir.planning.grid.compiled_pipeline import PipelineSimulator, Step
 from distir.planning.meshes import MESH, cluster_in
 from distir.planning.plan import GridPlan
 from distir.sharding.mesh import TIME_AXIS, Mesh
+from distir.sharding.placement import WHOLE, placement_in
 from distir.sharding.verification import DistributionVerifier
 from distir.transforms.partitioning import partition
 from distir.transforms.pipelines.division import DividedProgram
@@ -32,8 +35,10 @@ class LayoutChooser:
     of the batch.
 
     They are chosen once for plans that differ in nothing but the schedule and the number of
-    micro-batches. They are the same for all numbers that are multiples of the first: what a
-    layout costs does not depend on them (`distir.sharding.prices`), and what the first one's
+    micro-batches. They are the same for all numbers that are multiples of the first, if with
+    these layouts nothing is brought together for each micro-batch that belongs to none: what
+    other layouts cost then grows with the number, and what these cost does not
+    (`distir.sharding.prices`). What the first one's
     divisions do not allow theirs do not either. Conversely `verify-distribution` says whether
     theirs allow what was chosen; if not, the plan's are chosen on their own. Of plans that
     differ in their batch too, some lie between others (`Between`).
@@ -104,6 +109,23 @@ class LayoutChooser:
         return self._betweens[batches]
 
 
+def _is_repeated(op: ReshardOp) -> bool:
+    """Whether a value of no micro-batch is communicated for each of them."""
+    before, after = layout_of(op.source), layout_of(op.result)
+    assert before is not None and after is not None
+    axes = (*before.split_axes, *before.partial_axes)
+    if placement_in(before, TIME_AXIS) != WHOLE or all(
+        placement_in(before, axis) == placement_in(after, axis) for axis in axes
+    ):
+        return False
+    layouts = (
+        layout_of(value)
+        for use in op.result.uses
+        for value in (*use.operation.operands, *use.operation.results)
+    )
+    return any(x and placement_in(x, TIME_AXIS) != WHOLE for x in layouts)
+
+
 class ChosenProgram:
     """
     A program in the layouts that were chosen for a plan. `stages`: what its
@@ -126,7 +148,16 @@ class ChosenProgram:
         if first.shared != plan.shared:
             return False
         # With one micro-batch the axis over time splits nothing.
-        return first.k == plan.k or (first.k > 1 and plan.k % first.k == 0)
+        if first.k == plan.k:
+            return True
+        return first.k > 1 and plan.k % first.k == 0 and not self._is_for_one_count
+
+    @cached_property
+    def _is_for_one_count(self) -> bool:
+        """Whether what it costs depends on the number of micro-batches."""
+        return any(
+            isinstance(op, ReshardOp) and _is_repeated(op) for op in self._module.walk()
+        )
 
     def allows(self, micro_batches: int) -> bool:
         """

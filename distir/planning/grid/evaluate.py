@@ -173,18 +173,15 @@ class Evaluator:
         else:
             assert isinstance(plan, GridPlan)
             found = SearchedPlan(self._from_grid(plan))
+        if plan.buckets and isinstance(plan, GridPlan):
+            bucket_collectives_of(found.module)
         if plan.overlap:
             # It decides without profiles.
             before = None if self._profiles else found.simulation
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))
-            if plan.buckets:
-                bucket_collectives_of(found.module)
-                found = replace(found, step=None)
-        elif plan.buckets and isinstance(plan, GridPlan):
-            bucket_collectives_of(found.module)
         check_whole(found.module, self._requests.whole)
-        check_expectations(found.module)
+        check_expectations(found.module, plan.k if plan.is_pipelined else 1)
         return found
 
     def _from_grid(self, plan: GridPlan) -> ModuleOp:

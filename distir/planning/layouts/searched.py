@@ -85,11 +85,10 @@ class SearchedLayouts:
         configuration if they were found before, or for a pipeline the fastest without a
         limit to memory. Layouts with which a step takes longer than `worth` (seconds),
         even if nothing waits for anything else, are not searched for to the end. There are
-        buckets in the program if the configuration has them and no overlap, which comes
-        before them. Raises DistIRError.
+        buckets in the program if the configuration has them, but nothing overlaps yet.
+        Raises DistIRError.
         """
         c = configuration
-        buckets = c.buckets and not c.overlap
         limit = self.requests.limit
         clock = None if limit is None else Clock(limit)
         cluster, mesh = self._prepare(module, c)
@@ -105,11 +104,11 @@ class SearchedLayouts:
             if known is not None:
                 apply_layouts(module, mesh, known)
                 partition(module, lower=True)
-                if buckets:
+                if c.buckets:
                     bucket_collectives_of(module)
                 return SearchedPlan(module, known)
             search = FittedSearch(
-                mesh, cluster, None, limits, profiles, clock, buckets=buckets
+                mesh, cluster, None, limits, profiles, clock, buckets=c.buckets
             )
             plan = search.run(module)
             found = plan.found
@@ -120,7 +119,7 @@ class SearchedLayouts:
                 plan.module, plan.layouts, bound, plan.simulation, plan.step
             )
         search = FittedSearch(
-            mesh, cluster, c.pipeline, limits, profiles, clock, pipeline_step, buckets
+            mesh, cluster, c.pipeline, limits, profiles, clock, pipeline_step, c.buckets
         )
         same = (c.batch, c.axes, c.checkpoint, c.k)
         before = self._known[1] if self._known and self._known[0] == same else None
@@ -180,10 +179,10 @@ class SearchedLayouts:
             lower_reshards(module)
         else:
             partition(module, lower=True)
-        if configuration.overlap:
-            overlap_communication(module)
         if configuration.buckets:
             bucket_collectives_of(module)
+        if configuration.overlap:
+            overlap_communication(module)
 
     def _prepare(
         self, module: ModuleOp, configuration: LayoutPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import floor
 
 from xdsl.ir import Operation
@@ -16,7 +17,13 @@ def match(op: Operation, run: ScheduleRun) -> None:
     """See `MatchOp`. Raises DistIRError."""
     assert isinstance(op, MatchOp)
     roots, pattern = run.modules_of(op.root), op.pattern.data
-    found = run.modules.find(pattern, roots)
+    try:
+        wanted = re.compile(pattern) if op.regex is not None else pattern
+    except re.error as error:
+        raise DistIRError(
+            f"{origin(op)}: {pattern!r} is no regular expression: {error}"
+        ) from error
+    found = run.modules.find(wanted, roots)
     if not found:
         inside = f" in {listed(roots)}" if roots != [""] else ""
         near = listed(run.modules.nearest(pattern, roots))

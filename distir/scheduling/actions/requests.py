@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.dialects.func import CallOp
 from xdsl.ir import Operation
 
@@ -24,6 +24,7 @@ from distir.planning.meshes import MESH
 from distir.planning.modules import ScopedOp
 from distir.planning.requests import request
 from distir.program import describe, scope_of, text_attribute
+from distir.scheduling.actions.groups import recompute_groups
 from distir.scheduling.run import ScheduleRun, origin, schedule_action
 from distir.sharding.rule import Rule, rank_of, rule_for, shape_of
 from distir.transforms.checkpointing import POLICIES
@@ -133,6 +134,9 @@ def recompute(op: Operation, run: ScheduleRun) -> None:
     assert isinstance(op, RecomputeOp)
     policy = op.policy.data if op.policy else str(run.value_of(op.knob))  # type: ignore[arg-type]
     one_of("policy", policy, POLICIES, origin(op))
+    if run.is_groups(op.modules):
+        recompute_groups(op, run, policy)
+        return
     for scope in run.modules_of(op.modules):
         call = _entered(op, scope, run)
         if not isinstance(call, CallOp):
@@ -154,9 +158,15 @@ def expect_collectives(op: Operation, run: ScheduleRun) -> None:
     """See `ExpectOp`. Raises DistIRError."""
     assert isinstance(op, ExpectOp)
     kinds = [kind.name.removeprefix("collective.") for kind in Collective.operations]
-    kind = one_of("collective", op.collective.data, kinds, origin(op))
+    counts = {
+        one_of("collective", kind, kinds, origin(op)): count.value.data
+        for kind, count in op.collectives.data.items()
+        if isinstance(count, IntegerAttr)
+    }
+    backward = op.backward is not None
     for scope in run.modules_of(op.modules):
-        expect(run.module, scope, kind, op.axis.data, op.count.value.data, origin(op))
+        axis, by = op.axis.data, origin(op)
+        expect(run.module, scope, counts, axis, by, backward=backward)
 
 
 def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:

@@ -16,6 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from distir.dialects.collective import AllGatherOp
 from distir.dialects.dist import SCOPE
 from distir.program import made_with, reachable_functions, scope_of
+from distir.transforms.overlap.kinds import kind_of
 from distir.transforms.repeats.naming import specialise
 
 
@@ -40,12 +41,14 @@ def hoist_gathers(module: ModuleOp) -> bool:
 
 def _gathered_arguments(function: FuncOp) -> list[AllGatherOp]:
     """
-    The gatherings of a function whose operand is an argument that nothing else uses.
+    The gatherings of parameters in a function whose operand is an argument that nothing else
+    uses.
     """
     return [
         op
         for op in function.body.block.ops
         if isinstance(op, AllGatherOp)
+        and kind_of(op) == "params"
         and isinstance(op.source, BlockArgument)
         and len(list(op.source.uses)) == 1
     ]

@@ -2,8 +2,10 @@
 The order of a function's ops, such that communication and computation overlap.
 
 - A reduction starts where its operand is computed.
-- A gathering of an argument (a parameter of ZeRO stage 3) starts at most so many uses of
-  gathered arguments ahead of its own: gathered parameters take memory.
+- A gathering of a parameter (ZeRO stage 3) starts at most so many uses of
+  gathered parameters ahead of its own: gathered parameters take memory.
+- A gathering of what a backward kept in parts (sequence parallelism) starts before the
+  contraction in front of it, beside which it runs.
 - What only takes reduced values to the function's results (an optimizer's updates) comes
   last, in the order in which the reductions started.
 
@@ -12,37 +14,34 @@ The order of collectives is the same for all devices, as it is that of the one p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.collective import AllGatherOp, CollectiveOp
 from distir.dialects.dist import ASYNCHRONOUS, SendOp
-from distir.interpreters.simulator.costs.op_costs import VIEWS
-from distir.transforms.overlap.sink import REDUCTIONS
+from distir.transforms.overlap.beside import FREE, gathered_beside_contractions
+from distir.transforms.overlap.kinds import REDUCTIONS, chain_from_argument, kind_of
 
 Arrivals = tuple[int, ...]
 """Results of a function that may still be on their way, in the order of their start."""
 
 _STAYING = (CallOp, SendOp, *REDUCTIONS)
 
-_FREE = VIEWS | {"onnx.Constant"}
-"""Ops that take no time."""
-
 
 @dataclass
 class CommunicationPlacer:
     """
     Orders the ops of functions, callees first. `arrivals` has what the functions so far
-    return before it is there; `ahead` bounds gathering; without `gathers`, only reductions
-    are placed.
+    return before it is there; `ahead` bounds gathering. Communication of these `kinds`
+    (`write_kinds`) is placed, and made asynchronous.
     """
 
     ahead: int
-    gathers: bool
+    kinds: Collection[str]
     arrivals: dict[str, Arrivals] = field(default_factory=dict[str, Arrivals])
 
     def place(self, function: FuncOp) -> None:
@@ -51,14 +50,16 @@ class CommunicationPlacer:
         ops = list(block.ops)
         end = ops.pop()
         assert isinstance(end, ReturnOp)
-        ops = _reductions_early(ops)
-        if self.gathers:
+        ops = _reductions_early(ops, self.kinds)
+        if "params" in self.kinds:
             ops = _gathers_ahead(ops, self.ahead)
+        if "tp" in self.kinds:
+            ops = gathered_beside_contractions(ops)
         ops = self._updates_late(ops, end)
         for op in ops:
             op.detach()
             block.insert_op_before(op, end)
-        _mark([*ops, end], gathers=self.gathers)
+        _mark([*ops, end], self.kinds)
         self.arrivals[function.sym_name.data] = self._returned(ops, end)
 
     def _arriving(self, op: Operation) -> list[SSAValue]:
@@ -66,7 +67,9 @@ class CommunicationPlacer:
         if isinstance(op, CallOp):
             indices = self.arrivals.get(op.callee.string_value(), ())
             return [op.results[i] for i in indices]
-        return [op.result] if isinstance(op, REDUCTIONS) else []
+        if isinstance(op, REDUCTIONS) and kind_of(op) in self.kinds:
+            return [op.result]
+        return []
 
     def _returned(self, ops: Sequence[Operation], end: ReturnOp) -> Arrivals:
         used = {v for op in ops for v in op.operands}
@@ -98,11 +101,15 @@ class CommunicationPlacer:
         return [*(op for op in ops if op not in late), *moved]
 
 
-def _reductions_early(ops: Sequence[Operation]) -> list[Operation]:
-    """Puts each reduction right after the op that computes its operand."""
+def _reductions_early(
+    ops: Sequence[Operation], kinds: Collection[str]
+) -> list[Operation]:
+    """Puts each reduction of these kinds right after the op that computes its operand."""
     after: dict[Operation, list[Operation]] = {}
     for op in ops:
-        if isinstance(op, REDUCTIONS) and len(list(op.source.uses)) == 1:
+        if not isinstance(op, REDUCTIONS) or kind_of(op) not in kinds:
+            continue
+        if len(list(op.source.uses)) == 1:
             source = op.source.owner
             # After another collective it would only wait for that one.
             if isinstance(source, Operation) and not isinstance(source, CollectiveOp):
@@ -118,8 +125,8 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
     place = {op: i for i, op in enumerate(ops)}
     chains: dict[Operation, list[Operation]] = {}
     for op in ops:
-        if isinstance(op, AllGatherOp):
-            chain = _from_arguments(op)
+        if isinstance(op, AllGatherOp) and kind_of(op) == "params":
+            chain = chain_from_argument(op)
             users = [place[u.operation] for u in op.result.uses if u.operation in place]
             if chain and users:
                 chains.setdefault(ops[min(users)], []).extend(chain)
@@ -137,40 +144,22 @@ def _gathers_ahead(ops: Sequence[Operation], ahead: int) -> list[Operation]:
     return placed
 
 
-def _from_arguments(gather: AllGatherOp) -> list[Operation]:
+def _mark(ops: Sequence[Operation], kinds: Collection[str]) -> None:
     """
-    A gathering of an argument, after the ops on that alone that nothing else uses (a cast);
-    none if it gathers something else.
-    """
-    chain: list[Operation] = [gather]
-    while not isinstance(source := chain[0].operands[0], BlockArgument):
-        op = source.owner
-        assert isinstance(op, Operation)
-        is_simple = len(op.operands) == len(op.results) == 1
-        if not is_simple or isinstance(op, CallOp | SendOp):
-            return []
-        if len(list(source.uses)) > 1:
-            return []
-        chain.insert(0, op)
-    return chain
-
-
-def _mark(ops: Sequence[Operation], *, gathers: bool) -> None:
-    """
-    Makes collectives asynchronous where something is computed between their start and the
-    first use of their result, and all sends.
+    Makes collectives of these kinds asynchronous where something is computed between their
+    start and the first use of their result, and all sends if they are one of the kinds.
     """
     place = {op: i for i, op in enumerate(ops)}
     busy = [0]
     for op in ops:
-        works = not isinstance(op, CollectiveOp | SendOp) and op.name not in _FREE
+        works = not isinstance(op, CollectiveOp | SendOp) and op.name not in FREE
         busy.append(busy[-1] + works)
     for i, op in enumerate(ops):
+        if kind_of(op) not in kinds:
+            continue
         if isinstance(op, SendOp):
             op.attributes[ASYNCHRONOUS] = UnitAttr()
         elif isinstance(op, CollectiveOp) and op.CAN_BE_ASYNCHRONOUS:
-            if not gathers and not isinstance(op, REDUCTIONS):
-                continue
             first = min((place[u.operation] for u in op.result.uses), default=i)
             is_returned = first == len(ops) - 1
             if is_returned or busy[first] > busy[i + 1]:
@@ -178,10 +167,13 @@ def _mark(ops: Sequence[Operation], *, gathers: bool) -> None:
 
 
 def place_functions(
-    reachable: Sequence[FuncOp], ahead: int, *, gathers: bool
+    reachable: Sequence[FuncOp], ahead: int, kinds: Collection[str]
 ) -> Mapping[str, Arrivals]:
-    """Orders the ops of all functions, which come callees first."""
-    placer = CommunicationPlacer(ahead, gathers)
+    """
+    Orders the ops of all functions, which come callees first, for communication of these
+    kinds to overlap.
+    """
+    placer = CommunicationPlacer(ahead, kinds)
     for function in reachable:
         placer.place(function)
     return placer.arrivals

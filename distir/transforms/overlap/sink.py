@@ -8,6 +8,7 @@ only: that call gets a function of its own.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import (
@@ -20,7 +21,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from distir.dialects.collective import AllReduceOp, CollectiveOp, ReduceScatterOp
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import SCOPE
 from distir.program import (
     erase_unreachable,
@@ -30,8 +31,7 @@ from distir.program import (
     return_op,
     unique_name,
 )
-
-REDUCTIONS = (AllReduceOp, ReduceScatterOp)
+from distir.transforms.overlap.kinds import REDUCTIONS, kind_of, write_kind
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,11 @@ class _Reduction:
     kind: type[CollectiveOp]
     axes: ArrayAttr[StringAttr]
     type: Attribute
+    purpose: str
 
     def on(self, value: SSAValue, like: Operation) -> CollectiveOp:
         new = self.kind(value, [a.data for a in self.axes.data], self.type)
+        write_kind(new, self.purpose)
         if SCOPE in like.attributes:
             new.attributes[SCOPE] = like.attributes[SCOPE]
         return new
@@ -53,15 +55,19 @@ _Sunk = tuple[tuple[int, tuple[_Reduction, ...]], ...]
 """Per result of a function the reductions that follow it, where there are any."""
 
 
-def sink_reductions(module: ModuleOp) -> None:
-    """Moves reductions into the functions whose results they reduce, callers first."""
+def sink_reductions(module: ModuleOp, kinds: Collection[str]) -> None:
+    """
+    Moves reductions of these kinds (`write_kinds`) into the functions whose results they
+    reduce, callers first.
+    """
     pending = list(reversed(reachable_functions(module)))
     while pending:
         caller = pending.pop(0)
         wanted: dict[str, dict[_Sunk, list[CallOp]]] = {}
         for op in caller.body.block.ops:
             if isinstance(op, CallOp):
-                found = _reductions(op, functions(module)[op.callee.string_value()])
+                callee = functions(module)[op.callee.string_value()]
+                found = _reductions(op, callee, kinds)
                 by_reductions = wanted.setdefault(op.callee.string_value(), {})
                 by_reductions.setdefault(found, []).append(op)
         for name, by_reductions in wanted.items():
@@ -74,15 +80,16 @@ def sink_reductions(module: ModuleOp) -> None:
     erase_unreachable(module)
 
 
-def _reductions(call: CallOp, callee: FuncOp) -> _Sunk:
+def _reductions(call: CallOp, callee: FuncOp, kinds: Collection[str]) -> _Sunk:
     """The reductions of a call's results that the callee can do where it computes them."""
     returned = return_op(callee).operands
     found: list[tuple[int, tuple[_Reduction, ...]]] = []
     for i, result in enumerate(call.results):
         chain: list[_Reduction] = []
         last: SSAValue = result
-        while (user := _only_reduction(last)) is not None:
-            chain.append(_Reduction(type(user), user.axes, user.result.type))
+        while (user := _only_reduction(last)) is not None and kind_of(user) in kinds:
+            purpose = kind_of(user)
+            chain.append(_Reduction(type(user), user.axes, user.result.type, purpose))
             last = user.result
         is_computed = isinstance(returned[i].owner, Operation)
         if chain and is_computed and list(returned).count(returned[i]) == 1:

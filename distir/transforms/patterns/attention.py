@@ -1,38 +1,41 @@
 """
 Scaled dot-product attention, written out in products and a softmax, becomes `onnx.Attention`.
 
-What is recognised: `softmax(scale Q K^T + mask) V` over [batch, heads, length, features], with
-factors of queries and keys as part of the scale, keys and values repeated for groups of query
-heads, and a mask of known zeros and lowest numbers that hides what is behind each query.
+What is recognised: `softmax(cap(scale Q K^T) + masks) V` over [batch, heads, length, features],
+with factors of queries and keys as part of the scale, keys and values repeated for groups of
+query heads, a soft cap, and masks that are added or that scores are filled by, such as one that
+hides what is behind each query and one for distances (ALiBi).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import Float32Type, Float64Type, i1
+from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import layout_of
 from distir.dialects.onnx import OnnxOp, operator
-from distir.dialects.onnx_values import tensor_type
+from distir.dialects.onnx_values import numpy_dtype, tensor_type
+from distir.transforms.patterns.attention_scores import Fill, Scores, readings
+from distir.transforms.patterns.known_arrays import KnownArrays, once
 from distir.transforms.patterns.masks import (
     is_finite,
     is_learned,
     is_triangle,
-    known_array,
     only_source,
 )
 from distir.transforms.patterns.match import (
     array_of,
     element,
-    factors,
     number,
     producer,
     replace_by,
     shape_of,
-    swaps_last_two,
     used_once,
 )
 
@@ -44,8 +47,8 @@ class AttentionRaiser:
     """
 
     def __init__(self) -> None:
-        self._masks: dict[SSAValue, bool] = {}
-        self._known: dict[SSAValue, npt.NDArray[Any] | None] = {}
+        self._triangles: dict[SSAValue, bool] = {}
+        self._known = KnownArrays()
 
     def replace(self, op: OnnxOp) -> bool:
         """
@@ -70,41 +73,132 @@ class AttentionRaiser:
         shape = shape_of(scores)
         if shape is None or len(shape) != 4 or softmax.attribute("axis") % 4 != 3:
             return False
-        if not used_once(scores):
-            return False
-        for raw, mask in _masked(scores):
-            found = _scaled_product(raw)
-            if found is None:
+        for found in readings(scores):
+            mask = self._read_masks(found, shape, guarded is not None)
+            key, value_ = _shared_heads(found.key), _shared_heads(value)
+            if mask is None or not _fits(found.query, key, value_, shape):
                 continue
-            query, key, scale = found
-            if mask is not None and not self._takes(mask, guarded is not None):
-                continue
-            causal = mask is not None and self._is_causal(mask, shape)
-            if not causal and not _fits_mask(mask, query, shape):
-                continue
-            key, value = _shared_heads(key), _shared_heads(value)
-            if not _fits(query, key, value, shape):
-                continue
-            operands = [query, key, value]
-            if mask is not None and not causal:
-                operands.append(mask)
-            options = {"is_causal": 1} if causal else {}
-            replace_by(op, "Attention", operands, scale=scale, **options)
+            options: dict[str, object] = {"is_causal": 1} if mask.is_causal else {}
+            if found.cap is not None:
+                options["softcap"] = found.cap
+            operands = [found.query, key, value_, *mask.added_before(op)]
+            replace_by(op, "Attention", operands, scale=found.scale, **options)
             return True
         return False
 
-    def _takes(self, mask: SSAValue, is_guarded: bool) -> bool:
-        return (is_guarded or is_finite(mask)) and not is_learned(mask)
+    def _read_masks(
+        self, scores: Scores, shape: Sequence[int], is_guarded: bool
+    ) -> _Masks | None:
+        """The masks of scores; None if `onnx.Attention` cannot have them."""
+        found = _Masks()
+        for mask in scores.masks:
+            if self._is_causal(mask, shape):
+                found.is_causal = True
+            elif self._takes(mask, is_guarded) and _fits_mask(
+                mask, scores.query, shape
+            ):
+                found.others.append(mask)
+            else:
+                return None
+        return found
 
-    def _is_causal(self, mask: SSAValue, scores: Sequence[int]) -> bool:
+    def _takes(self, mask: SSAValue | Fill, is_guarded: bool) -> bool:
+        """Whether a mask that is added computes the same, and has no gradient."""
+        if isinstance(mask, Fill):
+            kind, lowest = element(mask.lowest), number(mask.lowest)
+            if not isinstance(kind, Float32Type | Float64Type) or lowest is None:
+                return False
+            # Added, the lowest number is left of the sum; others would not be.
+            is_finite_ = -np.inf < lowest <= np.finfo(np.float32).min / 2
+            if isinstance(kind, Float64Type) and is_finite_:
+                is_finite_ = lowest <= np.finfo(np.float64).min / 2
+            can = is_finite_ or (lowest == -np.inf and is_guarded)
+            return (can or self._shows_a_key(mask)) and not is_learned(mask.condition)
+        can = is_guarded or is_finite(mask) or self._shows_a_key(mask)
+        return can and not is_learned(mask)
+
+    def _shows_a_key(self, mask: SSAValue | Fill) -> bool:
+        """Whether a mask is known to leave each query a key."""
+        array = self._array(mask)
+        return array is not None and bool(np.isfinite(once(array)).any(-1).all())
+
+    def _array(self, mask: SSAValue | Fill) -> npt.NDArray[Any] | None:
+        """What a mask adds to the scores, if constants alone make it."""
+        source = only_source(mask.condition if isinstance(mask, Fill) else mask)
+        array = None if source is None else self._known.of(source)
+        if array is None or not isinstance(mask, Fill):
+            return array
+        lowest = array_of(mask.lowest)
+        assert lowest is not None
+        hidden = once(array) == mask.hidden
+        return np.broadcast_to(
+            np.where(hidden, lowest.reshape(()), lowest.dtype.type(0)), array.shape
+        )
+
+    def _is_causal(self, mask: SSAValue | Fill, scores: Sequence[int]) -> bool:
         """Whether a mask is known to hide the keys behind each query, and nothing else."""
-        source = only_source(mask)
-        if scores[2] != scores[3] or source is None:
+        if scores[2] != scores[3]:
             return False
-        if source not in self._masks:
-            found = known_array(source, self._known)
-            self._masks[source] = found is not None and is_triangle(found, scores[2])
-        return self._masks[source]
+        source = mask.condition if isinstance(mask, Fill) else only_source(mask)
+        if source is None:
+            return False
+        if isinstance(mask, Fill) or source not in self._triangles:
+            array = self._array(mask)
+            found = array is not None and is_triangle(array, scores[2])
+            if isinstance(mask, Fill):
+                return found
+            self._triangles[source] = found
+        return self._triangles[source]
+
+
+@dataclass
+class _Masks:
+    """Whether keys behind a query are hidden, and other masks, which are added."""
+
+    is_causal: bool = False
+    others: list[SSAValue | Fill] = field(default_factory=list["SSAValue | Fill"])
+
+    def added_before(self, op: OnnxOp) -> list[SSAValue]:
+        """The sum of the other masks, made before an op; empty if there are none."""
+        values = [_as_added(m, op) if isinstance(m, Fill) else m for m in self.others]
+        if not values:
+            return []
+        total, *rest = values
+        for value in rest:
+            sizes = np.broadcast_shapes(shape_of(total) or (), shape_of(value) or ())
+            total = _made_before(op, "Add", [total, value], sizes)
+        return [total]
+
+
+def _as_added(fill: Fill, op: OnnxOp) -> SSAValue:
+    """The mask that adds what scores are filled with, or nothing."""
+    kind, shape = element(fill.lowest), shape_of(fill.condition)
+    assert kind is not None and shape is not None
+    zero = _made_before(
+        *(op, "Constant", [], ()), kind, value=np.array(0, numpy_dtype(kind))
+    )
+    sides = [fill.lowest, zero] if fill.hidden else [zero, fill.lowest]
+    return _made_before(op, "Where", [fill.condition, *sides], shape, kind)
+
+
+def _made_before(
+    op: OnnxOp,
+    name: str,
+    operands: Sequence[SSAValue],
+    shape: Sequence[int],
+    kind: Attribute | None = None,
+    **attributes: object,
+) -> SSAValue:
+    """The result of an operator that is put before an op; of the type of its operands."""
+    kind = element(operands[0]) if kind is None else kind
+    assert kind is not None
+    new = operator(name).build_op(
+        list(operands), [tensor_type(shape, kind)], attributes, dict(op.attributes)
+    )
+    block = op.parent_block()
+    assert block is not None
+    block.insert_op_before(new, op)
+    return new.results[0]
 
 
 def _is_guard(weights: SSAValue) -> bool:
@@ -121,76 +215,6 @@ def _unguarded(weights: SSAValue) -> SSAValue | None:
     if check is None or check.operands[0] is not s or number(zero) != 0.0:
         return None
     return s
-
-
-def _masked(scores: SSAValue) -> list[tuple[SSAValue, SSAValue | None]]:
-    """The ways to read scores as a product and a mask that is added."""
-    add = producer(scores, "Add")
-    if add is None:
-        return [(scores, None)]
-    left, right = add.operands
-    return [(left, right), (right, left)]
-
-
-def _scaled_product(raw: SSAValue) -> tuple[SSAValue, SSAValue, float] | None:
-    """The Q, K and scale of `scale Q K^T`; factors of Q and K join the scale."""
-    scale, values = factors(raw)
-    if len(values) != 1:
-        return None
-    product = producer(values[0], "MatMul")
-    if product is None or not used_once(values[0]):
-        return None
-    a, queries = factors(product.operands[0])
-    b, keys = factors(product.operands[1])
-    if len(queries) != 1 or len(keys) != 1:
-        return None
-    key = _transposed(keys[0])
-    return None if key is None else (queries[0], key, scale * a * b)
-
-
-def _transposed(value: SSAValue) -> SSAValue | None:
-    """The K of K^T: a Transpose, possibly with batch and heads merged around it."""
-    transpose = producer(value, "Transpose")
-    if transpose is not None:
-        if swaps_last_two(transpose):
-            return transpose.operands[0]
-        return _permuted(transpose)
-    outer = producer(value, "Reshape")
-    transpose = None if outer is None else producer(outer.operands[0], "Transpose")
-    inner = None if transpose is None else producer(transpose.operands[0], "Reshape")
-    if transpose is None or inner is None or not swaps_last_two(transpose):
-        return None
-    before, after = shape_of(inner.operands[0]), shape_of(value)
-    merged = shape_of(inner.results[0])
-    if before is None or after is None or merged is None or len(merged) != 3:
-        return None
-    if merged[1:] != before[-2:] or after != (*before[:-2], before[-1], before[-2]):
-        return None
-    return inner.operands[0]
-
-
-def _permuted(transpose: OnnxOp) -> SSAValue | None:
-    """
-    K where K^T comes from (batch, sequence, heads, features) in one Transpose: another
-    Transpose, made here, with the last two dimensions the other way round.
-    """
-    order = list(transpose.attribute("perm") or ())
-    shape = shape_of(transpose.results[0])
-    if len(order) != 4 or shape is None:
-        return None
-    swapped = [order[0], order[1], order[3], order[2]]
-    element_type = element(transpose.results[0])
-    assert element_type is not None
-    new = operator("Transpose").build_op(
-        [transpose.operands[0]],
-        [tensor_type([shape[0], shape[1], shape[3], shape[2]], element_type)],
-        {"perm": swapped},
-        dict(transpose.attributes),
-    )
-    block = transpose.parent_block()
-    assert block is not None
-    block.insert_op_before(new, transpose)
-    return new.results[0]
 
 
 def _shared_heads(value: SSAValue) -> SSAValue:
@@ -233,12 +257,14 @@ def _fits(
     )
 
 
-def _fits_mask(mask: SSAValue | None, query: SSAValue, scores: tuple[int, ...]) -> bool:
+def _fits_mask(mask: SSAValue | Fill, query: SSAValue, scores: Sequence[int]) -> bool:
     """Whether a mask has the queries' element type and the shape of scores, or 1s in it."""
-    if mask is None:
-        return True
-    shape = shape_of(mask)
-    if shape is None or element(mask) != element(query) or not 2 <= len(shape) <= 4:
+    value, kind = mask, element(query)
+    if isinstance(mask, Fill):
+        value, kind = mask.condition, i1
+    assert isinstance(value, SSAValue)
+    shape = shape_of(value)
+    if shape is None or element(value) != kind or not 2 <= len(shape) <= 4:
         return False
     aligned = scores[4 - len(shape) :]
     return shape[-1] == scores[-1] and all(

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, SSAValue
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.constants import draws_random_numbers
 from distir.dialects.onnx import OnnxOp
-from distir.interpreters.onnx_evaluator import evaluated
-from distir.program import ancestors, argument_roles, calls_of
-from distir.transforms.patterns.match import element, is_finite_constant, shape_of
+from distir.program import argument_roles, calls_of
+from distir.transforms.patterns.known_arrays import once
+from distir.transforms.patterns.match import element, is_finite_constant
 
 
 def is_triangle(mask: npt.NDArray[Any], size: int) -> bool:
     """
-    Whether a mask adds 0 to the scores up to the diagonal, and behind it so low a number
-    that no weight is left next to that of the diagonal.
+    Whether every square of a mask adds 0 to the scores up to the diagonal, and behind it so
+    low a number that no weight is left next to that of the diagonal.
     """
-    if mask.shape[-2:] != (size, size) or mask.size != size * size:
+    if mask.shape[-2:] != (size, size):
         return False
-    square = mask.reshape(size, size).astype(np.float64)
+    squares = once(mask)
+    if squares.shape[-2:] != (size, size) and size > 1:
+        return False
+    squares = squares.reshape(-1, size, size).astype(np.float64)
     seen = np.tri(size, dtype=bool)
     lowest = float(ml_dtypes.finfo(mask.dtype).min) / 2
-    return bool((square[seen] == 0).all() and (square[~seen] <= lowest).all())
+    return bool((squares[:, seen] == 0).all() and (squares[:, ~seen] <= lowest).all())
 
 
 _FINITE_IF_OPERANDS_ARE = frozenset(
@@ -117,44 +117,3 @@ def only_source(value: SSAValue) -> SSAValue | None:
             return None
         (value,) = given
     return value
-
-
-_MOST_ELEMENTS = 1 << 24
-"""Of masks whose elements are looked at."""
-
-
-def known_array(
-    value: SSAValue, known: dict[SSAValue, npt.NDArray[Any] | None]
-) -> npt.NDArray[Any] | None:
-    """
-    The array that constants alone make, through operators of ONNX; None for a value that
-    depends on anything else, or is large. `known` keeps what was found on the way, for
-    other values that depend on the same.
-    """
-    for op in _in_order(value):
-        if all(result in known for result in op.results):
-            continue
-        found: Sequence[Any] = ()
-        small = all(prod(shape_of(r) or (0,)) <= _MOST_ELEMENTS for r in op.results)
-        inputs = [None if v is None else known.get(v) for v in op.input_values]
-        lacks = any(
-            v is not None and i is None
-            for v, i in zip(op.input_values, inputs, strict=True)
-        )
-        if small and not lacks and not draws_random_numbers(op):
-            results = evaluated(op, inputs)
-            found = () if isinstance(results, Exception) else results
-        known.update(dict.fromkeys(op.results))
-        for result, array in zip(op.results, found, strict=False):
-            known[result] = array
-    return known.get(value)
-
-
-def _in_order(value: SSAValue) -> list[OnnxOp]:
-    """The operators that a value depends on, as far as they are ONNX's, operands first."""
-    ops = [op for op in ancestors([value]) if isinstance(op, OnnxOp)]
-    block = value.owner.parent_block() if isinstance(value.owner, Operation) else None
-    if block is None:
-        return []
-    needed = set(ops)
-    return [op for op in block.ops if isinstance(op, OnnxOp) and op in needed]

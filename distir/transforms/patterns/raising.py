@@ -38,7 +38,7 @@ def raise_patterns(module: ModuleOp, *, attention: bool = True) -> None:
     used = {f: [a for a in f.args if a.first_use is not None] for f in callees}
     for function in callees:
         erase_dead(function.body.block)
-        _drop(function, [a for a in used[function] if a.first_use is None])
+        drop_arguments(function, [a for a in used[function] if a.first_use is None])
     erase_dead(entry.body.block)
 
 
@@ -63,7 +63,7 @@ def _is_used(op: OnnxOp) -> bool:
     return any(result.first_use is not None for result in op.results)
 
 
-def _drop(function: FuncOp, unused: Sequence[BlockArgument]) -> None:
+def drop_arguments(function: FuncOp, unused: Sequence[BlockArgument]) -> None:
     """Removes arguments of a function, and what its calls give them."""
     if not unused:
         return

@@ -9,7 +9,7 @@ from typing import Generic
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.pipelining import Action, Phase
-from distir.program import return_op
+from distir.program import linked_arguments, return_op
 from distir.sharding.mesh import Mesh
 from distir.transforms.pipelines.body import V
 from distir.transforms.pipelines.entry import Entry
@@ -103,10 +103,15 @@ class Emitter(Generic[V]):
         for op in self.structure.ops:
             if self.structure.kinds.get(op) is Kind.AFTER:
                 self.values.compute_whole(op, self._mesh(self.homes.after[op]))
-        return [
-            self.values.find(v, None, self.values.home(v) or self._mesh(0))
-            for v in return_op(self.structure.function).operands
-        ]
+        function = self.structure.function
+        linked, arguments = linked_arguments(function), function.body.block.args
+        found: list[V] = []
+        for index, value in enumerate(return_op(function).operands):
+            mesh = self.values.home(value) or self._mesh(0)
+            if index in linked:  # an update or a gradient goes to where its argument is
+                mesh = self._mesh(self.homes.arguments[arguments[linked[index]]])
+            found.append(self.values.find(value, None, mesh))
+        return found
 
     def _mesh(self, stage: int) -> str:
         return self.meshes[stage].name

@@ -17,6 +17,7 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.collective import CoordinateOp
 from distir.dialects.dist import (
+    COMPILED,
     Layout,
     LayoutAttr,
     ReshardOp,
@@ -230,6 +231,8 @@ class Fold:
         function = self._finish(name, block, mesh)
         function.arg_attrs = source.arg_attrs
         function.res_attrs = source.res_attrs
+        if COMPILED in source.attributes:
+            function.attributes[COMPILED] = source.attributes[COMPILED]
         return function.sym_name.data
 
     def _function(self, name: str, mesh: str, *, numbered: bool) -> FuncOp:
@@ -255,6 +258,8 @@ class Fold:
         if not numbered and source.arg_attrs is not None:
             function.arg_attrs = source.arg_attrs
         function.res_attrs = source.res_attrs
+        if COMPILED in source.attributes:
+            function.attributes[COMPILED] = source.attributes[COMPILED]
         return function
 
     def _divides(self, op: ReshardOp) -> bool:

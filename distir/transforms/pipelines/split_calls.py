@@ -10,6 +10,7 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from distir.dialects.dist import COMPILED
 from distir.program import KEPT, ancestors, functions, return_op, unique_name
 from distir.transforms.pipelines.over_time import over_time
 
@@ -144,5 +145,7 @@ class CallSplitter:
             Region(block),
             StringAttr("private"),
         )
+        if COMPILED in function.attributes:
+            half.attributes[COMPILED] = function.attributes[COMPILED]
         Rewriter.insert_op(half, InsertPoint.before(function))
         return Half(name, arguments, results)

@@ -1,5 +1,5 @@
 // RUN: distir-opt %s -p "auto-parallel{jobs=1}" | filecheck %s
-// RUN: distir-opt %s -p 'auto-parallel{jobs=1 shard="w1:1=t" buckets=false}' | filecheck %s --check-prefix=SHARD
+// RUN: distir-opt %s -p 'auto-parallel{jobs=1 buckets=false shard="w1:1=t"}' | filecheck %s --check-prefix=SHARD
 // RUN: distir-opt %s -p 'auto-parallel{jobs=1 whole="w1","w2","x"}' | filecheck %s --check-prefix=WHOLE
 // RUN: sed s/32000000000/1000/ %s | not distir-opt -p "auto-parallel{jobs=1}" 2>&1 | filecheck %s --check-prefix=NONE
 // RUN: not distir-opt %s -p "auto-parallel{jobs=1 zero=1}" 2>&1 | filecheck %s --check-prefix=ZERO
@@ -14,7 +14,7 @@
 // With the columns of the first matrix split, searched layouts are faster than the grid's
 // column and row: the batch is split over both axes, and the matrix is gathered. There is a
 // bound where each tensor is a message.
-// SHARD: chose batch=64 layouts searched over d=2,t=2,
+// SHARD: chose batch=64 layouts searched over d=2,t=2 no-buckets,
 // SHARD-SAME: no layouts of that mesh take less than
 // SHARD: %w1: tensor<64x128xf32, #dist.layout<@mesh, [{}, {t}]>>
 

@@ -39,3 +39,21 @@ func.func @main(%x: tensor<2x8xf32>, %w: tensor<8x4xf32>, %b: tensor<2x4xf32>) -
 // CHECK-NEXT:   %s = onnx.Sigmoid
 // CHECK-NEXT:   %y = onnx.Mul
 // CHECK-NEXT:   func.return %l, %y
+
+// A product of tensors and a sum are one call, unless the product has another use or is by a number.
+
+func.func @products(%x: tensor<2x4xf32>, %y: tensor<4xf32>, %z: tensor<2x4xf32>) -> (tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>) {
+  %p = onnx.Mul(%x, %y) : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+  %a = onnx.Add(%p, %z) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %q = onnx.Mul(%z, %y) : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+  %b = onnx.Add(%z, %q) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  %half = onnx.Constant() {value = dense<0.5> : tensor<f32>} : () -> tensor<f32>
+  %r = onnx.Mul(%x, %half) : (tensor<2x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+  %c = onnx.Add(%r, %z) : (tensor<2x4xf32>, tensor<2x4xf32>) -> tensor<2x4xf32>
+  func.return %a, %b, %c, %q : tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>, tensor<2x4xf32>
+}
+
+// CHECK:      func.func @products
+// CHECK-NEXT:   %a = "torch.call"(%z, %x, %y) <{expression = "torch.addcmul({0}, {1}, {2})"}>
+// CHECK-NEXT:   %q = onnx.Mul
+// CHECK-NEXT:   %b = onnx.Add

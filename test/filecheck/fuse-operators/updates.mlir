@@ -12,7 +12,7 @@ func.func @main(%w: tensor<2x4xf32> {dist.name = "w"}, %b: tensor<4xf32> {dist.n
 }
 
 // CHECK:      func.func @main
-// CHECK-NEXT:   %w2, %b2 = "torch.updates"(%w, %b, %dw, %db) <{function = "sgd", settings = "learning_rate=0.1, weight_decay=0.0", lists = #builtin.int<2>, in_place}>
+// CHECK-NEXT:   %w2, %b2 = "torch.updates"(%w, %b, %dw, %db) <{function = "sgd", settings = "learning_rate=0.1, weight_decay=0.0", lists = #builtin.int<2>, given = [], in_place}>
 // CHECK-NEXT:   %n = onnx.Cast(%w2)
 // CHECK-NEXT:   func.return %w2, %b2, %n
 
@@ -67,7 +67,7 @@ func.func @main(%w: tensor<4xf32> {dist.name = "w"}, %b: tensor<4xf32> {dist.nam
 }
 
 // CHECK:      func.func @main
-// CHECK:        "torch.updates"(%w, %d) <{function = "sgd", settings = "learning_rate=0.1, weight_decay=0.0", lists = #builtin.int<2>}>
+// CHECK:        "torch.updates"(%w, %d) <{function = "sgd", settings = "learning_rate=0.1, weight_decay=0.0", lists = #builtin.int<2>, given = []}>
 // CHECK-NEXT:   "torch.updates"(%b, %u, %g, %h) {{.*}}in_place
 
 // -----

@@ -42,7 +42,7 @@ func.func private @layer(%x: tensor<2x2xf32, #D>, %w: tensor<2x2xf32, #D>) -> te
 // CHECK-NEXT:    %[[W3:.*]] = collective.all_gather %w3 over ["d"] {dist.asynchronous} :
 // CHECK-NEXT:    %b = func.call @layer(%a, %[[W2]])
 // CHECK-NEXT:    %c = func.call @layer(%b, %[[W3]])
-func.func @main(%x: tensor<2x2xf32, #D>, %w1: tensor<2x2xf32, #D>, %w2: tensor<2x2xf32, #D>, %w3: tensor<2x2xf32, #D>) -> tensor<2x2xf32, #D> {
+func.func @main(%x: tensor<2x2xf32, #D>, %w1: tensor<2x2xf32, #D> {dist.role = "parameter"}, %w2: tensor<2x2xf32, #D> {dist.role = "parameter"}, %w3: tensor<2x2xf32, #D> {dist.role = "parameter"}) -> tensor<2x2xf32, #D> {
   %a = func.call @layer(%x, %w1) : (tensor<2x2xf32, #D>, tensor<2x2xf32, #D>) -> tensor<2x2xf32, #D>
   %b = func.call @layer(%a, %w2) : (tensor<2x2xf32, #D>, tensor<2x2xf32, #D>) -> tensor<2x2xf32, #D>
   %c = func.call @layer(%b, %w3) : (tensor<2x2xf32, #D>, tensor<2x2xf32, #D>) -> tensor<2x2xf32, #D>

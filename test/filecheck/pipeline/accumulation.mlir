@@ -1,4 +1,4 @@
-// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},distribute{k=2 d=2}" | filecheck %s
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd},distribute{k=2 d=2 buckets=false}" | filecheck %s
 
 // Micro-batches with one stage: gradients are accumulated, in the order 1F1B. A batch of 8
 // is split into two micro-batches, and each of them over the devices: so a device holds

@@ -23,7 +23,7 @@
 // CHECK:      func.func private @stage1_backward(
 // CHECK:        %[[DA:.*]] = onnx.Gemm({{.*}}, %w2) {transB = 1
 // CHECK-NEXT:   %[[DW2:.*]] = onnx.Gemm(%a, {{.*}}) {transA = 1
-// CHECK:        %[[DH:.*]] = onnx.Where({{.*}}, %[[DA]],
+// CHECK:        %[[DH:.*]] = train.relu_grad %[[DA]], %a
 // CHECK-NEXT:   func.return %[[DH]], %[[DW2]]
 // CHECK:      func.func private @stage0_backward(%x: {{.*}}, %[[DH:.*]]: tensor<4x32xf32, #dist.layout<@stage0>>)
 // CHECK-NEXT:   %[[DW1:.*]] = onnx.Gemm(%x, %[[DH]]) {transA = 1

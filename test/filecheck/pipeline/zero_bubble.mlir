@@ -5,7 +5,7 @@
 // are split in the same way and stay functions.
 
 // CHECK:      func.func private @dense_backward_1_input_stage1(
-// CHECK:        %[[DH:.*]] = onnx.Where({{.*}}, %gradient,
+// CHECK:        %[[DH:.*]] = train.relu_grad %gradient,
 // CHECK-NEXT:   %[[DX:.*]] = onnx.Gemm(%[[DH]], %w) {transB = 1
 // CHECK-NEXT:   func.return %[[DX]], %[[DH]]
 // CHECK:      func.func private @stage1_backward_input(

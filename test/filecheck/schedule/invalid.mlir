@@ -30,3 +30,71 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.shard %0 {dim = -1 : i64, axis = "t"}
   transform.yield
 }
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.find: the pattern has a dead end: nothing uses what its "onnx.Tanh" computes
+  %0 = schedule.find in %model {
+  ^bb0(%x: !transform.any_value):
+    %1 = schedule.node "onnx.Tanh"(%x)
+    %2 = schedule.node "onnx.Exp"(%x)
+    schedule.found %2
+  }
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.find: its pattern computes nothing; what it finds must be the result of a schedule.node
+  %0 = schedule.find in %model {
+  ^bb0(%x: !transform.any_value):
+    schedule.found %x
+  }
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.find: the pattern does not use its argument 1
+  %0 = schedule.find in %model {
+  ^bb0(%x: !transform.any_value, %y: !transform.any_value):
+    %1 = schedule.node "onnx.Tanh"(%x)
+    schedule.found %1
+  }
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.fuse: backend = "nvcc"; write eager or inductor
+  schedule.fuse %model {symbol = "f", backend = "nvcc"}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.fuse: "a b" is no name of a function; use letters, digits and _
+  schedule.fuse %model {symbol = "a b", backend = "eager"}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.merge of {{.*}}: name two or more different layers
+  schedule.merge %model {layers = ["q", "q"], merged = "a"}
+  transform.yield
+}
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.expect: all_reduce = "two" is no number of collectives
+  schedule.expect %model {collectives = {all_reduce = "two"}, axis = "t"}
+  transform.yield
+}

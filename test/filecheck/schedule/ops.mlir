@@ -16,8 +16,37 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.whole %weights {axis = "d"}
   // CHECK-NEXT: schedule.split_linear %layers {by = "columns", axis = "t"}
   schedule.split_linear %layers {by = "columns", axis = "t"}
-  // CHECK-NEXT: schedule.expect %layers {collective = "all_reduce", axis = "t", count = 2 : i64}
-  schedule.expect %layers {collective = "all_reduce", axis = "t", count = 2 : i64}
+  // CHECK-NEXT: schedule.expect %layers {collectives = {all_reduce = 2 : i64}, axis = "t"}
+  schedule.expect %layers {collectives = {all_reduce = 2 : i64}, axis = "t"}
+  // CHECK-NEXT: schedule.expect %layers {collectives = {all_gather = 0 : i64}, axis = "t", backward}
+  schedule.expect %layers {collectives = {all_gather = 0 : i64}, axis = "t", backward}
+  // CHECK-NEXT: schedule.merge %layers {layers = ["query", "key"], merged = "qk"}
+  schedule.merge %layers {layers = ["query", "key"], merged = "qk"}
+  // CHECK-NEXT: schedule.match "h.[0-9]" in %model {regex}
+  %regex = schedule.match "h.[0-9]" in %model {regex}
+  // CHECK-NEXT: %groups = schedule.find in %layers attributes {optional} {
+  // CHECK-NEXT: ^bb0(%x: !transform.any_value, %y: !transform.any_value):
+  // CHECK-NEXT: %one = schedule.constant 1.000000e+00 : f64
+  // CHECK-NEXT: schedule.node "onnx.Add"(%x, %one)
+  // CHECK-NEXT: schedule.node "onnx.Transpose"(%y) {swaps = [-1 : i64, -2 : i64]}
+  // CHECK-NEXT: schedule.node "onnx.Softmax"({{.*}}) {with = {axis = -1 : i64}}
+  // CHECK-NEXT: schedule.node "onnx.MatMul"(
+  // CHECK-NEXT: schedule.found
+  %groups = schedule.find in %layers attributes {optional} {
+  ^bb0(%x: !transform.any_value, %y: !transform.any_value):
+    %one = schedule.constant 1.0 : f64
+    %a = schedule.node "onnx.Add"(%x, %one)
+    %b = schedule.node "onnx.Transpose"(%y) {swaps = [-1, -2]}
+    %c = schedule.node "onnx.Softmax"(%a) {with = {axis = -1 : i64}}
+    %d = schedule.node "onnx.MatMul"(%c, %b)
+    schedule.found %d
+  }
+  // CHECK: schedule.fuse %groups {symbol = "f", backend = "inductor"}
+  schedule.fuse %groups {symbol = "f", backend = "inductor"}
+  // CHECK-NEXT: schedule.replace %groups {op = "Swish", with = {alpha = 1.000000e+00 : f32}}
+  schedule.replace %groups {op = "Swish", with = {alpha = 1.0 : f32}}
+  // CHECK-NEXT: schedule.decompose %groups
+  schedule.decompose %groups
   // CHECK-NEXT: schedule.stage %layers
   schedule.stage %layers
   // CHECK-NEXT: schedule.recompute %half {policy = "full"}

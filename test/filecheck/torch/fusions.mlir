@@ -16,7 +16,7 @@ func.func @main(%q: tensor<1x2x4x8xf32>, %k: tensor<1x2x4x8xf32>, %v: tensor<1x2
   func.return %y, %z : tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>
 }
 
-// CHECK:       def main(self, q, k, v, bias):
+// CHECK:       def forward(self, q, k, v, bias):
 // CHECK-NEXT:      t = k.transpose(2, 3)
 // CHECK-NEXT:      y = F.scaled_dot_product_attention(q, k, v, scale=0.25)
 // CHECK-NEXT:      p2 = q @ t
@@ -72,7 +72,7 @@ func.func @main(%x: tensor<2x4x8xf32>, %w: tensor<8x8xf32>, %b: tensor<8xf32>, %
   func.return %y : tensor<2x4x8xf32>
 }
 
-// CHECK:       def main(self, x, w, b, s):
+// CHECK:       def forward(self, x, w, b, s):
 // CHECK-NEXT:      l = F.linear(x, w, b)
 // CHECK-NEXT:      g = F.gelu(l)
 // CHECK-NEXT:      del l

@@ -1,4 +1,5 @@
 // RUN: distir-opt %s -t torch | filecheck %s
+// RUN: rm -rf %t && distir lower %s -o %t && filecheck %s --check-prefix TABLES --input-file %t/tables.py
 // RUN: distir-opt %s -p "project{rank=2}" -t torch | filecheck %s --check-prefix ONE
 
 // Two ranks share a class; the third one has its own.
@@ -26,33 +27,41 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
   func.return %y : tensor<4x16xf32, #dist.layout<@last>>
 }
 
+// TABLES:       MESHES = {
+// TABLES-NEXT:      'pair': MeshSpec({'t': 2}, [0, 1], [('t',)]),
+// TABLES-NEXT:      'first': MeshSpec({}, [0], []),
+// TABLES-NEXT:      'last': MeshSpec({}, [2], []),
+// TABLES-NEXT:  }
+// TABLES:       ARGUMENTS = (
+// TABLES-NEXT:      Tensor('x', torch.float32, (4, 8), mesh='pair', role='input'),
+// TABLES-NEXT:      Tensor('fc.weight', torch.float32, (8, 16), mesh='pair', split=((), (('t', 2),)), role='parameter'),
+// TABLES-NEXT:      Tensor('bias', torch.float32, (16,), mesh='last', role='parameter'),
+// TABLES-NEXT:  )
+// TABLES:       RESULTS = (
+// TABLES-NEXT:      Tensor('y', torch.float32, (4, 16), mesh='last'),
+// TABLES-NEXT:  )
+// TABLES:       PLACES = {
+// TABLES-NEXT:      'Program0': Places((0, 1), (), members={1: 'fc.weight'}),
+// TABLES-NEXT:      'Program1': Places((0, 1), (), members={1: 'fc.weight'}),
+// TABLES-NEXT:      'Program2': Places((2,), (0,), members={0: 'bias'}),
+// TABLES-NEXT:  }
+
 // CHECK:       import torch
-// CHECK:       from . import collectives
-// CHECK:       MESHES = {
-// CHECK-NEXT:      'pair': MeshSpec({'t': 2}, [0, 1], [('t',)]),
-// CHECK-NEXT:      'first': MeshSpec({}, [0], []),
-// CHECK-NEXT:      'last': MeshSpec({}, [2], []),
-// CHECK-NEXT:  }
-// CHECK:       ARGUMENTS = (
-// CHECK-NEXT:      Tensor('x', torch.float32, (4, 8), mesh='pair', role='input'),
-// CHECK-NEXT:      Tensor('fc.weight', torch.float32, (8, 16), mesh='pair', split=((), (('t', 2),)), role='parameter'),
-// CHECK-NEXT:      Tensor('bias', torch.float32, (16,), mesh='last', role='parameter'),
-// CHECK-NEXT:  )
-// CHECK:       RESULTS = (
-// CHECK-NEXT:      Tensor('y', torch.float32, (4, 16), mesh='last'),
-// CHECK-NEXT:  )
+// CHECK:       from . import collectives, modules
+// CHECK:       from .tables import ARGUMENTS, MESHES, PLACES, RESULTS
 
 // The send to rank 2 is rank 0's alone: the ranks of the pair differ.
 
-// CHECK:       class Program0:
+// CHECK:       class Program0(modules.RankModule):
 // CHECK-NEXT:      """Rank 0."""
-// CHECK:           arguments = (0, 1)
-// CHECK-NEXT:      results = ()
+// CHECK:           places = PLACES['Program0']
 // CHECK:           def __init__(self, meshes, numbers):
+// CHECK-NEXT:          super().__init__()
 // CHECK-NEXT:          self.pair = meshes['pair']
 // CHECK-NEXT:          self.numbers = numbers
-// CHECK:           def main(self, x, fc_weight):
-// CHECK-NEXT:          a = self.layer(x, fc_weight)
+// CHECK-NEXT:          modules.add_parameters(self, 'fc.weight')
+// CHECK:           def forward(self, x):
+// CHECK-NEXT:          a = self.layer(x)
 // CHECK-NEXT:          r = collectives.keep_shard(a, self.pair.group('t'), dim=1)
 // CHECK-NEXT:          del a
 // CHECK-NEXT:          g = collectives.gather(r, self.pair.group('t'), dim=1, root=self.numbers[0])
@@ -60,22 +69,22 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK-NEXT:          collectives.send(g, self.numbers[1])
 // CHECK-NEXT:          del g
 // CHECK-NEXT:          return
-// CHECK:           def layer(self, x, w):
+// CHECK:           def layer(self, x):
 // CHECK-NEXT:          # layer.fc
-// CHECK-NEXT:          h = x @ w
+// CHECK-NEXT:          h = x @ self.fc.weight
 // CHECK-NEXT:          # layer.scale
 // CHECK-NEXT:          m = h * 0.5
 // CHECK-NEXT:          del h
 // CHECK-NEXT:          y = collectives.all_gather(m, self.pair.group('t'), dim=1, run=2)
 // CHECK-NEXT:          del m
 // CHECK-NEXT:          return y
-// CHECK:       class Program1:
+// CHECK:       class Program1(modules.RankModule):
 // CHECK-NEXT:      """Rank 1, mesh pair."""
-// CHECK:       class Program2:
+// CHECK:       class Program2(modules.RankModule):
 // CHECK-NEXT:      """Rank 2, mesh last."""
-// CHECK:           def main(self, bias):
+// CHECK:           def forward(self):
 // CHECK-NEXT:          s = collectives.recv((4, 16), torch.float32, self.numbers[0])
-// CHECK-NEXT:          t = s + bias
+// CHECK-NEXT:          t = s + self.bias
 // CHECK-NEXT:          del s
 // CHECK-NEXT:          # head?import os
 // CHECK-NEXT:          y = t - self.c
@@ -85,7 +94,9 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK-NEXT:      Rank(Program2, numbers=(0,)),
 // CHECK-NEXT:  )
 
-// ONE:         class Program0:
-// ONE:             self.c = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0], dtype=torch.float32)
+// ONE:         class Program0(modules.RankModule):
+// ONE:             self.c = torch.tensor(
+// ONE-NEXT:            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0],
+// ONE-NEXT:            dtype=torch.float32,
 // ONE:             s = collectives.recv((4, 16), torch.float32, self.numbers[0])
 // ONE-NOT:     class

@@ -1,6 +1,6 @@
 // RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=3 buckets=false}" | filecheck %s
-// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=2}" | filecheck %s --check-prefix=TWO
-// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=1}" | filecheck %s --check-prefix=ONE
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=2 buckets=false}" | filecheck %s --check-prefix=TWO
+// RUN: distir-opt %s -p "differentiate{loss=mse optimizer=sgd momentum=0.9},distribute{d=2 zero=1 buckets=false}" | filecheck %s --check-prefix=ONE
 
 // Figure 9 of the DistIR paper: ZeRO stages 2 and 3 for an MLP of two layers over two
 // devices. There each device owns one of the matrices; here each owns half of both. A

@@ -22,7 +22,13 @@ from xdsl.ir import Operation
 from distir.dialects.onnx_values import ElementType
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
-from distir.interpreters.simulator.fusion import is_bucketed, is_view, joins, stays
+from distir.interpreters.simulator.fusion import (
+    fusions_around,
+    is_bucketed,
+    is_view,
+    joins,
+    stays,
+)
 from distir.interpreters.simulator.profiles.measured import OpFigures, figures_of
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Work
@@ -105,8 +111,23 @@ class CostContext:
                 return Cost(measured.seconds(flops, moved))
             return self._profiled(device.profile, flops, moved)
         compute = flops / device.peak(self.element_type) if flops else 0.0
+        moved, goes_on = self._moved(moved, frozenset())
         memory = moved / device.memory_bandwidth
-        return Cost(device.launch_latency + max(compute, memory))
+        latency = 0.0 if goes_on else device.launch_latency
+        return Cost(latency + max(compute, memory))
+
+    def _moved(self, moved: float, known: frozenset[str]) -> tuple[float, bool]:
+        """
+        The bytes that pass through memory, of those that an op would move by itself, and
+        whether the kernel of the op before goes on with it.
+        """
+        fusions = fusions_around(self.op, known)
+        before, after = joins(self.op, fusions), stays(self.op, fusions)
+        if before is not None:
+            moved -= self.operand_bytes[list(self.op.operands).index(before)]
+        if after is not None:
+            moved -= self.result_bytes[after.index]
+        return max(moved, 0), before is not None
 
     def unworked(self) -> Cost:
         """The cost of an op that only gives a value another name or shape."""
@@ -123,18 +144,13 @@ class CostContext:
         sizes = (*self.operand_bytes, *self.result_bytes)
         if is_view(self.op, profile.fusion) or max(sizes, default=0) <= 8:
             return FREE  # numbers are the host's business
-        before, after = joins(self.op, profile.fusion), stays(self.op, profile.fusion)
-        if before is not None:
-            moved -= self.operand_bytes[list(self.op.operands).index(before)]
-        if after is not None:
-            moved -= self.result_bytes[after.index]
-        moved = max(moved, 0)
+        moved, goes_on = self._moved(moved, profile.fusion)
         op_class = _CLASSES.get(self.op.name) or (
             "contraction" if flops else "elementwise"
         )
         curve = profile.curve(self.element_type, op_class)
         bandwidth = self.device.memory_bandwidth
-        if before is not None or is_bucketed(self.op, profile.fusion):
+        if goes_on or is_bucketed(self.op, profile.fusion):
             return Cost(moved / (bandwidth * curve.bandwidth))
         if not flops:
             seconds = curve.moving_seconds(moved, bandwidth)

@@ -18,6 +18,7 @@ from distir.interpreters.simulator.costs.op_costs import (
     cost_of,
 )
 from distir.interpreters.simulator.engine.device_map import Bytes, DeviceMap
+from distir.interpreters.simulator.fusion import is_compiled
 from distir.interpreters.simulator.work import Work
 from distir.program import describe
 from distir.sharding.signatures import (
@@ -45,8 +46,9 @@ class Computation:
 
 class Computations:
     """
-    What the ops of a program occupy on the devices of `device_map`. Without a profile, which looks at what is around an op too,
-    ops that are alike cost the same and are worked out once.
+    What the ops of a program occupy on the devices of `device_map`. Without
+    a profile or a compiler, which look at what is around an op too, ops that are alike cost
+    the same and are worked out once.
     """
 
     def __init__(self, device_map: DeviceMap):
@@ -69,7 +71,7 @@ class Computations:
         if work is None:
             work = Work.of(op, mesh, self._signatures.rule(op))
             self._works[signature, axes] = work
-        if hardware.has_profiles:
+        if hardware.has_profiles or is_compiled(op):
             return self._computation(op, name, work)
         # All meshes with the same axes are alike if their devices are.
         key = signature, axes if hardware.is_uniform else name

@@ -5,7 +5,10 @@ from __future__ import annotations
 from distir.lowering.emitter import Call, torch_emitter, torch_templates
 
 torch_templates(
-    {"gelu_grad": "torch.ops.aten.gelu_backward({*}, approximate={approximate})"},
+    {
+        "gelu_grad": "torch.ops.aten.gelu_backward({*}, approximate={approximate})",
+        "relu_grad": "torch.ops.aten.threshold_backward({*}, 0)",
+    },
     "train",
 )
 

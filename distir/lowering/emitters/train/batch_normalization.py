@@ -7,6 +7,7 @@ from distir.lowering.emitter import torch_templates
 torch_templates(
     {
         "batch_norm_variance": "variance({*}, {count})",
+        "batch_norm_grad": "gradients({*}, {epsilon:decimal})",
         "batch_norm_sums": "sums({*}, {epsilon})",
         "batch_norm_input_grad": "input_grad({*}, {epsilon}, {count})",
     },

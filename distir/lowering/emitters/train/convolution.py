@@ -27,6 +27,13 @@ def convolution_gradient(call: Call) -> str:
     return call.like_op("convolution_gradients", arguments)
 
 
+@torch_emitter("torch.conv_grad")
+def convolution_gradients(call: Call) -> str:
+    assert isinstance(call.op, ConvGradOp)
+    arguments = [*call.operands(), *_windows(call), repr(call.op.groups)]
+    return call.like_op("convolution_gradients", arguments)
+
+
 @torch_emitter("train.max_pool_grad", "train.average_pool_grad")
 def pool_gradient(call: Call) -> str:
     op = call.op

@@ -7,7 +7,7 @@ from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 
-@train_rule("gelu_grad", "swish_grad")
+@train_rule("gelu_grad", "relu_grad", "swish_grad")
 def activation_gradient(op: ActivationGradOp) -> Rule:
     """Every dimension is parallel."""
     builder = RuleBuilder(op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distir.dialects.train_ops.batch_normalization import (
+    BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
@@ -20,6 +21,20 @@ def sums(op: BatchNormVarianceOp | BatchNormSumsOp) -> Rule:
     if isinstance(op, BatchNormVarianceOp):
         return builder.rule([dims, values], [values])
     return builder.rule([dims, dims, values, values], [values, values], linear=[(0,)])
+
+
+@train_rule("batch_norm_grad")
+def gradients(op: BatchNormGradOp) -> Rule:
+    """Every dimension is parallel; those of scale and bias are sums over batch and space."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.x))
+    values, summed = (dims[1],), (dims[0], *dims[2:])
+    return builder.rule(
+        [dims, dims, *[values] * 3],
+        [dims, values, values],
+        linear=[(0,)],
+        reduced={1: summed, 2: summed},
+    )
 
 
 @train_rule("batch_norm_input_grad")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from xdsl.dialects.builtin import TensorType, i1
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.sharding.local import LocalContext, local_form
-from distir.sharding.rule import Rule
+from distir.sharding.rule import Rule, shape_of
 from distir.sharding.rules.builder import (
     RuleBuilder,
     element_type,
@@ -34,21 +35,26 @@ def gather_gradient(op: GatherGradOp) -> Rule:
     rows = () if op.data is None else builder.factor(sizes[axis])
     places = builder.factors(shape(op.indices), "reduction")
     data = (*before, rows, *after)
-    return builder.rule(
+    rule = builder.rule(
         [(*before, *places, *after), places, data], [data], linear=[(0,)]
     )
+    return rule if op.data is None else replace(rule, unread=frozenset((2,)))
 
 
 @local_form("train.gather_grad")
 def rows_held(context: LocalContext) -> Sequence[Operation]:
-    """Each device adds to the rows it holds; what was looked up elsewhere adds zero to row 0."""
+    """
+    Each device adds to the rows it holds; what was looked up elsewhere adds zero to row 0. It
+    has `data` only where that has as many rows.
+    """
     op = context.op
     assert isinstance(op, GatherGradOp)
     (rows,) = context.rule.results[0][op.dimension] or (None,)
     if rows is None or context.parts_of(rows) == 1:
-        return [context.same_op()]
+        dy, indices, *like = context.operands
+        return [context.same_op([dy, indices, *_alike(context, like)])]
     builder = LocalBuilder(context)
-    dy, indices, data = context.operands
+    dy, indices, *like = context.operands
     held, local = locate(builder, rows, indices)
     depth = len(shape(indices))
     trailing = len(shape(op.ddata)) - op.dimension - 1
@@ -58,4 +64,10 @@ def rows_held(context: LocalContext) -> Sequence[Operation]:
         held = builder.emit("Unsqueeze", [held, axes], type_)
     zero = builder.constant(np.zeros((), numpy_dtype(element_type(dy))))
     masked = builder.emit("Where", [held, dy, zero], dy.type)
-    return [*builder.ops, context.same_op([masked, local, data])]
+    return [*builder.ops, context.same_op([masked, local, *_alike(context, like)])]
+
+
+def _alike(context: LocalContext, values: Sequence[SSAValue]) -> list[SSAValue]:
+    """The values whose local shape is that of the result."""
+    wanted = shape_of(context.result_types[0])
+    return [value for value in values if shape_of(value.type) == wanted]

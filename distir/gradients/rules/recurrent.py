@@ -1,0 +1,92 @@
+"""Gradients of recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.train_ops.recurrent import (
+    GruGradOp,
+    LstmGradOp,
+    RecurrentGradOp,
+    RnnGradOp,
+)
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, gradient_rule, shape
+from distir.program import describe
+
+_SEQUENCE_LENGTHS, _PEEPHOLES = 4, 7
+"""Schema positions of operands that there is no gradient with."""
+
+_ACTIVATIONS = {
+    "onnx.RNN": ("tanh",),
+    "onnx.GRU": ("sigmoid", "tanh"),
+    "onnx.LSTM": ("sigmoid", "tanh", "tanh"),
+}
+
+
+def _check(op: OnnxOp) -> None:
+    """Raises DistIRError for a form that there is no gradient of."""
+    reasons = {
+        "sequences of several lengths": op.input(_SEQUENCE_LENGTHS) is not None,
+        "a clip": op.attribute("clip") is not None,
+    }
+    if op.name == "onnx.LSTM":
+        reasons["peepholes"] = op.input(_PEEPHOLES) is not None
+        reasons["coupled input and forget gates"] = bool(op.attribute("input_forget"))
+    directions = 2 if op.attribute("direction") == "bidirectional" else 1
+    wanted = _ACTIVATIONS[op.name] * directions
+    given = op.attribute("activations") or wanted
+    # The schema's default for one direction has an entry for a second one.
+    same = [g.lower() for g in given][: len(wanted)] == list(wanted)
+    reasons["other activations than tanh and sigmoid"] = not same
+    for reason, holds in reasons.items():
+        if holds:
+            raise DistIRError(
+                f"{describe(op)} has no gradient with {reason}; write the layer out in "
+                f"operators that have one"
+            )
+
+
+@gradient_rule("onnx.RNN", "onnx.GRU", "onnx.LSTM")
+def recurrent(op: OnnxOp, gradients: Gradients, build: GradientBuilder) -> Gradients:
+    """One op; what was left out is zero."""
+    _check(op)
+    x, w, r = op.operands[:3]
+    batch_first = bool(op.attribute("layout"))
+    directions, rows, hidden = shape(r)
+    steps, batch = shape(x)[1::-1] if batch_first else shape(x)[:2]
+    state = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
+    y = (steps, directions, batch, hidden)
+    if batch_first:
+        y = (batch, steps, directions, hidden)
+
+    def known(value: SSAValue | None, sizes: Sequence[int]) -> SSAValue:
+        """The value, or zeros of that shape."""
+        if value is not None:
+            return value
+        return build.onnx("Expand", build.scalar(0.0, x), build.integers(sizes))
+
+    outputs: list[SSAValue | None] = [*gradients, None, None]
+    given = [known(outputs[0], y), known(outputs[1], state), x, w, r]
+    given += [known(op.input(3), (directions, 2 * rows)), known(op.input(5), state)]
+    how: dict[str, Any] = {"direction": op.attribute("direction")}
+    how["batch_first"] = batch_first
+    made: RecurrentGradOp
+    if op.name == "onnx.LSTM":
+        cells = [known(op.input(6), state), known(outputs[2], state)]
+        made = LstmGradOp(*cells, *given, **how)
+    elif op.name == "onnx.GRU":
+        how["linear_before_reset"] = bool(op.attribute("linear_before_reset"))
+        made = GruGradOp(*given, **how)
+    else:
+        made = RnnGradOp(*given, **how)
+    build.add(made)
+    found: list[SSAValue | None] = [made.dx, made.dw, made.dr, made.db, None]
+    found.append(made.dstart)
+    if isinstance(made, LstmGradOp):
+        found.append(made.dstart_cell)
+    return [found[op.operand_position(i)] for i in range(len(op.operands))]

@@ -1,0 +1,60 @@
+"""The gradient of resizing, which is linear in what it resizes."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import DenseArrayBase, f64
+from xdsl.ir import SSAValue
+
+from distir.dialects.constants import constant_of
+from distir.dialects.onnx import OnnxOp
+from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.errors import DistIRError
+from distir.gradients.rule import GradientBuilder, Gradients, onnx_gradient, shape
+from distir.program import describe
+
+_ATTRIBUTES = (
+    *("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a"),
+    *("antialias", "exclude_outside"),
+)
+
+
+@onnx_gradient("Resize")
+def resize(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
+    """Needs nothing of the input but its shape."""
+    given = {name: op.attribute(name) for name in _ATTRIBUTES}
+    if given["coordinate_transformation_mode"] == "tf_crop_and_resize":
+        raise DistIRError(
+            f"{describe(op)} has no gradient: it crops (coordinate_transformation_mode "
+            f'= "tf_crop_and_resize"); slice what it resizes instead'
+        )
+    for name in ("antialias", "exclude_outside"):
+        given[name] = bool(given[name])
+    x = op.operands[0]
+    scales = DenseArrayBase.from_list(f64, _scales(op, x))
+    return [build.result(ResizeGradOp(dy, dx=x.type, scales=scales, **given))]
+
+
+def _scales(op: OnnxOp, x: SSAValue) -> list[float]:
+    """The scale of every dimension. Raises DistIRError."""
+    before, after = shape(x), shape(op.results[0])
+    found = [1.0] * len(before)
+    axes = [a % len(before) for a in op.attribute("axes") or range(len(before))]
+    value = op.input(2)
+    if value is None:
+        if op.attribute("keep_aspect_ratio_policy") != "stretch":
+            raise DistIRError(
+                f"{describe(op)} has no gradient: it keeps the ratio of its sizes "
+                f"(keep_aspect_ratio_policy); give it scales instead"
+            )
+        for axis in axes:
+            found[axis] = after[axis] / before[axis]
+        return found
+    scales = constant_of(value)
+    if scales is None:
+        raise DistIRError(
+            f"{describe(op)} has no gradient: its scales are computed when the program "
+            f"runs; run fold-shapes first"
+        )
+    for axis, scale in zip(axes, scales, strict=True):
+        found[axis] = float(scale)
+    return found

@@ -1,0 +1,62 @@
+"""The gradient of resizing on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from xdsl.dialects.builtin import TensorType, f64
+from xdsl.ir import Block
+
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_values import element_type_of_dtype
+from distir.dialects.train_ops.checks import shape_of
+from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.interpreters.onnx_evaluator import evaluate
+from distir.interpreters.simulator.costs.op_costs import op_class
+from distir.interpreters.train.arithmetic import Array, computes
+
+
+@computes(ResizeGradOp)
+def resize_gradient(op: ResizeGradOp, dy: Array) -> Array:
+    found = dy.astype(np.float64)
+    for axis in op.resized:
+        found = np.moveaxis(
+            np.tensordot(found, _weights(op, axis), ([axis], [1])), -1, axis
+        )
+    return found.astype(dy.dtype)
+
+
+def _weights(op: ResizeGradOp, axis: int) -> Array:
+    """
+    How much of each element of the input along an axis (rows) is in each of the result:
+    what `onnx.Resize` makes of a matrix with a single one in each row.
+    """
+    size, count = shape_of(op.dx)[axis], shape_of(op.dy)[axis]
+    scale = op.factors[axis]
+    operands: list[Array | None] = [np.eye(size), None]
+    if scale == count / size:
+        operands += [None, np.array([count])]
+    else:
+        operands.append(np.array([scale], np.float32))
+    types = [
+        TensorType(element_type_of_dtype(a.dtype), a.shape)
+        for a in operands
+        if a is not None
+    ]
+    values = iter(Block(arg_types=types).args)
+    forward = operator("Resize").build_op(
+        [None if a is None else next(values) for a in operands],
+        [TensorType(f64, [size, count])],
+        {
+            "axes": [1],
+            "mode": op.mode.data,
+            "coordinate_transformation_mode": op.coordinate_transformation_mode.data,
+            "nearest_mode": op.nearest_mode.data,
+            "cubic_coeff_a": op.cubic_coeff_a.value.data,
+            "antialias": int(op.antialias is not None),
+            "exclude_outside": int(op.exclude_outside is not None),
+        },
+    )
+    return evaluate(forward, operands)[0]
+
+
+op_class("elementwise", "train.resize_grad")

@@ -1,0 +1,322 @@
+"""
+Values that always travel together become one: a tuple that a function returns or takes.
+
+What a layer's forward saves for its backward is a result each and an argument each. Where
+the same calls take all of them, they are packed once, in the function that computes them, and
+unpacked in the one that needs them; who stands between passes one value on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import cast
+
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TupleType
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import (
+    Attribute,
+    BlockArgument,
+    Operation,
+    OpResult,
+    SSAValue,
+    TypeAttribute,
+)
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.traits import Pure
+
+from distir.program import (
+    argument_attributes,
+    called,
+    functions,
+    name_hint,
+    reachable_functions,
+    return_op,
+    set_argument_attributes,
+    set_results,
+)
+
+BUNDLE = "saved"
+"""What a bundle is called."""
+
+
+@irdl_op_definition
+class PackOp(IRDLOperation):
+    """One value for several, in memory only: a tuple of Python."""
+
+    name = "torch.pack"
+
+    inputs = var_operand_def()
+    output = result_def(TupleType)
+    traits = traits_def(Pure())
+
+    def __init__(self, values: Sequence[SSAValue]):
+        super().__init__(operands=[list(values)], result_types=[_tuple(values)])
+        self.output.name_hint = BUNDLE
+
+
+def _tuple(values: Sequence[SSAValue]) -> TupleType:
+    return TupleType(ArrayAttr([cast(TypeAttribute, v.type) for v in values]))
+
+
+@irdl_op_definition
+class UnpackOp(IRDLOperation):
+    """The values that a `torch.pack` made one of."""
+
+    name = "torch.unpack"
+
+    input = operand_def(TupleType)
+    outputs = var_result_def()
+    traits = traits_def(Pure())
+
+    def __init__(self, bundle: SSAValue, hints: Sequence[str]):
+        assert isinstance(bundle.type, TupleType)
+        types = list[Attribute](bundle.type.types.data)
+        super().__init__(operands=[bundle], result_types=[types])
+        for result, hint in zip(self.outputs, hints, strict=True):
+            result.name_hint = name_hint(hint)
+
+
+def _hint(value: SSAValue) -> str:
+    """What to call a value that leaves the function in which it has a name."""
+    if value.name_hint or not isinstance(value.owner, Operation):
+        return value.name_hint or "x"
+    return value.owner.name.rpartition(".")[2].lower()
+
+
+def bundle(module: ModuleOp) -> None:
+    """Bundles what travels together between the functions of a per-rank program."""
+    *called_functions, entry = reachable_functions(module)
+    calls: dict[FuncOp, list[CallOp]] = {function: [] for function in called_functions}
+    known = functions(module)
+    for function in (*called_functions, entry):
+        for op in function.body.block.ops:
+            if isinstance(op, CallOp):
+                calls[known[op.callee.string_value()]].append(op)
+    changed = True
+    while changed:
+        changed = False
+        for function in called_functions:
+            each = _Interface(function, calls)
+            changed |= each.bundle_results() or each.return_bundle()
+            changed |= each.bundle_arguments() or each.take_bundle()
+
+
+class _Interface:
+    """The arguments and results of a function, and all calls of it."""
+
+    def __init__(self, function: FuncOp, every: dict[FuncOp, list[CallOp]]):
+        self.function = function
+        self.every = every
+        self.calls = every[function]
+
+    # What goes out
+
+    def bundle_results(self) -> bool:
+        """Packs results that the same calls use, mostly; whether there are any."""
+
+        def key(index: int) -> Hashable:
+            return _most([self._users(c.results[index]) for c in self.calls])
+
+        count = len(self.function.function_type.outputs)
+        group = _largest_group(count, key)
+        if group:
+            returned = return_op(self.function)
+            values = [returned.operands[i] for i in group]
+            pack = PackOp(values)
+            Rewriter.insert_op(pack, InsertPoint.before(returned))
+            self._return(group, pack.output, [_hint(v) for v in values])
+        return bool(group)
+
+    def return_bundle(self) -> bool:
+        """Returns a bundle itself where all that is in it is returned."""
+        returned = return_op(self.function)
+        for op in self.function.body.block.ops:
+            if not isinstance(op, UnpackOp):
+                continue
+            uses = [list(result.uses) for result in op.outputs]
+            if all(len(u) == 1 and u[0].operation is returned for u in uses):
+                hints = [_hint(v) for v in op.outputs]
+                self._return([u[0].index for u in uses], op.input, hints)
+                self.function.body.block.erase_op(op)
+                return True
+        return False
+
+    def _return(
+        self, group: Sequence[int], value: SSAValue, hints: Sequence[str]
+    ) -> None:
+        """Returns one bundle in the place of these results, which callers unpack."""
+        operands = list(return_op(self.function).operands)
+        places = _places(len(operands), group)
+        new = [value if i is None else operands[i] for i in places]
+        set_results(self.function, new)
+        types = [v.type for v in new]
+        for i, call in enumerate(self.calls):
+            self.calls[i] = made = called(
+                call, call.callee.string_value(), call.operands, types
+            )
+            Rewriter.insert_op(made, InsertPoint.before(call))
+            (at,) = (j for j, place in enumerate(places) if place is None)
+            made.results[at].name_hint = BUNDLE
+            unpack = UnpackOp(made.results[at], hints)
+            Rewriter.insert_op(unpack, InsertPoint.before(call))
+            found = dict(zip(group, unpack.outputs, strict=True))
+            for j, place in enumerate(places):
+                if place is not None:
+                    made.results[j].name_hint = call.results[place].name_hint
+                    found[place] = made.results[j]
+            Rewriter.replace_op(call, [], [found[k] for k in range(len(operands))])
+            _cancel(unpack)
+
+    def _users(self, value: SSAValue) -> Hashable:
+        """The calls that use a value, each once; None where anything else does."""
+        found: dict[Operation, Hashable] = {}
+        for use in value.uses:
+            op = use.operation
+            function = op.parent_op()
+            if op in found:
+                return None
+            if isinstance(op, ReturnOp) and isinstance(function, FuncOp):
+                if function not in self.every:
+                    return None
+                calls = self.every[function]
+                found[op] = tuple(self._users(c.results[use.index]) for c in calls)
+            elif isinstance(op, CallOp | PackOp):
+                found[op] = None
+            else:
+                return None
+        return frozenset(found.items()) or None
+
+    # What comes in
+
+    def _origin(self, value: SSAValue) -> Hashable:
+        """The call that computes a value, and what uses it; None for other values."""
+        users = self._users(value)
+        if users is None or isinstance(value.owner, CallOp | UnpackOp):
+            return users and (value.owner, users)
+        function = value.owner.parent_op()
+        if (
+            isinstance(value, BlockArgument)
+            and isinstance(function, FuncOp)
+            and function in self.every
+        ):
+            given = [c.operands[value.index] for c in self.every[function]]
+            origin = _most([self._origin(v) for v in given])
+            return origin and (function, origin, users)
+        return None
+
+    def bundle_arguments(self) -> bool:
+        """Takes as one what comes from one call, mostly; whether there is any."""
+
+        def key(index: int) -> Hashable:
+            return _most([self._origin(c.operands[index]) for c in self.calls])
+
+        def order(index: int) -> int:  # in the order in which they are computed
+            values = [c.operands[index] for c in self.calls]
+            found = next(v for v in values if self._origin(v) is not None)
+            assert isinstance(found, OpResult | BlockArgument)
+            return found.index
+
+        group = sorted(_largest_group(len(self.function.args), key), key=order)
+        if group:
+            block = self.function.body.block
+            given = [block.args[i] for i in group]
+            bundle = block.insert_arg(_tuple(given), len(block.args))
+            first = [self.calls[0].operands[i] for i in group]
+            unpack = UnpackOp(bundle, [_hint(v) for v in first])
+            assert block.first_op is not None
+            Rewriter.insert_op(unpack, InsertPoint.before(block.first_op))
+            for old, new in zip(given, unpack.outputs, strict=True):
+                old.replace_all_uses_with(new)
+            self._take(group, bundle)
+        return bool(group)
+
+    def take_bundle(self) -> bool:
+        """Takes a bundle where arguments are only needed to make it."""
+        block = self.function.body.block
+        for op in block.ops:
+            if not isinstance(op, PackOp):
+                continue
+            given = [v for v in op.inputs if isinstance(v, BlockArgument)]
+            if len(given) == len(op.inputs) and all(
+                len(list(v.uses)) == 1 for v in given
+            ):
+                bundle = block.insert_arg(op.output.type, len(block.args))
+                op.output.replace_all_uses_with(bundle)
+                group = [v.index for v in given]
+                block.erase_op(op)
+                self._take(group, bundle)
+                return True
+        return False
+
+    def _take(self, group: Sequence[int], bundle: BlockArgument) -> None:
+        """Takes the last argument in the place of these, which callers pack."""
+        block = self.function.body.block
+        bundle.name_hint = BUNDLE
+        attributes = [*argument_attributes(self.function), {}]
+        kept = [i for i in range(len(attributes)) if i not in group]
+        for index in sorted(group, reverse=True):
+            block.erase_arg(block.args[index])
+        self.function.update_function_type()
+        set_argument_attributes(self.function, [attributes[i] for i in kept])
+        for i, call in enumerate(self.calls):
+            pack = PackOp([call.operands[g] for g in group])
+            Rewriter.insert_op(pack, InsertPoint.before(call))
+            operands = [call.operands[k] for k in kept[:-1]]
+            types = [r.type for r in call.results]
+            name = call.callee.string_value()
+            self.calls[i] = made = called(call, name, [*operands, pack.output], types)
+            for new, old in zip(made.results, call.results, strict=True):
+                new.name_hint = old.name_hint
+            Rewriter.replace_op(call, made)
+            _cancel(pack)
+
+
+def _places(count: int, group: Sequence[int]) -> list[int | None]:
+    """Old positions in their new order; None is where the bundle is."""
+    found: list[int | None] = []
+    for index in range(count):
+        if index == min(group):
+            found.append(None)
+        elif index not in group:
+            found.append(index)
+    return found
+
+
+def _largest_group(count: int, key: Callable[[int], Hashable]) -> list[int]:
+    """The most positions with one key, at least two; those with the key None have none."""
+    groups: dict[Hashable, list[int]] = {}
+    for index in range(count):
+        if (own := key(index)) is not None:
+            groups.setdefault(own, []).append(index)
+    largest = max(groups.values(), key=len, default=[])
+    return largest if len(largest) > 1 else []
+
+
+def _most(keys: list[Hashable]) -> Hashable:
+    """The keys at all calls as one; None where it is None at more than half of them."""
+    return tuple(keys) if 2 * keys.count(None) < len(keys) else None
+
+
+def _cancel(op: PackOp | UnpackOp) -> None:
+    """Removes a `torch.pack` of what a `torch.unpack` gives, where they meet."""
+    if isinstance(op, UnpackOp):
+        packs = {use.operation for use in op.outputs[0].uses}
+        for pack in packs:
+            if isinstance(pack, PackOp):
+                _cancel(pack)
+        return
+    unpack = op.inputs[0].owner
+    if isinstance(unpack, UnpackOp) and list(unpack.outputs) == list(op.inputs):
+        op.output.replace_all_uses_with(unpack.input)
+        Rewriter.erase_op(op)
+        if not any(list(result.uses) for result in unpack.outputs):
+            Rewriter.erase_op(unpack)

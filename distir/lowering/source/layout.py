@@ -1,0 +1,130 @@
+"""
+At which paths the classes of a program hold their members and children.
+
+Paths are the names that the source gave, as far as they can be: layers whose names differ in
+one number are `layers[0]`, `layers[1]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.ir import BlockArgument
+
+from distir.lowering.identifiers import sanitized
+from distir.lowering.source.classes import Classes, ModuleClass
+from distir.lowering.source.paths import Path, PathTree, common_start, components
+
+
+@dataclass
+class ClassLayout:
+    """
+    The paths in a class: of its members, and for each class of children of these. `source` is
+    the name in the source that its first instance has.
+    """
+
+    source: Path
+    tree: PathTree = field(default_factory=PathTree)
+    members: dict[int, Path] = field(default_factory=dict[int, Path])
+    children: dict[ModuleClass, list[Path]] = field(
+        default_factory=lambda: dict[ModuleClass, list[Path]]()
+    )
+
+
+class ModuleLayout:
+    """The paths of all classes of a program whose arguments have these names."""
+
+    def __init__(
+        self,
+        classes: Classes,
+        names: dict[BlockArgument, str],
+        words: dict[ModuleClass, str],
+    ):
+        self.classes = classes
+        self.names = {arg: components(name) for arg, name in names.items()}
+        self.words = words
+        self.of: dict[ModuleClass, ClassLayout] = {}
+        self._instances: dict[tuple[ModuleClass, int], Path] = {}
+        root = classes.classes[0]
+        self._instances[root, 0] = ()
+        self._lay_out(root, ())
+
+    def path(self, argument: BlockArgument) -> Path:
+        """Where the whole program has an argument."""
+        root = self.classes.classes[0]
+        number = root.instances[0].index(argument)
+        cls, instance, member = self.classes.owner.get(argument, (root, 0, number))
+        return (*self._instances[cls, instance], *self.of[cls].members[member])
+
+    def _lay_out(self, cls: ModuleClass, source: Path) -> None:
+        made = self.of[cls] = ClassLayout(source)
+        sources: dict[ModuleClass, Path] = {}
+        for other in cls.children:
+            made.children[other], sources[other] = self._children(cls, other)
+        is_root = cls is self.classes.classes[0]
+        for member, argument in enumerate(cls.instances[0]):
+            if not (is_root and argument in self.classes.owner):
+                path = self._inside(self.names[argument], source)
+                made.members[member] = made.tree.add(path)
+        for other, paths in made.children.items():
+            for instance, numbers in enumerate(cls.children[other]):
+                for number, path in zip(numbers, paths, strict=True):
+                    start = self._instances[cls, instance]
+                    self._instances[other, number] = (*start, *path)
+            if other not in self.of:
+                self._lay_out(other, sources[other])
+
+    def _inside(self, name: Path, source: Path) -> Path:
+        """A name without that of the instance which it is in."""
+        if name[: len(source)] == source and len(name) > len(source):
+            return name[len(source) :]
+        return name if not source else name[-2:]
+
+    def _children(
+        self, cls: ModuleClass, other: ModuleClass
+    ) -> tuple[list[Path], Path]:
+        """The paths of children, and the source's name of the first of all instances."""
+        tree = self.of[cls].tree
+        count = len(cls.children[other][0])
+        if not other.instances[0]:
+            return [tree.add((self.words[other],))], ()
+        known = [self._numbered(other, numbers) for numbers in cls.children[other]]
+        keys = [numbers for _, numbers in known]
+        start, first = known[0]
+        if first and all(k == first for k in keys):
+            inside = self._inside((*start, ""), self.of[cls].source)[:-1]
+            # A scope of its own, so that nothing else has these numbers.
+            inside = inside or (self.words[other],)
+            if tree.size(inside) == 0:
+                source = (*start, first[other_first(cls, other)])
+                return [tree.add((*inside, key)) for key in first], source
+        word = tree.add((self.words[other], "0"))[:-1]
+        paths = [(*word, "0"), *(tree.add((*word, str(i))) for i in range(1, count))]
+        return paths, ()
+
+    def _numbered(
+        self, other: ModuleClass, numbers: list[int]
+    ) -> tuple[Path, list[str]]:
+        """The name that instances have in common, and the number behind it of each."""
+        starts: list[Path] = []
+        for number in numbers:
+            names = [self.names[a] for a in other.instances[number]]
+            starts.append(common_start(names))
+        common = common_start(starts)
+        at = len(common)
+        if any(len(start) <= at for start in starts):
+            return common, []
+        keys = [start[at] for start in starts]
+        good = len(set(keys)) == len(keys) and all(k.isdecimal() for k in keys)
+        return common, keys if good else []
+
+
+def other_first(cls: ModuleClass, other: ModuleClass) -> int:
+    """Which child of the first instance is the first instance of its class."""
+    numbers = cls.children[other][0]
+    return numbers.index(0) if 0 in numbers else 0
+
+
+def word(text: str) -> str:
+    """A name of a class in small letters."""
+    return sanitized(text).lower() or "part"

@@ -1,0 +1,137 @@
+"""Lines of Python that are not too long."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from textwrap import wrap
+
+WIDTH = 92
+"""How long a line may be, without the indentation of a method, before it is broken."""
+
+_STEP = 4
+_VIEWS = (".transpose(", ".permute(", ".unsqueeze(", ".squeeze(", ".t(")
+"""Methods that copy nothing, so that it does not matter when they are called."""
+
+_OPENING, _CLOSING = "([{", ")]}"
+
+
+def broken(line: str) -> list[str]:
+    """A line of code as several where it is too long and ends in a call or a list."""
+    ends = line.rstrip(":,")
+    if len(line) <= WIDTH or not ends or ends[-1] not in _CLOSING:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    start, stop = _breakable(ends)
+    if start <= indent and not ends[indent:].startswith(("(", "*(")):
+        return [line]
+    items = _items(ends[start + 1 : stop])
+    if len(items) < 2:
+        return [line]
+    margin = " " * (indent + _STEP)
+    rows: list[str] = []
+    for item in items:
+        piece = f"{item},"
+        if rows and len(rows[-1]) + 1 + len(piece) <= WIDTH:
+            rows[-1] += f" {piece}"
+        else:
+            rows.append(margin + piece)
+    inner = [part for row in rows for part in broken(row)]
+    return [line[: start + 1], *inner, " " * indent + line[stop:]]
+
+
+def _breakable(text: str) -> tuple[int, int]:
+    """
+    The outermost of the brackets that close at the end of a line which has several items
+    between it, by its two places.
+    """
+    closing = len(text) - len(text.rstrip(_CLOSING))
+    opened = [at for at, char, _ in _scan(text) if char in _OPENING]
+    for stop in range(len(text) - 1, len(text) - 1 - closing, -1):
+        level = _matching(text, stop, opened)
+        if len(_items(text[level + 1 : stop])) > 1:
+            return level, stop
+    return 0, 0
+
+
+def _matching(text: str, stop: int, opened: Sequence[int]) -> int:
+    """Where the bracket opens that closes at a place."""
+    marks = [(at, c) for at, c, _ in _scan(text) if c in _OPENING + _CLOSING]
+    depth = 0
+    for at, char in reversed([m for m in marks if m[0] <= stop]):
+        depth += 1 if char in _CLOSING else -1
+        if depth == 0:
+            return at
+    return opened[0]
+
+
+def _scan(text: str) -> list[tuple[int, str, int]]:
+    """The characters outside of strings: place, character, depth of brackets behind it."""
+    found: list[tuple[int, str, int]] = []
+    quote, depth, at = "", 0, 0
+    while at < len(text):
+        char = text[at]
+        if quote:
+            if char == "\\":
+                at += 1
+            elif char == quote:
+                quote = ""
+        elif char in "\"'":
+            quote = char
+        else:
+            depth += (char in _OPENING) - (char in _CLOSING)
+            found.append((at, char, depth))
+        at += 1
+    return found
+
+
+def _items(text: str) -> list[str]:
+    """What commas separate, outside of brackets."""
+    cuts = [at for at, char, depth in _scan(text) if char == "," and depth == 0]
+    pieces = [
+        text[a:b].strip()
+        for a, b in zip([0, *(c + 1 for c in cuts)], [*cuts, len(text)], strict=True)
+    ]
+    return [piece for piece in pieces if piece]
+
+
+def filled(start: str, items: Sequence[str], end: str = "") -> list[str]:
+    """`start` and items in one line or, if that gets too long, in several, in brackets."""
+    line = f"{start}{', '.join(items)}{end}"
+    if len(line) <= WIDTH or not items:
+        return [line.rstrip()] if not end else [line]
+    indent = " " * (len(start) - len(start.lstrip()))
+    rows = wrap(
+        ", ".join(items) + ",",
+        WIDTH - _STEP - len(indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    margin = indent + " " * _STEP
+    return [f"{start}(", *(margin + row for row in rows), f"{indent}){end}"]
+
+
+def chained(lines: list[str], name: str, written: str) -> bool:
+    """
+    Puts `name = name.method(...)` into the line that computed `name`, where that is a call
+    and nothing between looks at it; whether that can be done.
+    """
+    word = re.compile(rf"\b{name}\b")
+    for at in range(len(lines) - 1, -1, -1):
+        if word.search(lines[at]):
+            break
+    else:
+        return False
+    start, rest = f"{name} = ", written.removeprefix(name)
+    line = lines[at] + rest
+    is_view = rest.startswith(_VIEWS)
+    is_call = lines[at].startswith(start) and lines[at].endswith(")")
+    simple = is_call and not any(
+        char == " " and depth == 0 for _, char, depth in _scan(lines[at][len(start) :])
+    )
+    if not simple or len(line) > WIDTH or word.search(rest):
+        return False
+    if at < len(lines) - 1 and not is_view:
+        return False
+    lines[at] = line
+    return True

@@ -1,0 +1,149 @@
+"""
+The modules that a generated program is made of, and how they get their tensors.
+
+What a module holds is in its `__dict__` too, where Python finds it at once: the look-up of
+`torch.nn.Module` takes about a microsecond, which a step of small tensors would feel.
+"""
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Places:
+    """
+    What the program of a rank takes and gives: rows of `ARGUMENTS` and of `RESULTS`.
+    `members` are the arguments that its modules hold, by the path of each; `overwritten` says
+    which argument a result is, overwritten.
+    """
+
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    members: dict[int, str] = field(default_factory=dict)
+    overwritten: dict[int, int] = field(default_factory=dict)
+
+
+class Scope(nn.Module):
+    """Modules and tensors by name; those that have a number for a name are its elements."""
+
+    def __getitem__(self, number):
+        if isinstance(number, slice):
+            step = number.step or 1
+            stop = -1 if number.stop is None else number.stop
+            return [self[i] for i in range(number.start or 0, stop, step)]
+        return self._modules[str(number)]
+
+    def __iter__(self):
+        return iter(self._modules.values())
+
+    def __reversed__(self):
+        return reversed(self._modules.values())
+
+    def __len__(self):
+        return len(self._modules)
+
+
+def _place(module, path):
+    """The module at a path but for its last part, made if need be, and that part."""
+    *parts, last = path.split(".")
+    for part in parts:
+        if part not in module._modules:
+            _add(module, part, Scope())
+        module = module._modules[part]
+    return module, last
+
+
+def _add(module, name, child):
+    module.add_module(name, child)
+    module.__dict__[name] = child
+
+
+def add_module(module, path, child):
+    """Puts a module at a path such as `layers.3`."""
+    inside, name = _place(module, path)
+    _add(inside, name, child)
+
+
+def add_parameters(module, *paths, states=()):
+    """
+    Declares parameters, and for each of them states of the optimizer, with such names behind
+    the parameter's; `RankModule.hold` gives them their tensors.
+    """
+    for path in paths:
+        inside, name = _place(module, path)
+        inside.register_parameter(name, None)
+        _note(module, "", inside._parameters, name)
+        for state in states:
+            inside.register_buffer(f"{name}_{state}", None)
+            _note(module, state, inside._buffers, f"{name}_{state}")
+
+
+def _note(module, kind, tensors, name):
+    if not hasattr(module, "_tensors"):
+        module._tensors = {}
+    module._tensors.setdefault(kind, []).append((tensors, name))
+
+
+def tensors(module, state=""):
+    """All parameters of a module, or the states of a kind, in the order of declaration."""
+    return [tensors[name] for tensors, name in module._tensors[state]]
+
+
+def add_buffers(module, *paths):
+    """Declares what a module holds besides: constants, other states."""
+    for path in paths:
+        inside, name = _place(module, path)
+        inside.register_buffer(name, None)
+
+
+class RankModule(nn.Module):
+    """
+    The program of a rank. `forward` takes what its modules do not hold, and gives what they
+    do not hold either; `main` takes and gives everything, in the order of the tables.
+    """
+
+    places = Places((), ())
+
+    def __init_subclass__(cls):
+        cls.arguments, cls.results = cls.places.arguments, cls.places.results
+
+    def __init__(self):
+        super().__init__()
+        self._members = None
+
+    def main(self, *arguments):
+        """All results for all arguments."""
+        if self._members is None:
+            self._find_members()
+        self.hold(arguments)
+        results = self.forward(*[arguments[i] for i in self._others])
+        overwritten = self.places.overwritten
+        if not overwritten:
+            return results
+        rest = iter(results if isinstance(results, tuple) else (results,))
+        return tuple(
+            arguments[overwritten[i]] if i in overwritten else next(rest)
+            for i in range(len(self.results))
+        )
+
+    def hold(self, arguments):
+        """Gives members their tensors, where they do not have them."""
+        held = self._held
+        for i, inside, name, is_parameter in self._members:
+            value = arguments[i]
+            if held[i] is not value:
+                held[i] = value
+                if is_parameter:
+                    value = nn.Parameter(value, requires_grad=False)
+                tensors = inside._parameters if is_parameter else inside._buffers
+                tensors[name] = inside.__dict__[name] = value
+
+    def _find_members(self):
+        members = self.places.members
+        self._others = [i for i in range(len(self.arguments)) if i not in members]
+        self._held = [None] * len(self.arguments)
+        self._members = []
+        for i, path in members.items():
+            inside, name = _place(self, path)
+            self._members.append((i, inside, name, name in inside._parameters))

@@ -1,0 +1,151 @@
+"""
+Arguments that are several tensors of the source model in one.
+
+`dist.repacked` on an argument of the entry function says which: their names and sizes along
+the dimension in which they stand one behind the other. Weights files, checkpoints and random
+values know the parts by these names, so that what was made before a `schedule.merge` is of
+use behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    IntegerAttr,
+    StringAttr,
+    i64,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+
+from distir.dialects.dist import REPACKED
+from distir.errors import DistIRError
+from distir.program import argument_attributes, argument_names
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Repacked:
+    """The tensors that an argument is made of: where they meet, their names and sizes."""
+
+    dim: int
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def attribute(self) -> DictionaryAttr:
+        """What `dist.repacked` says of it."""
+        return DictionaryAttr(
+            {
+                "dim": IntegerAttr(self.dim, i64),
+                "names": ArrayAttr([StringAttr(name) for name in self.names]),
+                "sizes": ArrayAttr([IntegerAttr(size, i64) for size in self.sizes]),
+            }
+        )
+
+    def renamed(self, suffix: str) -> Repacked:
+        """The same of what belongs to the parts, such as states of an optimizer."""
+        names = tuple(f"{name}{suffix}" for name in self.names)
+        return Repacked(self.dim, names, self.sizes)
+
+    def split(self, whole: Array) -> dict[str, Array]:
+        """The parts of a value, by name."""
+        ends = np.cumsum(self.sizes)[:-1]
+        parts = np.split(whole, ends, self.dim)
+        return dict(zip(self.names, parts, strict=True))
+
+    def packed(self, parts: Mapping[str, npt.ArrayLike]) -> Array:
+        """The value that these parts make up. Raises DistIRError if they do not fit."""
+        arrays = [np.asarray(parts[name]) for name in self.names]
+        for name, size, array in zip(self.names, self.sizes, arrays, strict=True):
+            if array.ndim <= self.dim or array.shape[self.dim] != size:
+                raise DistIRError(
+                    f"{name!r} has shape {list(array.shape)}, but the program takes "
+                    f"{size} of it in dimension {self.dim}; use the weights of the model "
+                    f"that was merged"
+                )
+        return np.concatenate(arrays, self.dim)
+
+
+def repacked_of(attributes: Mapping[str, Attribute]) -> Repacked | None:
+    """What an argument with these attributes is made of. Raises DistIRError."""
+    attr = attributes.get(REPACKED)
+    if attr is None:
+        return None
+    own = attr.data if isinstance(attr, DictionaryAttr) else {}
+    dim, names, sizes = own.get("dim"), own.get("names"), own.get("sizes")
+    if (
+        isinstance(dim, IntegerAttr)
+        and isinstance(names, ArrayAttr)
+        and isinstance(sizes, ArrayAttr)
+    ):
+        texts = [n.data for n in names.data if isinstance(n, StringAttr)]
+        numbers = [n.value.data for n in sizes.data if isinstance(n, IntegerAttr)]
+        if len(names) == len(texts) == len(sizes) == len(numbers):
+            return Repacked(dim.value.data, tuple(texts), tuple(numbers))
+    raise DistIRError(
+        f'cannot read {REPACKED} = {attr}; write {{dim = 0 : i64, names = ["a", "b"], '
+        f"sizes = [4, 4]}}"
+    )
+
+
+def repacked_arguments(function: FuncOp) -> dict[str, Repacked]:
+    """The arguments of a function that are made of several tensors, by name."""
+    names = argument_names(function)
+    found = map(repacked_of, argument_attributes(function))
+    return {n: r for n, r in zip(names, found, strict=True) if r is not None}
+
+
+class _RepackedWeights(Mapping[str, Array]):
+    """Weights by the names of a program's arguments; repacked when they are looked up."""
+
+    def __init__(self, weights: Mapping[str, Array], packed: Mapping[str, Repacked]):
+        self._weights = weights
+        self._packed = packed
+        parts = {name for own in packed.values() for name in own.names}
+        self._names = [name for name in weights if name not in parts]
+        self._names += packed
+
+    def __getitem__(self, name: str) -> Array:
+        if name in self._packed:
+            return self._packed[name].packed(self._weights)
+        return self._weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def repacked_weights(
+    function: FuncOp, weights: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """
+    Weights by the names of a program's arguments: where they hold the parts of one instead
+    of it, it is made of them when it is looked up.
+    """
+    packed = {
+        name: own
+        for name, own in repacked_arguments(function).items()
+        if name not in weights and all(part in weights for part in own.names)
+    }
+    return _RepackedWeights(weights, packed) if packed else weights
+
+
+def unpacked(
+    packed: Mapping[str, Repacked], values: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Values by name, with the parts in the place of what is repacked."""
+    found: dict[str, Array] = {}
+    for name, value in values.items():
+        found |= packed[name].split(value) if name in packed else {name: value}
+    return found

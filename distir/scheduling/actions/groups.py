@@ -1,0 +1,166 @@
+"""Ops that find groups of ops by a pattern, and what is done to these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import DictionaryAttr, StringAttr
+from xdsl.ir import Operation
+from xdsl.rewriter import Rewriter
+
+from distir.dialects.dist import COMPILED, RECOMPUTE
+from distir.dialects.schedule import (
+    DecomposeOp,
+    FindOp,
+    FuseOp,
+    NodeOp,
+    RecomputeOp,
+    ReplaceOp,
+)
+from distir.errors import DistIRError, listed
+from distir.planning.modules import ScopedOp
+from distir.program import describe
+from distir.scheduling.groups import check_groups, result_of
+from distir.scheduling.rewrites.match import find_pattern
+from distir.scheduling.rewrites.outline import GroupOutliner
+from distir.scheduling.rewrites.replacement import difference, put, replacing
+from distir.scheduling.rewrites.separate import CallPath, OpGroup, separate
+from distir.scheduling.run import ScheduleRun, origin, schedule_action
+from distir.sharding.decompose import decompose
+
+
+@schedule_action("schedule.find")
+def find(op: Operation, run: ScheduleRun) -> None:
+    """See `FindOp`. Raises DistIRError."""
+    assert isinstance(op, FindOp)
+    scopes = run.modules_of(op.modules)
+    found: dict[tuple[object, ...], OpGroup] = {}
+    for scope in scopes:
+        by_path: dict[CallPath, list[Operation]] = {}
+        for scoped in run.modules.within(scope) if scope else run.modules.ops:
+            by_path.setdefault(scoped.path, []).append(scoped.op)
+        for path, ops in by_path.items():
+            for match in find_pattern(op.pattern.block, ops):
+                group = OpGroup(path, match.ops, match.inputs)
+                found[path, match.ops] = group
+    if not found and op.optional is None:
+        wanted = [n.op.data for n in op.pattern.block.ops if isinstance(n, NodeOp)]
+        there = {scoped.op.name for s in scopes for scoped in _within(s, run)}
+        missing = [name for name in dict.fromkeys(wanted) if name not in there]
+        raise DistIRError(
+            f"{origin(op)}: {listed([s or 'the model' for s in scopes])} "
+            f"{'has' if len(scopes) == 1 else 'have'} no ops that compute the pattern "
+            f"({', '.join(wanted)})"
+            + (f"; there is no {missing[0]} in it" if missing else "")
+            + "; look at the program's ops, or find what is `optional`"
+        )
+    run.set_groups(op.result, list(found.values()))
+
+
+def _within(scope: str, run: ScheduleRun) -> Sequence[ScopedOp]:
+    return run.modules.within(scope) if scope else run.modules.ops
+
+
+@schedule_action("schedule.fuse")
+def fuse(op: Operation, run: ScheduleRun) -> None:
+    """See `FuseOp`. Raises DistIRError."""
+    assert isinstance(op, FuseOp)
+    groups = run.groups_of(op.groups)
+    check_groups(groups, origin(op))
+    outliner = GroupOutliner(run.module, op.symbol.data, {COMPILED: op.backend})
+    for group in separate(run.module, groups):
+        outliner.outline(group.ops, result_of(group))
+    run.consume(op.groups, op)
+    run.rewritten(op)
+
+
+@schedule_action("schedule.replace")
+def replace(op: Operation, run: ScheduleRun) -> None:
+    """See `ReplaceOp`. Raises DistIRError."""
+    assert isinstance(op, ReplaceOp)
+    groups = run.groups_of(op.groups)
+    check_groups(groups, origin(op))
+    attributes = op.having.data if isinstance(op.having, DictionaryAttr) else {}
+    tried: set[tuple[Operation, ...]] = set()
+    for group in groups:
+        if group.ops in tried:
+            continue
+        tried.add(group.ops)
+        try:
+            new = replacing(op.op.data, attributes, group.inputs)
+            problem = difference(group.ops, result_of(group), new)
+        except DistIRError as error:
+            raise DistIRError(f"{origin(op)}: onnx.{op.op.data}: {error}") from error
+        new.erase()
+        if problem is not None:
+            raise DistIRError(
+                f"{origin(op)}: onnx.{op.op.data} does not compute what the group does that "
+                f"ends with {describe(group.ops[-1])}: {problem}"
+            )
+    for group in separate(run.module, groups):
+        put(
+            group.ops,
+            result_of(group),
+            replacing(op.op.data, attributes, group.inputs),
+        )
+    run.consume(op.groups, op)
+    run.rewritten(op)
+
+
+@schedule_action("schedule.decompose")
+def decompose_ops(op: Operation, run: ScheduleRun) -> None:
+    """See `DecomposeOp`. Raises DistIRError."""
+    assert isinstance(op, DecomposeOp)
+    if run.is_groups(op.target):
+        inside = [(g.path, o) for g in run.groups_of(op.target) for o in g.ops]
+    else:
+        scopes = run.modules_of(op.target)
+        inside = [(s.path, s.op) for scope in scopes for s in _within(scope, run)]
+    known: dict[Operation, bool] = {}
+    for _, inner in inside:
+        if inner not in known:
+            parts = decompose(inner)
+            known[inner] = parts is not None
+            for part in reversed(parts or []):
+                part.erase()
+    groups = [OpGroup(path, (inner,)) for path, inner in inside if known[inner]]
+    if not groups:
+        names = listed(sorted({inner.name for _, inner in inside}), 8)
+        raise DistIRError(
+            f"{origin(op)}: nothing in it has a decomposition (there are {names}); one has "
+            f"an onnx.Gemm or onnx.Conv with a bias, or what is registered with "
+            f"`distir.sharding.decompose`"
+        )
+    for group in separate(run.module, groups):
+        (inner,) = group.ops
+        parts = decompose(inner)
+        assert parts is not None
+        Rewriter.replace_op(inner, parts)
+    if run.is_groups(op.target):
+        run.consume(op.target, op)
+    run.rewritten(op)
+
+
+def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
+    """
+    Asks that the backward computes groups again: what is in a called function is marked, op
+    by op; a group of the entry function becomes a call. Raises DistIRError.
+    """
+    if policy != "full":
+        raise DistIRError(
+            f"{origin(op)}: groups of ops are computed again by the policy 'full' alone, "
+            f"not by {policy!r}"
+        )
+    groups = run.groups_of(op.modules)
+    check_groups(groups, origin(op))
+    outliner = GroupOutliner(run.module, "recomputed")
+    for group in separate(run.module, groups):
+        if group.ops[0].parent_op() is run.modules.entry:
+            call = outliner.outline(group.ops, result_of(group))
+            call.attributes[RECOMPUTE] = StringAttr(policy)
+        else:
+            # The result is what those behind the group keep, or do not.
+            for inner in group.ops[:-1]:
+                inner.attributes[RECOMPUTE] = StringAttr(policy)
+    run.consume(op.modules, op)
+    run.rewritten(op)

@@ -1,0 +1,115 @@
+"""Ops that rewrite the program."""
+
+from __future__ import annotations
+
+from xdsl.ir import Operation
+
+from distir.dialects.dist import FIXED, LAYOUT
+from distir.dialects.schedule import MergeOp
+from distir.errors import DistIRError, listed
+from distir.planning.modules import ScopedOp
+from distir.program import argument_attributes, describe, scope_of
+from distir.scheduling.rewrites.hoist import hoist
+from distir.scheduling.rewrites.merge import (
+    LinearLayer,
+    linear_of,
+    merge_linears,
+    why_apart,
+)
+from distir.scheduling.rewrites.separate import OpGroup, separate
+from distir.scheduling.run import ScheduleRun, origin, schedule_action
+from distir.sharding.rule import rule_for
+
+
+@schedule_action("schedule.merge")
+def merge(op: Operation, run: ScheduleRun) -> None:
+    """See `MergeOp`. Raises DistIRError."""
+    assert isinstance(op, MergeOp)
+    names = [layer.data for layer in op.layers]
+    groups: list[OpGroup] = []
+    merged: set[Operation] = set()
+    for scope in run.modules_of(op.modules):
+        products = [_product(op, run, f"{scope}.{n}" if scope else n) for n in names]
+        linears = [_linear(op, scoped) for scoped in products]
+        if len({scoped.path for scoped in products}) > 1:
+            raise DistIRError(
+                f"{origin(op)}: the layers of {scope!r} are in different functions of the "
+                f"program; run `inline-calls` first"
+            )
+        problem = why_apart(linears)
+        if problem is not None:
+            raise DistIRError(f"{origin(op)}: in {scope!r}, {problem}")
+        ops = tuple(o for linear in linears for o in linear.ops)
+        merged.update(ops)
+        groups.append(OpGroup(products[0].path, ops))
+    _check_parameters(op, run, merged)
+    joined: list[Operation] = []
+    for group in separate(run.module, groups):
+        linears = [x for x in map(linear_of, group.ops) if x is not None]
+        inside = scope_of(linears[0].product).split(".")
+        inside = inside[: len(inside) - len(names[0].split("."))]
+        scope = ".".join([*inside, op.merged.data])
+        joined += merge_linears(linears, scope)
+    hoist(run.module, joined, op.merged.data)
+    run.rewritten(op)
+
+
+def _product(op: MergeOp, run: ScheduleRun, scope: str) -> ScopedOp:
+    """The one matrix product with a parameter of a module. Raises DistIRError."""
+    found = [
+        scoped
+        for scoped in run.modules.within(scope)
+        if rule_for(scoped.op).flops
+        and any(
+            run.modules.roles[use.index] == "parameter" for use in scoped.uses.values()
+        )
+    ]
+    if not found and scope not in run.modules.scopes:
+        near = listed(run.modules.nearest(scope, [""]))
+        raise DistIRError(
+            f"{origin(op)}: there is no module {scope!r}"
+            + (f"; there are {near}" if near else "")
+        )
+    if len(found) != 1:
+        raise DistIRError(
+            f"{origin(op)}: module {scope!r} has {len(found)} matrix products with a "
+            f"parameter, but a linear layer has one"
+        )
+    return found[0]
+
+
+def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:
+    found = linear_of(scoped.op)
+    if found is None:
+        raise DistIRError(
+            f"{origin(op)}: {describe(scoped.op)} is no linear layer that can be merged: it "
+            f"is to be a product of a value and a matrix of parameters, and a bias"
+        )
+    return found
+
+
+def _check_parameters(op: MergeOp, run: ScheduleRun, merged: set[Operation]) -> None:
+    """Refuses parameters that have other uses, or that requests speak of already."""
+    modules = run.modules
+    used = {
+        use.index: scoped
+        for scoped in modules.ops
+        if scoped.op in merged
+        for use in scoped.uses.values()
+        if modules.roles[use.index] == "parameter"
+    }
+    attributes = argument_attributes(modules.entry)
+    for scoped in modules.ops:
+        for use in scoped.uses.values():
+            if use.index in used and scoped.op not in merged:
+                raise DistIRError(
+                    f"{origin(op)}: {modules.names[use.index]!r} is tied: "
+                    f"{describe(scoped.op)} uses it too, so that it cannot become a part "
+                    f"of another parameter"
+                )
+    for index in used:
+        if LAYOUT in attributes[index] or FIXED in attributes[index]:
+            raise DistIRError(
+                f"{origin(op)}: a split of {modules.names[index]!r} is asked for already; "
+                f"merge first, and ask for a split of what is merged then"
+            )

@@ -1,0 +1,1 @@
+"""What schedules do to a program: groups of its ops are found, put apart and replaced."""

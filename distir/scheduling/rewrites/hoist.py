@@ -1,0 +1,101 @@
+"""Parameters that are put together in a function become one argument of the entry function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.dist import NAME, REPACKED
+from distir.dialects.onnx import OnnxOp
+from distir.program import (
+    argument_attributes,
+    argument_names,
+    calls_of,
+    entry_function,
+    free_name,
+    made_with,
+    name_hint,
+    replace_call,
+    set_argument_attributes,
+)
+from distir.repacking import Repacked
+from distir.sharding.rule import shape_of
+from distir.transforms.patterns.raising import drop_arguments
+
+
+def hoist(module: ModuleOp, joined: Sequence[Operation], name: str) -> None:
+    """
+    Moves `onnx.Concat`s of arguments out of their functions, to the calls of these, up to
+    the entry function, where a new argument takes the place of each: `name` stands in its
+    name where those of its parts differ. Parts that nothing else uses go.
+    """
+    entry = entry_function(module)
+    pending = list(joined)
+    parts_of: dict[FuncOp, dict[SSAValue, None]] = {}
+    made: dict[tuple[SSAValue, ...], SSAValue] = {}
+    while pending:
+        op = pending.pop(0)
+        function, parts = op.parent_op(), tuple(op.operands)
+        assert isinstance(function, FuncOp) and isinstance(op, OnnxOp)
+        parts_of.setdefault(function, {}).update(dict.fromkeys(parts))
+        if function is not entry or parts not in made:
+            if function is not entry:
+                pending += _join_in_calls(function, op)
+            made[parts] = _add_argument(function, op, name, function is entry)
+        op.results[0].replace_all_uses_with(made[parts])
+        Rewriter.erase_op(op)
+    for function, parts in parts_of.items():
+        unused = [a for a in function.args if a in parts and a.first_use is None]
+        drop_arguments(function, unused)
+
+
+def _join_in_calls(function: FuncOp, op: OnnxOp) -> list[Operation]:
+    """Computes what a Concat of arguments does before each call, and gives it to them."""
+    found: list[Operation] = []
+    indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
+    for call in calls_of(function):
+        copy = made_with(op, [call.operands[i] for i in indices], op.result_types)
+        Rewriter.insert_op(copy, InsertPoint.before(call))
+        operands = [*call.operands, copy.results[0]]
+        replace_call(call, function.sym_name.data, operands, call.result_types)
+        found.append(copy)
+    return found
+
+
+def _add_argument(function: FuncOp, op: OnnxOp, name: str, is_entry: bool) -> SSAValue:
+    """A new last argument of a function, in the place of a Concat of others."""
+    attributes, names = argument_attributes(function), argument_names(function)
+    indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
+    own: dict[str, Attribute] = dict(attributes[indices[0]])
+    parts, taken = [names[i] for i in indices], set(names)
+    title = free_name(taken, _common_name(parts, name))
+    own[NAME] = StringAttr(title)
+    dim = op.attribute("axis")
+    sizes = tuple(shape_of(value.type)[dim] for value in op.operands)
+    if is_entry:
+        own[REPACKED] = Repacked(dim, tuple(parts), sizes).attribute
+    argument = function.body.block.insert_arg(op.result_types[0], len(names))
+    argument.name_hint = name_hint(title.replace(".*", ""))
+    function.update_function_type()
+    set_argument_attributes(function, [*attributes, own])
+    return argument
+
+
+def _common_name(parts: Sequence[str], name: str) -> str:
+    """The name with the parts' in the place of what they differ in: `h.0.qkv.weight`."""
+    split = [part.split(".") for part in parts]
+    start = _same_parts(split)
+    end = _same_parts([own[start:][::-1] for own in split])
+    first = split[0]
+    return ".".join([*first[:start], name, *(first[-end:] if end else [])])
+
+
+def _same_parts(paths: Sequence[Sequence[str]]) -> int:
+    """How many parts, from the first on, all paths have in common."""
+    columns = enumerate(zip(*paths, strict=False))
+    different = (i for i, column in columns if len(set(column)) > 1)
+    return next(different, min(map(len, paths)))

@@ -1,0 +1,148 @@
+"""Groups of ops become functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from distir.dialects.constants import direct_constant
+from distir.dialects.dist import SCOPE
+from distir.program import (
+    argument_attributes,
+    made_with,
+    return_op,
+    set_argument_attributes,
+    unique_name,
+)
+from distir.transforms.repeats.naming import (
+    general_attributes,
+    general_scope,
+)
+from distir.transforms.repeats.op_sequence import common_scope
+
+
+class GroupOutliner:
+    """
+    Makes functions of groups of ops, one for groups that are alike, and calls them in their
+    place. `attributes` are those of the functions.
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        name: str,
+        attributes: dict[str, Attribute] | None = None,
+    ):
+        self.module = module
+        self.name = name
+        self.attributes = attributes or {}
+        self._made: dict[object, FuncOp] = {}
+
+    def outline(self, ops: Sequence[Operation], result: SSAValue) -> CallOp:
+        """
+        Calls a function in the place of a group, in the order of the program, whose only
+        value that is used outside is `result`.
+        """
+        inside = set(ops)
+        inputs = list(
+            dict.fromkeys(
+                value
+                for op in ops
+                for value in op.operands
+                if value.owner not in inside and direct_constant(value) is None
+            )
+        )
+        made = self._build(ops, inputs, result)
+        key = _content(made)
+        if key in self._made:
+            known = self._made[key]
+            _generalise(known, made)
+            made = known
+        else:
+            made.properties["sym_name"] = StringAttr(
+                unique_name(self.module, self.name)
+            )
+            self.module.body.block.add_op(made)
+            self._made[key] = made
+        call = CallOp(made.sym_name.data, inputs, [result.type])
+        scope = ".".join(common_scope(list(ops)))
+        if scope:
+            call.attributes[SCOPE] = StringAttr(scope)
+        call.results[0].name_hint = result.name_hint
+        owner = result.owner
+        assert isinstance(owner, Operation)
+        Rewriter.insert_op(call, InsertPoint.after(owner))
+        result.replace_all_uses_with(call.results[0])
+        for op in reversed(ops):
+            Rewriter.erase_op(op)
+        return call
+
+    def _build(
+        self, ops: Sequence[Operation], inputs: Sequence[SSAValue], result: SSAValue
+    ) -> FuncOp:
+        """The function of a group, which is not in the module yet."""
+        block = Block(arg_types=[value.type for value in inputs])
+        values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
+        for value, argument in values.items():
+            argument.name_hint = value.name_hint
+        for op in ops:
+            for value in op.operands:
+                if (
+                    value not in values
+                ):  # a constant, which each function has for itself
+                    assert isinstance(value.owner, Operation)
+                    copy = value.owner.clone()
+                    block.add_op(copy)
+                    values[value] = copy.results[0]
+            copy = made_with(op, [values[v] for v in op.operands], op.result_types)
+            block.add_op(copy)
+            for before, after in zip(op.results, copy.results, strict=True):
+                after.name_hint = before.name_hint
+                values[before] = after
+        block.add_op(ReturnOp(values[result]))
+        types = [arg.type for arg in block.args], [result.type]
+        function = FuncOp(self.name, types, Region(block), "private")
+        function.attributes.update(self.attributes)
+        owner = ops[0].parent_op()
+        assert isinstance(owner, FuncOp)
+        known = dict(zip(owner.args, argument_attributes(owner), strict=True))
+        set_argument_attributes(function, [dict(known.get(v, {})) for v in inputs])  # type: ignore[call-overload]
+        return function
+
+
+def _content(function: FuncOp) -> object:
+    """What is equal for functions that compute the same in the same order."""
+    numbers: dict[SSAValue, int] = {}
+    for argument in function.args:
+        numbers[argument] = len(numbers)
+    rows: list[object] = [tuple(function.function_type.inputs)]
+    for op in function.body.block.ops:
+        rows.append(
+            (
+                op.name,
+                tuple(numbers[value] for value in op.operands),
+                tuple(op.result_types),
+                frozenset(op.properties.items()),
+                frozenset((k, v) for k, v in op.attributes.items() if k != SCOPE),
+            )
+        )
+        for value in op.results:
+            numbers[value] = len(numbers)
+    return tuple(rows)
+
+
+def _generalise(function: FuncOp, other: FuncOp) -> None:
+    """Names what is in a function as is true of another one too that computes the same."""
+    for own, its in zip(function.body.block.ops, other.body.block.ops, strict=True):
+        if own is not return_op(function):
+            scope = general_scope([own, its])
+            if scope:
+                own.attributes[SCOPE] = StringAttr(scope)
+            else:
+                own.attributes.pop(SCOPE, None)
+    pairs = zip(argument_attributes(function), argument_attributes(other), strict=True)
+    set_argument_attributes(function, [general_attributes([a, b]) for a, b in pairs])

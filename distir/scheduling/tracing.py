@@ -1,0 +1,223 @@
+"""Patterns of ops from Python functions, which are traced without shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    f32,
+    f64,
+    i64,
+)
+from xdsl.dialects.transform import AnyValueType
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from distir.dialects.schedule import ConstantOp, FoundOp, NodeOp
+from distir.errors import DistIRError
+
+_NAMES: Mapping[str, str] = {
+    "abs": "Abs",
+    "add": "Add",
+    "cos": "Cos",
+    "div": "Div",
+    "erf": "Erf",
+    "exp": "Exp",
+    "isnan": "IsNaN",
+    "log": "Log",
+    "matmul": "MatMul",
+    "bmm": "MatMul",
+    "maximum": "Max",
+    "minimum": "Min",
+    "mul": "Mul",
+    "neg": "Neg",
+    "pow": "Pow",
+    "relu": "Relu",
+    "sigmoid": "Sigmoid",
+    "sin": "Sin",
+    "softplus": "Softplus",
+    "sqrt": "Sqrt",
+    "sub": "Sub",
+    "tanh": "Tanh",
+    "truediv": "Div",
+    "where": "Where",
+}
+"""Functions of PyTorch, and of `operator`, that are one operator of ONNX."""
+
+
+class _Tracer:
+    """Writes the pattern of one function."""
+
+    def __init__(self, count: int):
+        self.block = Block(arg_types=[AnyValueType()] * count)
+        self.values: dict[object, SSAValue] = {}
+
+    def node(
+        self,
+        name: str,
+        *inputs: Any,
+        having: Mapping[str, Attribute] | None = None,
+        swaps: Sequence[int] = (),
+    ) -> SSAValue:
+        """An op of the pattern; inputs that are numbers become constants."""
+        attributes: dict[str, Attribute] = {}
+        if having:
+            attributes["with"] = DictionaryAttr(dict(having))
+        if swaps:
+            attributes["swaps"] = ArrayAttr([IntegerAttr(dim, i64) for dim in swaps])
+        op = NodeOp.create(
+            operands=[self.value(value) for value in inputs],
+            result_types=[AnyValueType()],
+            properties={"op": StringAttr(f"onnx.{name}")},
+            attributes=attributes,
+        )
+        return self._add(op)
+
+    def value(self, value: Any) -> SSAValue:
+        """What the pattern has for an argument of a function."""
+        if isinstance(value, SSAValue):
+            return value
+        if isinstance(value, bool | int | float):
+            op = ConstantOp.create(
+                properties={"value": FloatAttr(float(value), f64)},
+                result_types=[AnyValueType()],
+            )
+            return self._add(op)
+        if value in self.values:
+            return self.values[value]
+        raise DistIRError(
+            f"a pattern cannot hold {value!r}; give it numbers and values"
+        )
+
+    def _add(self, op: Operation) -> SSAValue:
+        self.block.add_op(op)
+        return op.results[0]
+
+
+_Form = Callable[..., SSAValue]
+
+
+def _gelu(t: _Tracer, x: Any, approximate: str = "none") -> SSAValue:
+    return t.node("Gelu", x, having={"approximate": StringAttr(approximate)})
+
+
+def _silu(t: _Tracer, x: Any, inplace: bool = False) -> SSAValue:
+    return t.node("Mul", x, t.node("Sigmoid", x))
+
+
+def _softmax(t: _Tracer, x: Any, dim: int = -1, **_: Any) -> SSAValue:
+    return t.node("Softmax", x, having={"axis": IntegerAttr(dim, i64)})
+
+
+def _dropout(t: _Tracer, x: Any, *_: Any, **__: Any) -> SSAValue:
+    return t.node("Dropout", x)
+
+
+def _linear(t: _Tracer, x: Any, weight: Any, bias: Any = None) -> SSAValue:
+    product = t.node("MatMul", x, t.node("Transpose", weight, swaps=(-1, -2)))
+    return product if bias is None else t.node("Add", product, bias)
+
+
+def _layer_norm(
+    t: _Tracer, x: Any, shape: Any, weight: Any, bias: Any = None, eps: float = 1e-5
+) -> SSAValue:
+    inputs = [x, weight] if bias is None else [x, weight, bias]
+    return t.node(
+        "LayerNormalization", *inputs, having={"epsilon": FloatAttr(eps, f32)}
+    )
+
+
+def _transpose(t: _Tracer, x: Any, first: int, second: int) -> SSAValue:
+    return t.node("Transpose", x, swaps=(first, second))
+
+
+_FORMS: Mapping[str, _Form] = {
+    "gelu": _gelu,
+    "silu": _silu,
+    "softmax": _softmax,
+    "dropout": _dropout,
+    "linear": _linear,
+    "layer_norm": _layer_norm,
+    "transpose": _transpose,
+}
+"""Functions of PyTorch that are an operator with attributes, or several."""
+
+
+def traced(function: Callable[..., Any]) -> Region:
+    """
+    The pattern of a Python function of values, as `schedule.find` holds it: its arguments
+    stand for any values, what it computes is looked for. Raises DistIRError.
+    """
+    try:
+        from torch import fx
+    except ImportError as error:
+        raise DistIRError(
+            "a pattern that is a Python function is traced with PyTorch, which is not "
+            "installed; write the pattern as ops of `schedule.find`"
+        ) from error
+    # What a function does that fx cannot follow, and its own mistakes, may raise anything.
+    try:
+        graph = fx.symbolic_trace(function).graph
+    except Exception as error:
+        raise DistIRError(
+            f"the pattern cannot be traced ({type(error).__name__}: {error}); write a "
+            f"function of values, without conditions on them"
+        ) from error
+    nodes = list(graph.nodes)
+    tracer = _Tracer(sum(node.op == "placeholder" for node in nodes))
+    arguments = iter(tracer.block.args)
+    for node in nodes:
+        if node.op == "placeholder":
+            tracer.values[node] = value = next(arguments)
+            value.name_hint = (
+                str(node.target) if str(node.target).isidentifier() else None
+            )
+        elif node.op == "output":
+            if not isinstance(node.args[0], fx.Node):
+                raise DistIRError("a pattern computes one value; return that")
+            found = FoundOp.create(operands=[tracer.value(node.args[0])])
+            tracer.block.add_op(found)
+        else:
+            tracer.values[node] = _called(tracer, node)
+    return Region(tracer.block)
+
+
+def _called(tracer: _Tracer, node: Any) -> SSAValue:
+    """The ops of the pattern for a call in a traced function."""
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    name = name.strip("_")
+    written = ", ".join(sorted({*_NAMES, *_FORMS}))
+    # A step in place computes the same as one that is not, in a pattern.
+    if node.op not in ("call_function", "call_method") or not (
+        name in _NAMES or name in _FORMS
+    ):
+        raise DistIRError(
+            f"a pattern cannot hold {name!r}; it may have {written}, operators of numbers "
+            f"and values, or be written as ops of `schedule.find`"
+        )
+    args = [_looked_up(tracer, value) for value in node.args]
+    options = {key: _looked_up(tracer, value) for key, value in node.kwargs.items()}
+    try:
+        if name in _NAMES:
+            if options.keys() - {"inplace"}:
+                raise DistIRError(
+                    f"the pattern's call of {name!r} has options ({', '.join(options)}), "
+                    f"which a pattern cannot hold"
+                )
+            return tracer.node(_NAMES[name], *args)
+        return _FORMS[name](tracer, *args, **options)
+    except TypeError as error:
+        raise DistIRError(
+            f"the pattern's call of {name!r} cannot be read: {error}"
+        ) from error
+
+
+def _looked_up(tracer: _Tracer, value: Any) -> Any:
+    from torch import fx
+
+    return tracer.values[value] if isinstance(value, fx.Node) else value

@@ -1,0 +1,22 @@
+"""The rule of the gradient of resizing."""
+
+from __future__ import annotations
+
+from distir.dialects.train_ops.resize import ResizeGradOp
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+
+
+@train_rule("resize_grad")
+def resize_gradient(op: ResizeGradOp) -> Rule:
+    """Dimensions that keep their size are parallel, resized ones are whole; linear."""
+    builder, resized = RuleBuilder(op), op.resized
+    before = tuple(
+        builder.factor(size, "replicate" if dim in resized else "parallel")
+        for dim, size in enumerate(shape(op.dy))
+    )
+    after = tuple(
+        builder.factor(size, "replicate") if dim in resized else before[dim]
+        for dim, size in enumerate(shape(op.dx))
+    )
+    return builder.rule([before], [after], linear=[(0,)])

@@ -1,0 +1,159 @@
+"""
+What communication is for, by what it comes from and where it goes.
+
+- `dp`: reductions of gradients, and of whatever else no contraction needs in this step;
+- `params`: gatherings of parameters that are stored in parts, or updated in parts;
+- `tp`: all other collectives, of activations and their gradients;
+- `pp`: sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from distir.dialects.collective import (
+    AllGatherOp,
+    AllReduceOp,
+    CollectiveOp,
+    ReduceScatterOp,
+)
+from distir.dialects.dist import SendOp
+from distir.program import (
+    argument_roles,
+    functions,
+    reachable_functions,
+    return_op,
+)
+from distir.sharding.rule import rule_for
+
+Kind = Literal["dp", "tp", "pp", "params"]
+KINDS: Sequence[Kind] = ("dp", "tp", "pp", "params")
+
+REDUCTIONS = (AllReduceOp, ReduceScatterOp)
+
+
+def chain_from_argument(gather: AllGatherOp) -> list[Operation]:
+    """
+    A gathering of an argument, after the ops on that alone that nothing else uses (a cast);
+    none if it gathers something else.
+    """
+    chain: list[Operation] = [gather]
+    while not isinstance(source := chain[0].operands[0], BlockArgument):
+        op = source.owner
+        assert isinstance(op, Operation)
+        is_simple = len(op.operands) == len(op.results) == 1
+        if not is_simple or isinstance(op, CallOp | SendOp):
+            return []
+        if len(list(source.uses)) > 1:
+            return []
+        chain.insert(0, op)
+    return chain
+
+
+_KIND = "overlap.kind"
+"""The attribute of an op that says its kind, while a program is worked on."""
+
+
+def write_kinds(module: ModuleOp) -> None:
+    """Writes onto each collective and send what it is for, for `kind_of`."""
+    kinds = _Kinds(module)
+    for op in module.walk():
+        if isinstance(op, CollectiveOp | SendOp):
+            write_kind(op, kinds.of(op))
+
+
+def kind_of(op: Operation) -> str:
+    """What was written onto a collective or send; nothing for other ops."""
+    kind = op.attributes.get(_KIND)
+    return kind.data if isinstance(kind, StringAttr) else ""
+
+
+def write_kind(op: Operation, kind: str) -> None:
+    """Writes onto one op what it is for."""
+    op.attributes[_KIND] = StringAttr(kind)
+
+
+def erase_kinds(module: ModuleOp) -> None:
+    """Takes away what was written."""
+    for op in module.walk():
+        op.attributes.pop(_KIND, None)
+
+
+class _Kinds:
+    """The kinds of the collectives and sends of a program."""
+
+    def __init__(self, module: ModuleOp):
+        self._functions = functions(module)
+        reachable = reachable_functions(module)
+        self._calls: dict[str, list[CallOp]] = {}
+        for function in reachable:
+            for op in function.body.block.ops:
+                if isinstance(op, CallOp):
+                    name = op.callee.string_value()
+                    self._calls.setdefault(name, []).append(op)
+        self._stored = self._arguments_of_parameters(reachable)
+        self._needed = self._needed_in_this_step(reachable)
+
+    def of(self, op: CollectiveOp | SendOp) -> Kind:
+        """What an op of the program communicates for."""
+        if isinstance(op, SendOp):
+            return "pp"
+        if isinstance(op, REDUCTIONS):
+            return "tp" if op.result in self._needed else "dp"
+        if isinstance(op, AllGatherOp):
+            chain = chain_from_argument(op)
+            if chain and chain[0].operands[0] in self._stored:
+                return "params"
+            if op.result not in self._needed:
+                return "params"
+        return "tp"
+
+    def _arguments_of_parameters(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
+        """Arguments that hold parameters of the program, of the entry and in all calls."""
+        *_, entry = reachable
+        roles = zip(entry.body.block.args, argument_roles(entry), strict=True)
+        found: set[SSAValue] = {arg for arg, role in roles if role == "parameter"}
+        for function in reversed(reachable):
+            if function is entry:
+                continue
+            calls = self._calls.get(function.sym_name.data, [])
+            for i, arg in enumerate(function.body.block.args):
+                if calls and all(call.operands[i] in found for call in calls):
+                    found.add(arg)
+        return found
+
+    def _needed_in_this_step(self, reachable: Sequence[FuncOp]) -> set[SSAValue]:
+        """Values that contractions of the program depend on."""
+        pending: list[SSAValue] = []
+        for function in reachable:
+            for op in function.body.block.ops:
+                is_other = isinstance(op, CallOp | ReturnOp | CollectiveOp | SendOp)
+                if not is_other and rule_for(op).flops:
+                    pending += op.operands
+        found: set[SSAValue] = set()
+        while pending:
+            value = pending.pop()
+            if value not in found:
+                found.add(value)
+                pending += self._sources(value)
+        return found
+
+    def _sources(self, value: SSAValue) -> Sequence[SSAValue]:
+        """What a value is computed from, across calls."""
+        if isinstance(value, BlockArgument):
+            function = value.block.parent_op()
+            assert isinstance(function, FuncOp)
+            calls = self._calls.get(function.sym_name.data, [])
+            return [call.operands[value.index] for call in calls]
+        op = value.owner
+        assert isinstance(op, Operation)
+        if isinstance(op, CallOp):
+            callee = self._functions[op.callee.string_value()]
+            index = next(i for i, r in enumerate(op.results) if r is value)
+            return [return_op(callee).operands[index]]
+        return op.operands

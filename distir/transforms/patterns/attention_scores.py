@@ -1,0 +1,144 @@
+"""
+Scores of attention, as they are written out in front of a softmax: products of queries and
+keys with a factor, a soft cap and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from xdsl.ir import SSAValue
+
+from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx_values import tensor_type
+from distir.transforms.patterns.match import (
+    element,
+    factors,
+    number,
+    producer,
+    shape_of,
+    swaps_last_two,
+    used_once,
+)
+
+_MOST_MASKS = 4
+"""That scores are read with."""
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What `lowest` takes the place of where a condition is `hidden`."""
+
+    condition: SSAValue
+    hidden: bool
+    lowest: SSAValue
+
+
+@dataclass(frozen=True)
+class Scores:
+    """
+    `cap(scale * query key') + masks`, with the cap c * tanh(s / c) if there is one; a mask is
+    a value that is added or what scores are filled with.
+    """
+
+    query: SSAValue
+    key: SSAValue
+    scale: float
+    cap: float | None = None
+    masks: Sequence[SSAValue | Fill] = ()
+
+
+def readings(value: SSAValue, depth: int = _MOST_MASKS) -> Iterator[Scores]:
+    """The ways to read a value as scores; nothing but scores may use what they are made of."""
+    if not used_once(value):
+        return
+    add, where = producer(value, "Add"), producer(value, "Where")
+    if add is not None and depth:
+        for inner, mask in (add.operands, reversed(add.operands)):
+            for found in readings(inner, depth - 1):
+                yield replace(found, masks=[mask, *found.masks])
+    elif where is not None and depth:
+        condition, *sides = where.operands
+        for inner, lowest, hidden in ((*sides, False), (*reversed(sides), True)):
+            if number(lowest) is not None:
+                fill = Fill(condition, hidden, lowest)
+                for found in readings(inner, depth - 1):
+                    yield replace(found, masks=[fill, *found.masks])
+    else:
+        found = _capped(value)
+        if found is not None:
+            yield found
+
+
+def _capped(value: SSAValue) -> Scores | None:
+    """Scores without masks, with a soft cap or without."""
+    cap, values = factors(value)
+    tanh = producer(values[0], "Tanh") if len(values) == 1 else None
+    if tanh is None or not used_once(values[0]):
+        return _scaled_product(value)
+    found = _scaled_product(tanh.operands[0])
+    if found is None or not cap > 0:
+        return None
+    return replace(found, scale=found.scale * cap, cap=cap)
+
+
+def _scaled_product(raw: SSAValue) -> Scores | None:
+    """`scale Q K^T`; factors of Q and K join the scale."""
+    scale, values = factors(raw)
+    if len(values) != 1:
+        return None
+    product = producer(values[0], "MatMul")
+    if product is None or not used_once(values[0]):
+        return None
+    a, queries = factors(product.operands[0])
+    b, keys = factors(product.operands[1])
+    if len(queries) != 1 or len(keys) != 1:
+        return None
+    key = _transposed(keys[0])
+    return None if key is None else Scores(queries[0], key, scale * a * b)
+
+
+def _transposed(value: SSAValue) -> SSAValue | None:
+    """The K of K^T: a Transpose, possibly with batch and heads merged around it."""
+    transpose = producer(value, "Transpose")
+    if transpose is not None:
+        if swaps_last_two(transpose):
+            return transpose.operands[0]
+        return _permuted(transpose)
+    outer = producer(value, "Reshape")
+    transpose = None if outer is None else producer(outer.operands[0], "Transpose")
+    inner = None if transpose is None else producer(transpose.operands[0], "Reshape")
+    if transpose is None or inner is None or not swaps_last_two(transpose):
+        return None
+    before, after = shape_of(inner.operands[0]), shape_of(value)
+    merged = shape_of(inner.results[0])
+    if before is None or after is None or merged is None or len(merged) != 3:
+        return None
+    if merged[1:] != before[-2:] or after != (*before[:-2], before[-1], before[-2]):
+        return None
+    return inner.operands[0]
+
+
+def _permuted(transpose: OnnxOp) -> SSAValue | None:
+    """
+    K where K^T comes from (batch, sequence, heads, features) in one Transpose: another
+    Transpose, made here, with the last two dimensions the other way round.
+    """
+    order = list(transpose.attribute("perm") or ())
+    shape = shape_of(transpose.results[0])
+    if len(order) != 4 or shape is None:
+        return None
+    swapped = [order[0], order[1], order[3], order[2]]
+    element_type = element(transpose.results[0])
+    assert element_type is not None
+    new = operator("Transpose").build_op(
+        [transpose.operands[0]],
+        [tensor_type([shape[0], shape[1], shape[3], shape[2]], element_type)],
+        {"perm": swapped},
+        dict(transpose.attributes),
+    )
+    block = transpose.parent_block()
+    assert block is not None
+    block.insert_op_before(new, transpose)
+    return new.results[0]
