@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seq", type=int, default=4096)
     parser.add_argument(
-        "--time-limit", type=float, default=90.0, help="seconds of the search"
+        "--time-limit", type=float, help="seconds of the search (default: any)"
     )
     parser.add_argument("--save", type=Path, help="where to write the plan")
     for degree in "dtpk":
