@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,12 @@ def test_a_package_without_a_learning_rate_refuses_a_schedule(
 ):
     module = training_step("sgd")
     folder = package(module, tmp_path / "package")
-    program = folder / "program.py"
-    text = program.read_text()
-    program.write_text(text.replace("setting='learning_rate'", "setting='rate'"))
+    changed = 0
+    for file in folder.glob("*.py"):
+        text = re.sub(r"setting=(.)learning_rate", r"setting=\1rate", file.read_text())
+        changed += text != file.read_text()
+        file.write_text(text)
+    assert changed == 1
     with pytest.raises(DistIRError, match="no learning rate that could be set"):
         run_package(
             folder,

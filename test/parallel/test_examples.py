@@ -34,3 +34,31 @@ def test_a_training_script(tmp_path: Path) -> None:
     assert (folder / ".metadata").exists()
     pipeline = ("-d", "2", "-p", "2", "-k", "2", "--zero", "3")
     assert losses(*run, *pipeline) == pytest.approx(plain, abs=2e-4)
+
+
+@pytest.mark.slow
+def test_a_plan_from_a_configuration(tmp_path: Path) -> None:
+    """A given plan of the smallest model; the search is that of other tests."""
+    script = SCRIPT.with_name("plan_llama_70b.py")
+    size = ("--model", "tiny", "--batch", "8", "--seq", "64", "--devices", "8")
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(script),
+            *size,
+            "-d",
+            "2",
+            "-t",
+            "2",
+            "-p",
+            "2",
+            "-k",
+            "4",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"imported \d", done.stdout)
+    assert re.search(r"s a step, .* on the fullest of 8 devices", done.stdout)

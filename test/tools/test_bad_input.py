@@ -24,7 +24,6 @@ def distribute(model: Path, *options: str) -> tuple[str | Path, ...]:
     [
         ((), "COMMAND"),
         (("frobnicate",), "frobnicate"),
-        (("distribute", "m.mlir", "-o", "d.mlir"), "--cluster"),
         (("distribute", "m.mlir", "--cluster", "cpu"), "-o"),
         (distribute(Path("m.mlir"), "-d", "0"), "'0' is not a positive whole number"),
         (distribute(Path("m.mlir"), "-t", "two"), "'two'"),

@@ -21,6 +21,7 @@ from distir.planning.grid import (
 from distir.tools.pareto_plot import pareto_plot
 
 GRID = ("--cluster", "dgx2", "--world-size", "2", "--jobs", "1")
+PLAN = ("--degrees", "1,2,1")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -271,3 +272,19 @@ def test_plot_keeps_to_its_frame() -> None:
     (limit,) = [e for e in root.iter(f"{SVG}line") if e.get("class") == "limit"]
     assert fast[1] < float(limit.get("x1", 0)) < large[1]
     assert ElementTree.fromstring(pareto_plot(outcomes[3:])) is not None
+
+
+def test_a_saved_plan_is_followed(model: Path, tmp_path: Path) -> None:
+    plan, best, dist = (tmp_path / n for n in ("plan.json", "best.mlir", "dist.mlir"))
+    succeed("search", model, *GRID, *PLAN, "--save-plan", plan, "-o", best)
+    succeed("distribute", model, "--plan", plan, "-o", dist)
+    asked = tmp_path / "asked.mlir"
+    succeed("distribute", model, "--cluster", "dgx2", "-t", "2", "-o", asked)
+    assert dist.read_text() == asked.read_text()
+    for options, expected in {
+        ("--plan", plan, "-t", "2"): "so that -t cannot be given beside --plan",
+        ("--plan", plan, "--cluster", "dgx2"): "so that --cluster cannot be given",
+        (): "distribute needs --cluster",
+        ("--plan", model): "it is not JSON",
+    }.items():
+        assert expected in failure("distribute", model, *options, "-o", dist)

@@ -11,21 +11,46 @@ from distir.tools.distribution import add_distribution_arguments
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, metavar="model.mlir")
-    add_cluster_arguments(parser)
+    add_cluster_arguments(parser, required=False)
     add_distribution_arguments(parser)
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="plan.json",
+        help="follow a plan that `distir search --save-plan` or distir.search wrote, "
+        "instead of --cluster and the other options",
+    )
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="dist.mlir"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from distir.tools.distribution import distributed_as_asked
+    from distir.errors import DistIRError
+    from distir.planning.found_plan import FoundPlan
+    from distir.tools.distribution import distributed_as_asked, given_options
     from distir.tools.files import keep_weights_reachable, read_program, write_program
     from distir.tools.reporting import note, progress
 
+    given = given_options(arguments)
+    if arguments.plan is not None and (given or arguments.cluster is not None):
+        raise DistIRError(
+            f"the plan says how to distribute, so that {['--cluster', *given][-1]} "
+            f"cannot be given beside --plan"
+        )
+    if arguments.plan is None and arguments.cluster is None:
+        raise DistIRError(
+            "distribute needs --cluster, what to distribute over, or --plan, what a search "
+            "found"
+        )
+    plan = None if arguments.plan is None else FoundPlan.load(arguments.plan)
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
-    distributed_as_asked(module, arguments)
+    if plan is None:
+        distributed_as_asked(module, arguments)
+    else:
+        with progress(f"following {arguments.plan}"):
+            plan.distribute(module, str(arguments.program))
     beside = keep_weights_reachable(module, arguments.program, arguments.output)
     if beside is not None:
         note(f"the weights are now also at {beside}, beside {arguments.output.name}")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from distir.planning.grid import Programs, Result, Simulated
     from distir.planning.plan import SearchOptions
+    from distir.planning.plan_search import PlanSearch
     from distir.solver.clock import Clock
 
 
@@ -153,6 +154,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="best.mlir",
         help="write the best distributed program",
     )
+    parser.add_argument(
+        "--save-plan",
+        type=Path,
+        metavar="plan.json",
+        help="write the best plan, for `distir distribute --plan` and distir.parallelize",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -169,7 +176,8 @@ def run(arguments: argparse.Namespace) -> int:
     options = search_options(arguments)
     options.check()
     check_auto_arguments(arguments)
-    for path in (arguments.json, arguments.plot, arguments.output):
+    written = (arguments.json, arguments.plot, arguments.output, arguments.save_plan)
+    for path in written:
         if path is not None and not path.parent.is_dir():
             raise DistIRError(f"cannot write {path}: there is no folder {path.parent}")
     with progress("reading the programs"):
@@ -203,6 +211,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not ranked(results):
         raise DistIRError(nothing_fits(results))
     _report(results, arguments.top)
+    if arguments.save_plan is not None:
+        _save_plan(search, arguments.save_plan)
     if arguments.output is not None:
         best = ranked(results)[0]
         path = by_batch[best.plan.batch]
@@ -239,9 +249,18 @@ def _run_auto(
     _report(results, arguments.top)
     if arguments.explain:
         explain(found)
+    if arguments.save_plan is not None:
+        _save_plan(found, arguments.save_plan)
     by_batch = dict(zip(map(batch_of, modules), arguments.programs, strict=True))
     write_plan(found, by_batch[best.plan.batch], arguments.output)
     return INTERRUPTED if interrupted else 0
+
+
+def _save_plan(search: PlanSearch, path: Path) -> None:
+    from distir.planning.found_plan import FoundPlan
+    from distir.tools.auto_search import explanation
+
+    FoundPlan.of(search, lambda: explanation(search)).save(path)
 
 
 def _report(results: Sequence[Result], top: int) -> None:
