@@ -81,7 +81,7 @@ def message(call: Call) -> str:
     op = call.op
     assert isinstance(op, MessageOp)
     items = call.names.listed(list(op.inputs))
-    parts = [f"({', '.join(items)},)", call.names.group(op), op.settings.data]
+    parts = [f"({', '.join(items)})", call.names.group(op), op.settings.data]
     given = ", ".join(part for part in parts if part)
     return f"{call.helper('buckets')}.{op.function.data}({given})"
 

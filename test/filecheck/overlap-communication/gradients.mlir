@@ -66,7 +66,7 @@ func.func @main(%x1: tensor<4x2xf32, #D>, %x2: tensor<4x2xf32, #D>, %w1: tensor<
 // RANK-NEXT:    %[[W1:.*]] = collective.wait %[[A1]]
 // RANK-NEXT:    %n1 = onnx.Sub(%w1, %[[W1]])
 
-// TORCH:      def main
+// TORCH:      def forward
 // TORCH:        = collectives.wait(
 // TORCH:      def layer_and_reduce
 // TORCH:        [[R:[a-z_0-9]+]] = collectives.start_all_reduce(dw, self.mesh.group('d'), reduction='sum')
