@@ -81,7 +81,8 @@ def message(call: Call) -> str:
     op = call.op
     assert isinstance(op, MessageOp)
     items = call.names.listed(list(op.inputs))
-    parts = [f"({', '.join(items)})", call.names.group(op), op.settings.data]
+    one = "," if len(items) == 1 else ""
+    parts = [f"({', '.join(items)}{one})", call.names.group(op), op.settings.data]
     given = ", ".join(part for part in parts if part)
     return f"{call.helper('buckets')}.{op.function.data}({given})"
 
