@@ -109,6 +109,11 @@ def distribute(
         found = plan if isinstance(plan, FoundPlan) else FoundPlan.load(plan)
         found.distribute(module, source.name)
     else:
+        if "cluster" not in options:
+            raise DistIRError(
+                "distir.distribute needs cluster=, what to distribute over, or plan=, "
+                "what distir.search found"
+            )
         words = [source.name, *_NOWHERE]
         given = command_options("distribute", "distribute", words, options)
         distribute_as_asked(module, given)

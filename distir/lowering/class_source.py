@@ -33,7 +33,7 @@ class ClassTexts:
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, hint: str, body: str) -> str:
-        """The name of the class with that body, without its first line."""
+        """The name of the class with that text, from the parenthesis of its base on."""
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:
             count += 1

@@ -168,9 +168,7 @@ def program_source(module: ModuleOp, name: str = PROGRAM) -> ProgramSource:
         where = f", mesh {meshed[0]}" if len(meshed) == 1 < len(known) else ""
         title = f'    """{ranks}{where}."""\n\n    places = PLACES[{cls!r}]\n\n'
         programs.append(f"\n\nclass {cls}(modules.RankModule):\n{title}{body}")
-    parts = [
-        f"\n\nclass {cls}(nn.Module):\n{body}" for cls, body in texts.texts.items()
-    ]
+    parts = [f"\n\nclass {cls}{body}" for cls, body in texts.texts.items()]
     rows = "".join(
         f"    Rank({class_of[p]}, numbers={numbers[p]!r}),\n" for p in sorted(class_of)
     )

@@ -1,4 +1,4 @@
-"""Target `torch`: the PyTorch program of every rank, as one file of Python."""
+"""Target `torch`: the PyTorch program of every rank, and its tables."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from distir.lowering.program_source import program_source
 @dataclass(frozen=True)
 class TorchTarget(Target):
     """
-    Prints `program.py` of the package that `distir lower` writes: a class per distinct
-    rank program. `distir.lowering.torch_package.write_package` adds what runs it.
+    Prints `program.py` of the package that `distir lower` writes, a class per distinct
+    rank program, and its `tables.py` behind it. `distir.lowering.torch_package.write_package` adds what runs it.
     """
 
     name = "torch"
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        output.write(program_source(module).text)
+        source = program_source(module)
+        output.write(f"{source.text}\n\n# tables.py\n\n{source.tables}")

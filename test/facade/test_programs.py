@@ -120,7 +120,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         "unrecognized arguments: --e=2": lambda: distir.distribute(
             path, cluster="cpu", ee=2
         ),
-        "arguments are required: --cluster": lambda: distir.distribute(path),
+        "distir.distribute needs cluster=": lambda: distir.distribute(path),
         "invalid choice": lambda: distir.build("rnn", layers=2),
         "needs example inputs": lambda: distir.import_model(nn.Linear(2, 2)),
         "is no model": lambda: distir.import_model(3),  # type: ignore[arg-type]

@@ -258,7 +258,9 @@ class ClassWriter:
             writer = ClassWriter(self.program, other)
             body = writer.body()
             hint, needs = self.program.written[other]
-            name = self.program.texts.add(hint, _documented(other, self.program) + body)
+            base = "modules.Scope" if writer.layout.has_elements else "nn.Module"
+            text = f"({base}):\n{_documented(other, self.program)}{body}"
+            name = self.program.texts.add(hint, text)
             self.program.written[other] = name, needs
             made = f"{name}({'meshes, numbers' if needs else ''})"
             scope = ".".join(paths[0][:-1])

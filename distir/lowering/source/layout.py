@@ -30,6 +30,15 @@ class ClassLayout:
         default_factory=lambda: dict[ModuleClass, list[Path]]()
     )
 
+    @property
+    def has_elements(self) -> bool:
+        """Whether some part of the module itself has a number for a name."""
+        paths = [
+            *self.members.values(),
+            *(p for c in self.children.values() for p in c),
+        ]
+        return any(path[0].isdecimal() for path in paths)
+
 
 class ModuleLayout:
     """The paths of all classes of a program whose arguments have these names."""

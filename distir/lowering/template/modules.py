@@ -97,7 +97,7 @@ def add_buffers(module, *paths):
         inside.register_buffer(name, None)
 
 
-class RankModule(nn.Module):
+class RankModule(Scope):
     """
     The program of a rank. `forward` takes what its modules do not hold, and gives what they
     do not hold either; `main` takes and gives everything, in the order of the tables.
