@@ -72,6 +72,9 @@ def _answer(line: object) -> None:
 
 def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
     """Forks the ranks and reports how each ends, or kills all when it is told to."""
+    if "--checkpoint-dir" in job["arguments"]:
+        # Once for all ranks, as it takes long to load.
+        import torch.distributed.checkpoint  # noqa: F401  # pyright: ignore[reportUnusedImport]
     parent = os.getpid()
     running: dict[int, int] = {}
     for rank in range(job["ranks"]):

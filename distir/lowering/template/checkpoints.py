@@ -39,8 +39,6 @@ from . import runtime
 from .boxes import box_of, boxes
 
 FORMAT = "distir checkpoint 2"
-ROLES = ("parameter", "state")
-"""The roles of arguments that a checkpoint holds."""
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step-(\d+)")
 
@@ -372,7 +370,7 @@ class Checkpoint:
         stored = reader.read_metadata().state_dict_metadata
         wanted, found, joined = {}, {}, []
         for spec in specs:
-            if spec.role in ROLES:
+            if spec.role in runtime.KEPT_ROLES:
                 mesh = meshes.get(spec.mesh)
                 if spec.repacked and ".".join(key_of(spec)) not in stored:
                     pieces = {}

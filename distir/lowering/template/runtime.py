@@ -14,6 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from . import collectives
 
+KEPT_ROLES = ("parameter", "state")
+"""The roles of arguments that a checkpoint holds."""
+
 
 class ProgramError(Exception):
     """The program cannot run; the message says why."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 import torch.distributed as dist
 
-from . import batches, checkpoints, initial, runtime
+from . import batches, initial, runtime
 from .logs import Log
 from .settings import StepSettings
 
@@ -86,6 +86,8 @@ class _Training:
             self.evaluation = _Evaluation(self, data)
         self.saver = None
         if options.folder:
+            from . import checkpoints  # takes long to load, and most runs need none
+
             self.saver = checkpoints.Saver(options.folder, program, self.rank)
         self.held, self.first = self._start()
 
@@ -189,7 +191,7 @@ class _Training:
             mesh = self.program.MESHES.get(spec.mesh)
             if spec.role in (*batches.ROLES, "setting"):
                 continue
-            if checkpoint is not None and spec.role in checkpoints.ROLES:
+            if checkpoint is not None and spec.role in runtime.KEPT_ROLES:
                 continue
             if any(runtime.holds(spec, source) for source in self.sources):
                 value = runtime.argument(spec, mesh, self.rank, self.sources)
@@ -204,7 +206,11 @@ class _Training:
     def _checkpoint(self):
         """The checkpoint to go on from, if any. Raises ProgramError."""
         options = self.options
-        known = checkpoints.steps_in(options.folder) if options.folder else []
+        if not options.folder:
+            return None
+        from . import checkpoints
+
+        known = checkpoints.steps_in(options.folder)
         if options.resume and (known or options.resume != "if-any"):
             wanted = "latest" if options.resume == "if-any" else options.resume
             return checkpoints.Checkpoint(options.folder, wanted, self.rank)
@@ -242,7 +248,7 @@ class _Training:
         return [
             (spec, self.held[spec.name])
             for spec in self.arguments
-            if spec.role in checkpoints.ROLES
+            if spec.role in runtime.KEPT_ROLES
         ]
 
     def _final_weights(self):
