@@ -5,8 +5,6 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
 # Installed before everything else, so that nothing pulls in another build of it.
 TORCH ?= torch==2.13.0
-# Half as many again as there are cores: tests of several processes wait for each other.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; n = os.cpu_count() or 1; print(n + (n + 1) // 2)')
 # Tests start many processes, which must not compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -17,7 +15,7 @@ demo: install ## The main job: GPT-2 from PyTorch, distributed, checked, simulat
 
 test: install ## Everything but the slow tests.
 	$(BIN)/lit -sv test/filecheck
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu"
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow and not gpu"
 
 test-all: install ## Also the slow tests, more random cases, and those that need a GPU where there is one.
 	$(BIN)/lit -sv test/filecheck
