@@ -186,6 +186,49 @@ def max_pool(op: OnnxOp, inputs: Sequence[Array]) -> list[Array]:
     return [flat.max(axis=-1), (chosen + maps * math.prod(space)).astype(np.int64)]
 
 
+@dataclass(frozen=True)
+class TransposedWindows:
+    """
+    How windows of a transposed convolution lie over the dimensions of space of its result:
+    `extents` are all that they reach, of which the result begins at `starts` and has `sizes`.
+    """
+
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    extents: Sequence[int]
+    starts: Sequence[int]
+    sizes: Sequence[int]
+
+    @staticmethod
+    def of(
+        op: OnnxOp, space: Sequence[int], kernel_shape: Sequence[int]
+    ) -> TransposedWindows:
+        """The windows of a ConvTranspose over an input with these sizes of space."""
+        rank = len(space)
+        strides = op.attribute("strides") or [1] * rank
+        dilations = op.attribute("dilations") or [1] * rank
+        extra = op.attribute("output_padding") or [0] * rank
+        pads = op.attribute("pads") or [0] * (2 * rank)
+        automatic = op.attribute("auto_pad") or "NOTSET"
+        extents = [
+            s * (n - 1) + (k - 1) * d + 1
+            for s, n, k, d in zip(strides, space, kernel_shape, dilations, strict=True)
+        ]
+        reached = [n + e for n, e in zip(extents, extra, strict=True)]
+        wanted = op.attribute("output_shape")
+        if wanted is None and automatic.startswith("SAME"):
+            wanted = [n * s for n, s in zip(space, strides, strict=True)]
+        if wanted is None:
+            starts = pads[:rank]
+            sizes = [reached[i] - pads[i] - pads[i + rank] for i in range(rank)]
+        else:
+            sizes = wanted[-rank:]
+            totals = [n - size for n, size in zip(reached, sizes, strict=True)]
+            upper = automatic == "SAME_UPPER"
+            starts = [n // 2 if upper else n - n // 2 for n in totals]
+        return TransposedWindows(strides, dilations, extents, starts, sizes)
+
+
 @kernel("onnx.ConvTranspose")
 def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     """`onnx.reference` cuts the weights of several groups along the wrong dimension."""
@@ -193,15 +236,10 @@ def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
     # NumPy has no sums of products of 16-bit floats that are not its own.
     x, w = (a.astype(np.result_type(a, np.float32)) for a in inputs[:2])
     space, taps = x.shape[2:], w.shape[2:]
-    rank = len(space)
     groups = op.attribute("group")
-    strides = op.attribute("strides") or [1] * rank
-    dilations = op.attribute("dilations") or [1] * rank
-    extents = [
-        s * (n - 1) + (k - 1) * d + 1
-        for s, n, k, d in zip(strides, space, taps, dilations, strict=True)
-    ]
-    full = np.zeros((len(x), groups * w.shape[1], *extents), np.result_type(x, w))
+    windows = TransposedWindows.of(op, space, taps)
+    shape = (len(x), groups * w.shape[1], *windows.extents)
+    full = np.zeros(shape, np.result_type(x, w))
     for tap in np.ndindex(*taps):
         parts = [
             np.einsum("nc...,cm->nm...", part, weight[(..., *tap)])
@@ -209,49 +247,14 @@ def transposed_convolution(op: OnnxOp, inputs: Sequence[Any]) -> list[Array]:
                 np.split(x, groups, axis=1), np.split(w, groups), strict=True
             )
         ]
-        places = tuple(
-            slice(t * d, t * d + s * (n - 1) + 1, s)
-            for t, d, s, n in zip(tap, dilations, strides, space, strict=True)
-        )
+        steps = zip(tap, windows.dilations, windows.strides, space, strict=True)
+        places = tuple(slice(t * d, t * d + s * (n - 1) + 1, s) for t, d, s, n in steps)
         full[(slice(None), slice(None), *places)] += np.concatenate(parts, axis=1)
-    for i, (begin, count) in enumerate(transposed_sizes(op, space, taps)):
-        full = _window(full, 2 + i, begin, count)
+    for i, (start, size) in enumerate(zip(windows.starts, windows.sizes, strict=True)):
+        full = _window(full, 2 + i, start, size)
     if len(inputs) > 2 and inputs[2] is not None:
-        full = full + inputs[2].reshape(-1, *[1] * rank)
+        full = full + inputs[2].reshape(-1, *[1] * len(space))
     return [full.astype(kind)]
-
-
-def transposed_sizes(
-    op: OnnxOp, space: Sequence[int], taps: Sequence[int]
-) -> list[tuple[int, int]]:
-    """
-    Where the result of a transposed convolution begins among all that its windows reach,
-    and its size, for each dimension of space; `taps` are the sizes of the kernel.
-    """
-    rank = len(space)
-    strides = op.attribute("strides") or [1] * rank
-    dilations = op.attribute("dilations") or [1] * rank
-    extra = op.attribute("output_padding") or [0] * rank
-    extents = [
-        s * (n - 1) + (k - 1) * d + 1
-        for s, n, k, d in zip(strides, space, taps, dilations, strict=True)
-    ]
-    wanted = op.attribute("output_shape")
-    automatic = op.attribute("auto_pad") or "NOTSET"
-    if wanted is None and automatic.startswith("SAME"):
-        wanted = [n * s for n, s in zip(space, strides, strict=True)]
-    pads = op.attribute("pads") or [0] * (2 * rank)
-    if wanted is None:
-        return [
-            (pads[i], extents[i] + extra[i] - pads[i] - pads[i + rank])
-            for i in range(rank)
-        ]
-    totals = [extents[i] + extra[i] - wanted[-rank + i] for i in range(rank)]
-    upper = automatic == "SAME_UPPER"
-    return [
-        (total // 2 if upper else total - total // 2, wanted[-rank + i])
-        for i, total in enumerate(totals)
-    ]
 
 
 def _window(array: Array, axis: int, begin: int, count: int) -> Array:

@@ -53,11 +53,6 @@ def placements(
     return list(found.values())
 
 
-def has_placements(size: int, split: Split, axes: Axes) -> bool:
-    """Whether DTensor can say that a dimension of that size is split like that."""
-    return _strides(size, split, axes) is not None
-
-
 @cache
 def _strides(size: int, split: Split, axes: Axes) -> Mapping[str, int] | None:
     """

@@ -22,7 +22,7 @@ from distir.gradients.rule import (
     onnx_gradient,
     shape,
 )
-from distir.interpreters.kernels import transposed_sizes
+from distir.interpreters.kernels import TransposedWindows
 from distir.program import describe
 
 
@@ -70,26 +70,27 @@ def transposed_convolution(
     own gradients are that convolution, and the gradient of its weights.
     """
     x, weight = op.operands[:2]
-    before, after, kernel = shape(x)[2:], shape(dy)[2:], shape(weight)[2:]
-    rank = len(before)
-    strides = op.attribute("strides") or [1] * rank
-    dilations = op.attribute("dilations") or [1] * rank
-    starts = [begin for begin, _ in transposed_sizes(op, before, kernel)]
+    kernel = shape(weight)[2:]
+    forward = TransposedWindows.of(op, shape(x)[2:], kernel)
     ends = [
-        s * (n - 1) + (k - 1) * d + 1 - begin - size
-        for s, n, k, d, begin, size in zip(
-            strides, before, kernel, dilations, starts, after, strict=True
+        reached - start - size
+        for reached, start, size in zip(
+            forward.extents, forward.starts, forward.sizes, strict=True
         )
     ]
     # What `output_padding` adds behind all windows has no gradient.
-    pads = [*starts, *(max(end, 0) for end in ends)]
-    if min(starts) < 0:
+    pads = [*forward.starts, *(max(end, 0) for end in ends)]
+    if min(forward.starts) < 0:
         raise DistIRError(
             f"{describe(op)} has no gradient: its output_shape is larger than what its "
             f"windows reach; give it pads and output_padding instead"
         )
-    windows: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
-    windows["group"] = op.attribute("group")
+    windows: dict[str, Any] = {
+        "strides": forward.strides,
+        "dilations": forward.dilations,
+        "pads": pads,
+        "group": op.attribute("group"),
+    }
     dx = build.onnx("Conv", dy, weight, kernel_shape=kernel, **windows)
     dweight = build.result(ConvGradWeightOp(dy, x, dweight=weight.type, **windows))
     if len(op.operands) == 2:
