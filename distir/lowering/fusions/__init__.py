@@ -43,8 +43,9 @@ def fuse(module: ModuleOp) -> None:
         replace_in(known, fusion)
     for function in known:
         fuse_convolution_gradients(function)
-    fuse_updates(module)
+    # Before the updates, which could come between the collectives of a message.
     fuse_messages(module)
+    fuse_updates(module)
     for function in known:
         _erase_unused(function)
 
