@@ -39,7 +39,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.collective import Collective
 from distir.dialects.dist import Dist, layout_of
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
