@@ -14,12 +14,28 @@ from distir.scheduling import Schedule
 from distir.tools.distir_opt import main as optimize
 
 
+def ratios(batch: int) -> list[float]:
+    return [0.0, 0.5] if batch < 8 else [0.5, 1.0]
+
+
+def not_all(ratio: float, batch: int) -> bool:
+    return ratio < 1 or batch < 8
+
+
+def for_small(batch: int) -> list[float]:
+    return [0.5] if batch < 8 else []
+
+
+def misspelt(rate: float) -> bool:
+    return rate > 0
+
+
 def fewer_for_large() -> Schedule:
     """Of a large batch at least half of the layers are computed again, but not all."""
     s = Schedule()
     s.knob("batch", [4, 8])
-    ratio = s.knob("ratio", lambda batch: [0.0, 0.5] if batch < 8 else [0.5, 1.0])
-    s.require(lambda ratio, batch: ratio < 1 or batch < 8)
+    ratio = s.knob("ratio", ratios)
+    s.require(not_all)
     s["transformer.h.*"].first(ratio).recompute("full")
     return s
 
@@ -34,9 +50,9 @@ def test_values_of_a_knob_follow_from_those_before() -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (("batch=4", "ratio=1"), "line 21: knob 'ratio' cannot be 1 beside batch=4"),
+        (("batch=4", "ratio=1"), "line 37: knob 'ratio' cannot be 1 beside batch=4"),
         (("batch=8", "ratio=0"), "cannot be 0 beside batch=8; choose one of 0.5, 1.0"),
-        (("batch=8", "ratio=1"), "line 22: the schedule excludes ratio=1.0, batch=8"),
+        (("batch=8", "ratio=1"), "line 38: the schedule excludes ratio=1.0, batch=8"),
         (("batch=8",), "knob 'ratio' has no value; choose one of 0.5, 1.0 with"),
     ],
 )
@@ -51,11 +67,11 @@ def test_what_does_not_go_together_is_refused(
 def test_a_combination_may_have_no_value() -> None:
     s = Schedule()
     s.knob("batch", [4, 8])
-    s.knob("ratio", lambda batch: [0.5] if batch < 8 else [])
+    s.knob("ratio", for_small)
     scheduled(gpt(), s, "batch=4")
     s = Schedule()
     s.knob("batch", [4, 8])
-    s.knob("ratio", lambda batch: [0.5] if batch < 8 else [])
+    s.knob("ratio", for_small)
     with pytest.raises(
         DistIRError, match="'ratio' has no value that goes with batch=8"
     ):
@@ -66,7 +82,7 @@ def test_a_function_takes_knobs_from_before() -> None:
     s = Schedule()
     s.knob("ratio", [1.0, 0.5])
     with pytest.raises(DistIRError, match=r"takes 'rate', but there is .* are ratio"):
-        s.require(lambda rate: rate > 0)
+        s.require(misspelt)
 
 
 def test_printed_knobs_do_the_same_without_python(tmp_path: Path) -> None:
