@@ -1,4 +1,4 @@
-"""What a search for a plan has found, whichever search it was."""
+"""What searches for a plan have in common."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from distir.planning.result import Result, Simulated
 
 class PlanSearch:
     """
-    A search of plans for the best one: `programs`, for each size of the batch, are what is
-    distributed, `results` what was judged so far. `finished` says whether it ended by
+    A search for the best plan: `programs` are distributed, one for each size of the batch;
+    `results` are the plans judged so far. `finished` says whether the search ended by
     itself, `interrupted` whether the user ended it.
     """
 

@@ -1,4 +1,4 @@
-"""From a sequential program to the graph of choices."""
+"""Builds the graph of strategies on layouts for a sequential program."""
 
 from __future__ import annotations
 
@@ -58,15 +58,17 @@ class Before:
 
 class GraphBuilder:
     """
-    - `functions`: those that the entry reaches, the entry last;
-    - `requests`: what is asked for of arguments of the entry, by index;
+    Builds the graph of strategies of a program.
+
+    - `functions`: the functions that the entry reaches, the entry last;
+    - `requests`: what is asked for arguments of the entry, by index;
     - `share`: whether repeated calls share their choices (`likeness`);
     - `clock`: when it stops, TimeIsOver is raised;
-    - `intervals`: when what was built is in memory, as far as that was asked for.
+    - `intervals`: the lifetimes of what was built, as far as they were asked for.
 
-    If the mesh's first axis is the axis over time, what it does must be given before
-    (`build`): its choices follow from the inputs. What works on a micro-batch then counts
-    once for each of them.
+    If the mesh's first axis is the micro-batch axis, its choices follow from the inputs and
+    must be given to `build` (`before`). What works on a micro-batch then counts once for
+    each of them.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class GraphBuilder:
         return found
 
     def _on_axis(self, axis: str) -> Callable[[Operation], AxisOp | None]:
-        """What an axis alone can do to each op."""
+        """Returns a function from an op to what one axis alone can do to it."""
         found: dict[int, AxisOp] = {}
         costs = UnitCosts(self.mesh)
 
@@ -138,13 +140,15 @@ class GraphBuilder:
         return info
 
     def alternatives_of_all(self) -> int:
-        """How many alternatives ops have when all axes are chosen together, at most."""
+        """
+        The number of alternatives of all ops if all axes are chosen together, at most.
+        """
         return sum(prod(map(len, options)) for options in self.axis_options.values())
 
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
-        The choices of the entry, and in it those of all calls, for the mesh's first `axes`
-        axes. What the axes that were chosen `before` do stays as it is.
+        Builds the choices of the entry, and of all calls in it, for the mesh's first `axes`
+        axes. What `before` decided for the first of these stays as it is.
         """
         self.graph = ReshardGraph(self.cost_model, self.clock)
         self.axes = axes
@@ -153,7 +157,10 @@ class GraphBuilder:
         return self._body(self.entry, 1, before.plan if before else None)
 
     def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
-        """The layouts that keep what the axes chosen before do; `before` if there are none."""
+        """
+        Returns the layouts that agree with `before` on the axes chosen already; `before`
+        itself if there are none.
+        """
         assert self.before is not None
         fixed = self._axes_before()
         return [x for x in layouts if restricted(x, fixed) == before] or [before]
@@ -164,27 +171,30 @@ class GraphBuilder:
 
     def times(self, layouts: Iterable[Layout]) -> int:
         """
-        How often something in the entry function runs that works on values like that: for
-        each micro-batch if one is split, or a term of a sum, over them.
+        Returns how often something in the entry function runs that works on values in these
+        layouts: once per micro-batch if a value is split over micro-batches, or a term of a
+        sum over them.
         """
         if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
             return self.mesh.size(TIME_AXIS)
         return 1
 
     def is_sum(self, port: LayoutPort) -> bool:
-        """Whether a value of the entry function is added up over several micro-batches."""
+        """
+        Whether a value of the entry function is accumulated over several micro-batches.
+        """
         first = next(iter(layouts_of(port)), None)
         partial = first is not None and TIME_AXIS in first.partial_axes
         return partial and self.mesh.size(TIME_AXIS) > 1
 
     def times_of_use(self, use: Use) -> int:
-        """How often an op of the entry function takes a value, or a call does."""
+        """Returns how often a use of a value in the entry function happens in a step."""
         return self._times.get(use.node, 1)
 
     def alternatives(
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
-        """What an op can do, and what that costs."""
+        """Returns the strategies of an op, and the cost of each."""
         options = before.options if before else ()
         key = (op, options, self.axes)
         if key not in self._alternatives:
@@ -205,7 +215,7 @@ class GraphBuilder:
         return [found[i] for i in kept], [costs[i] for i in kept]
 
     def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
-        """Whether the axes chosen before do the same."""
+        """Whether a strategy agrees with `before` on the axes chosen already."""
         fixed = self._axes_before()
         layouts = zip(
             strategy.operands + strategy.results,
@@ -220,7 +230,9 @@ class GraphBuilder:
         return cost_of_parts(op, strategy, self.cost_model)
 
     def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
-        """Bytes besides operands and results, while an op runs."""
+        """
+        Returns the bytes that an op needs besides its operands and results while it runs.
+        """
         key = op, strategy
         if key not in self._workspaces:
             self._workspaces[key] = self._workspace(op, strategy)
@@ -234,7 +246,7 @@ class GraphBuilder:
         return self.cost_model.workspace(op, self.rules[op], strategy)
 
     def constant_bytes(self) -> int:
-        """Bytes of the constants, which every device holds all the time."""
+        """Returns the bytes of the constants, which every device holds all the time."""
         whole = Layout(self.mesh.name)
         return sum(
             self.cost_model.bytes(op.results[0].type, whole)
@@ -243,7 +255,10 @@ class GraphBuilder:
         )
 
     def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
-        """A request fixes what some axes do and leaves the others free."""
+        """
+        Returns the strategies of a constraint: it fixes what some axes do and leaves the
+        others free.
+        """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
         active = [axis for axis, _ in self.mesh.axes[: self.axes]]
@@ -298,7 +313,10 @@ class GraphBuilder:
 
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
-    """The ops of a program, those of a function once for each call; the entry is last."""
+    """
+    Returns the number of ops of a program, counting those of a function once per call; the
+    entry is the last of the functions.
+    """
     sizes: dict[str, int] = {}
     for function in reachable:
         sizes[function.sym_name.data] = sum(
