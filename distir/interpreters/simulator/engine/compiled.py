@@ -1,6 +1,6 @@
 """
-A function compiled for simulation: what each op occupies, for how long, and what it does
-to memory, worked out once however often the function is called.
+A function compiled for simulation: what each op occupies, for how long, and what it does to
+memory, computed once however often the function is called.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from distir.interpreters.simulator.engine.transfers import Transfer, transfers_o
 from distir.program import describe, return_op, updated_arguments
 
 NOWHERE = slice(0, 0)
-"""Of steps whose transfers or callee say where they happen."""
+"""The positions of steps whose transfers or callee say where they happen."""
 
 
 class Allocation(NamedTuple):
-    """A result: its slot, where it lives, the memory it takes on each of these devices."""
+    """
+    The memory of a result: its slot, where it lives, and its bytes on each of these
+    devices.
+    """
 
     slot: int
     positions: Positions
@@ -47,19 +50,21 @@ class Allocation(NamedTuple):
 @dataclass(eq=False)
 class CompiledOp:
     """
-    One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
-    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by
-    `transfers` (while its devices compute, if it `is_asynchronous`; `holds_operand`: its
-    operand's memory is needed until it is done), as a collective or a send, or it calls
-    `callee`, all of which happens on position `mesh` (None: on several). The host takes
-    `issue` seconds to issue it.
+    One step of a compiled function.
 
-    Slots number the values of the function, `defined` are those of the results, and `results`
-    the memory of these, unless a callee gives it. `view_of` is the slot whose memory the
-    (only) result shares; `in_place` has pairs of a result's slot and of the argument's
-    whose memory the result may take over. `dying` are the slots used here for the last
-    time, `unused` the results that nothing uses. `fixed`: arguments of the program that a
-    call is given besides its operands.
+    Either it computes `flops` on each of `positions` for `seconds` (a number, or one per
+    device; the `flops` alone would take `seconds_at_peak`); or it communicates by
+    `transfers`, as a collective or a send (if it `is_asynchronous`, while its devices
+    compute; if it `holds_operand`, its operand's memory is needed until it is done); or it
+    calls `callee`, all of which happens on position `mesh` (None: on several). The host
+    takes `issue` seconds to issue it.
+
+    Slots number the values of the function: `defined` are those of the results, and
+    `results` the memory of these, unless a callee allocates it. `view_of` is the slot whose
+    memory the (only) result shares; `in_place` has pairs of a result's slot and of the
+    argument's whose memory the result may take over. `dying` are the slots used here for
+    the last time, `unused` the results that nothing uses. `fixed` are arguments of the
+    program that a call takes besides its operands.
     """
 
     op: Operation
@@ -86,7 +91,10 @@ class CompiledOp:
     fixed: FixedOperands | None = None
 
     def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
-        """A copy with other slots: those in `slots` as it says, all others `by` further."""
+        """
+        Returns a copy with other slots: those in `slots` as it says, all others shifted by
+        `by`.
+        """
         found = object.__new__(CompiledOp)
         found.__dict__.update(self.__dict__)
         found.operands = tuple([slots.get(s, s + by) for s in self.operands])
@@ -102,9 +110,9 @@ class CompiledOp:
 @dataclass(frozen=True, eq=False)
 class FixedOperands:
     """
-    Arguments of the program that many calls of a function are given alike: their `slots`,
+    Arguments of the program that are the same for many calls of a function: their `slots`,
     and their `places` among the function's arguments. The program holds their memory
-    throughout, so that there is nothing to do for them at a call.
+    throughout, so that a call has nothing to do for them.
     """
 
     slots: tuple[int, ...]
@@ -114,9 +122,10 @@ class FixedOperands:
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A function: its `arguments`, `steps` and `slots` (their numbers; arguments come first), the
-    slots of arguments that nothing uses, and those that it returns. `mesh` is the one position that all of it
-    happens on, one step after the other; None where there are several, or sends.
+    A compiled function: its `arguments`, its `steps`, the number of its `slots` (arguments
+    come first), the slots of arguments that nothing uses, and those that it returns. `mesh`
+    is the one position on which all of it happens, one step after the other; None if there
+    are several, or sends.
     """
 
     name: str
@@ -130,8 +139,8 @@ class CompiledFunction:
 
 class PlacedFunction(NamedTuple):
     """
-    A function as a program uses it: on a mesh that is like the one it was compiled for; None:
-    on those of its own.
+    A compiled function as a program uses it: on a mesh that is like the one it was compiled
+    for, or (None) on the very meshes it was compiled for.
     """
 
     function: CompiledFunction
@@ -140,8 +149,8 @@ class PlacedFunction(NamedTuple):
 
 class CompiledFunctionBuilder:
     """
-    Makes a compiled function of steps in their order: numbers its values, and finds out
-    which step uses a value last. SSA values must stay as long as this is used.
+    Assembles a compiled function from steps in their order: numbers its values, and finds
+    out which step uses a value last. SSA values must stay alive as long as this is used.
     """
 
     def __init__(self, name: str, arguments: int):
@@ -150,38 +159,41 @@ class CompiledFunctionBuilder:
         self._slots: dict[int, int] = {}
 
     def bind(self, values: Sequence[SSAValue], first: int) -> None:
-        """Says that SSA values are in consecutive slots."""
+        """Assigns consecutive slots, from `first` on, to SSA values."""
         for slot, value in enumerate(values, first):
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """The slots of SSA values that have been bound."""
+        """Returns the slots of SSA values that have been bound."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
     def define(self, count: int) -> int:
-        """The first of so many new slots, for the results of the next step."""
+        """
+        Reserves this many new slots for the results of the next step, and returns the
+        first.
+        """
         first = self._compiled.slots
         self._compiled.slots += count
         return first
 
     def add(self, step: CompiledOp) -> None:
-        """The next step."""
+        """Appends the next step."""
         self._compiled.steps.append(step)
 
     @property
     def steps(self) -> list[CompiledOp]:
-        """The steps so far, which may be put in another order that is right too."""
+        """The steps so far, which may be reordered if the order remains right."""
         return self._compiled.steps
 
     def finish(
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        The function of the steps so far, which returns the slots `results`; works out for
-        each step what dies with it. `updated` is for results of the program that replace an
-        argument of the same type in the next step: the slot of the result to that of the
-        argument.
+        Returns the function of the steps so far, with the slots `results` as its results,
+        and determines for each step which values die with it. `updated` maps the slot of a
+        result of the program to that of the argument of the same type that it replaces in
+        the next step.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
@@ -219,8 +231,8 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once: `functions` are those of the module by name, `device_map` says
-    where values live.
+    Compiles functions, each once: `functions` are those of the module by name, `device_map`
+    says where values live.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
@@ -241,8 +253,8 @@ class Compiler:
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
         """
-        A compiler of other functions, which knows what this one does of ops and types; they
-        have to stay.
+        Returns a compiler of other functions that shares what this one knows of ops and
+        types; both modules must stay alive.
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
@@ -261,7 +273,7 @@ class Compiler:
         return self._compiled[name]
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
-        """Says what a function is compiled to."""
+        """Registers the compiled form of a function."""
         self._compiled[function.sym_name.data] = compiled
 
     @property
@@ -288,7 +300,10 @@ class Compiler:
         return compiled
 
     def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledOp:
-        """Makes an op the next step of a function. Raises DistIRError."""
+        """
+        Appends an op to a function as its next step, and returns the step. Raises
+        DistIRError.
+        """
         operands = build.slots(op.operands)
         first = build.define(len(op.results))
         build.bind(op.results, first)
@@ -297,7 +312,10 @@ class Compiler:
         return step
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
-        """The position that a function happens on, if there is one for each mesh."""
+        """
+        Returns the position on which all of a function happens, if there is one position
+        per mesh and one mesh.
+        """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
         values = [*block.args, *(r for op in block.ops for r in op.results)]
@@ -311,8 +329,8 @@ class Compiler:
 
     def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
         """
-        The memory of a value of that type in that slot: its devices, and the bytes on
-        each; `op` is named in errors. Raises DistIRError for a shape that is not known.
+        Returns the memory of a value of that type in that slot: its devices, and the bytes
+        on each; errors name `op`. Raises DistIRError for a shape that is not known.
         """
         known = self._places.get(id(type_))
         if known is None:
@@ -324,8 +342,8 @@ class Compiler:
 
     def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
         """
-        The step for an op: `operands` are the slots of its operands, `first` that of its first
-        result. Raises DistIRError for ops that cannot be simulated.
+        Returns the step for an op: `operands` are the slots of its operands, `first` that
+        of its first result. Raises DistIRError for ops that cannot be simulated.
         """
         defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
@@ -366,8 +384,9 @@ class Compiler:
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
-        `transfers_of`, the same for all ops that bring values of one type to another alike;
-        a profile looks at what is around a collective too.
+        Returns `transfers_of` the op, computed once for all ops that communicate values of
+        the same types in the same way. With a profile, the ops around a collective matter
+        too.
         """
         axes: tuple[str, ...] = ()
         if isinstance(op, collective.CollectiveOp):
