@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist import DEFAULT
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.flattening import flattened_of
 from distir.interpreters.lookups import Uses
 from distir.program import (
     argument_attributes,
@@ -54,14 +55,19 @@ def random_arguments(
         strict=True,
     ):
         default = attributes.get(DEFAULT)
+        flattened, type_ = flattened_of(attributes), arg.type
+        if flattened is not None and isinstance(type_, TensorType):
+            type_ = TensorType(type_.element_type, flattened.shape)
         if weights is not None and name in weights:
             found.append(np.asarray(weights[name]))
-        elif isinstance(default, FloatAttr):
-            found.append(np.array(default.value.data))
+            continue
+        if isinstance(default, FloatAttr):
+            value = np.array(default.value.data)
         elif (repacked := repacked_of(attributes)) is not None:
-            found.append(_repacked(repacked, arg.type, role, seed))
+            value = _repacked(repacked, type_, role, seed)
         else:
-            found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
+            value = _random(name, type_, role, _bound(uses, arg), seed)
+        found.append(value if flattened is None else flattened.flat(value))
     return found
 
 

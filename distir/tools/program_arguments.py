@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.flattening import flattened_weights
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses
 from distir.program import argument_names, argument_roles, describe, entry_function
@@ -128,12 +129,12 @@ def arguments_by_name(
     module: ModuleOp, values: Mapping[str, npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:
     """
-    The arguments of a program in its order; what is repacked may be
-    given in parts. Raises DistIRError.
+    The arguments of a program in its order; what is repacked may be given in parts, what
+    is flattened as it was. Raises DistIRError.
     """
     function = entry_function(module)
     names = argument_names(function)
-    values = repacked_weights(function, values)
+    values = flattened_weights(function, repacked_weights(function, values))
     missing = sorted(set(names) ^ set(values))
     if missing:
         raise DistIRError(

@@ -199,6 +199,13 @@ class CompiledFunctionBuilder:
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
+        # What a result is a view of is computed into the argument's memory.
+        viewed = {
+            step.view_of: updated[step.results[0].slot]
+            for step in (compiled.steps if updated else ())
+            if step.view_of is not None and step.results[0].slot in updated
+        }
+        updated = {**viewed, **updated}
         for place, step in enumerate(compiled.steps):
             if updated:
                 step.in_place = tuple(

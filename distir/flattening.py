@@ -1,0 +1,165 @@
+"""
+Arguments that stand for a tensor of the source model flattened, with zeros behind it.
+
+`dist.flattened` on an argument of the entry function, and on the result that replaces it,
+says of which tensor: its shape, and how it is cut into blocks first (`train.flatten`).
+Weights files, checkpoints, random values and comparisons know the tensor as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    IntegerAttr,
+    i64,
+)
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.dist import FLATTENED
+from distir.dialects.train_ops.flattening import blocks_attribute
+from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
+from distir.errors import DistIRError
+from distir.program import argument_attributes, argument_names
+
+Array = npt.NDArray[Any]
+
+
+def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
+    """What `train.flatten` computes: the blocks side by side, zeros up to that length."""
+    for dim, parts, run in splits:
+        sizes = tensor.shape
+        tensor = tensor.reshape(*sizes[:dim], -1, parts, run, *sizes[dim + 1 :])
+        tensor = np.moveaxis(tensor, dim + 1, -1)
+        tensor = tensor.reshape(*sizes[:dim], -1, *sizes[dim + 1 :], parts)
+    counts = [split.parts for split in splits]
+    flat = tensor.reshape(-1, *counts)
+    missing = np.zeros((length - len(flat), *counts), flat.dtype)
+    return np.concatenate([flat, missing])
+
+
+def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
+    """What `train.unflatten` computes: the tensor of that shape."""
+    block = shape_of_part(shape, splits)
+    assert block is not None  # the op's verifier, `Flattened`
+    tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
+    for dim, _, run in reversed(splits):
+        sizes = tensor.shape[:-1]
+        tensor = tensor.reshape(
+            *sizes[:dim], -1, run, *sizes[dim + 1 :], tensor.shape[-1]
+        )
+        tensor = np.moveaxis(tensor, -1, dim + 1)
+        tensor = tensor.reshape(*sizes[:dim], -1, *sizes[dim + 1 :])
+    return tensor
+
+
+@dataclass(frozen=True)
+class Flattened:
+    """
+    The tensor that an argument stands for: its shape, the length that it has with the zeros
+    behind it, and the splits that cut it into blocks.
+    """
+
+    shape: tuple[int, ...]
+    length: int
+    splits: tuple[Split, ...]
+
+    @property
+    def flat_shape(self) -> tuple[int, ...]:
+        """The shape of the argument."""
+        return self.length, *(split.parts for split in self.splits)
+
+    @property
+    def attribute(self) -> DictionaryAttr:
+        """What `dist.flattened` says of it."""
+        entries: dict[str, Attribute] = {
+            "shape": DenseArrayBase.from_list(i64, self.shape),
+            "length": IntegerAttr(self.length, i64),
+        }
+        if self.splits:
+            entries["blocks"] = blocks_attribute(self.splits)
+        return DictionaryAttr(entries)
+
+    def flat(self, tensor: Array) -> Array:
+        """The value of the argument, of that of the tensor."""
+        return flattened(tensor, self.length, self.splits)
+
+    def whole(self, flat: Array) -> Array:
+        """The value of the tensor, of that of the argument."""
+        return unflattened(flat, self.shape, self.splits)
+
+
+def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
+    """What an argument or result with these attributes stands for. Raises DistIRError."""
+    attr = attributes.get(FLATTENED)
+    if attr is None:
+        return None
+    own = attr.data if isinstance(attr, DictionaryAttr) else {}
+    shape, length, blocks = own.get("shape"), own.get("length"), own.get("blocks")
+    if isinstance(shape, DenseArrayBase) and isinstance(length, IntegerAttr):
+        sizes = tuple(int(n) for n in shape.get_values())
+        try:
+            splits = splits_of(blocks if isinstance(blocks, ArrayAttr) else None)
+        except VerifyException as error:
+            raise DistIRError(f"{FLATTENED}: {error}") from error
+        block = shape_of_part(sizes, splits)
+        if block is not None and prod(block) <= length.value.data:
+            return Flattened(sizes, length.value.data, splits)
+    raise DistIRError(
+        f"cannot read {FLATTENED} = {attr}; write {{shape = array<i64: 5, 7>, "
+        f"length = 36 : i64}}, with a length that holds all elements"
+    )
+
+
+def flattened_arguments(function: FuncOp) -> dict[str, Flattened]:
+    """The arguments of a function that are flattened tensors, by name."""
+    names = argument_names(function)
+    found = map(flattened_of, argument_attributes(function))
+    return {n: f for n, f in zip(names, found, strict=True) if f is not None}
+
+
+class _FlattenedWeights(Mapping[str, Array]):
+    """Weights by name, some of which are flattened when they are looked up."""
+
+    def __init__(self, weights: Mapping[str, Array], flat: Mapping[str, Flattened]):
+        self._weights = weights
+        self._flat = flat
+
+    def __getitem__(self, name: str) -> Array:
+        value, own = self._weights[name], self._flat.get(name)
+        # What has another shape is refused where all arguments are.
+        return value if own is None or value.shape != own.shape else own.flat(value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def flattened_weights(
+    function: FuncOp, weights: Mapping[str, Array]
+) -> Mapping[str, Array]:
+    """Weights of the source model as the arguments of a program, by name."""
+    flat = flattened_arguments(function)
+    return _FlattenedWeights(weights, flat) if flat else weights
+
+
+def whole_values(
+    flat: Mapping[str, Flattened], values: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Values by name, with the tensors in the place of what is flattened."""
+    return {
+        name: flat[name].whole(value) if name in flat else value
+        for name, value in values.items()
+    }
