@@ -3,12 +3,12 @@ Arguments that stand for a tensor of the source model flattened, with zeros behi
 
 `dist.flattened` on an argument of the entry function, and on the result that replaces it,
 says of which tensor: its shape, and how it is cut into blocks first (`train.flatten`).
-Weights files, checkpoints, random values and comparisons know the tensor as it was.
+Weights files, checkpoints and all values outside of a program are the tensor as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import (
     DenseArrayBase,
     DictionaryAttr,
     IntegerAttr,
+    TensorType,
     i64,
 )
 from xdsl.dialects.func import FuncOp
@@ -30,7 +31,7 @@ from distir.dialects.dist import FLATTENED
 from distir.dialects.train_ops.flattening import blocks_attribute
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 from distir.errors import DistIRError
-from distir.program import argument_attributes, argument_names
+from distir.program import argument_attributes, result_attributes
 
 Array = npt.NDArray[Any]
 
@@ -121,45 +122,63 @@ def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
     )
 
 
-def flattened_arguments(function: FuncOp) -> dict[str, Flattened]:
-    """The arguments of a function that are flattened tensors, by name."""
-    names = argument_names(function)
-    found = map(flattened_of, argument_attributes(function))
-    return {n: f for n, f in zip(names, found, strict=True) if f is not None}
+def argument_forms(function: FuncOp) -> list[Flattened | None]:
+    """What each argument of a program stands for; None for those that are as they were."""
+    return _forms(function.function_type.inputs.data, argument_attributes(function))
 
 
-class _FlattenedWeights(Mapping[str, Array]):
-    """Weights by name, some of which are flattened when they are looked up."""
-
-    def __init__(self, weights: Mapping[str, Array], flat: Mapping[str, Flattened]):
-        self._weights = weights
-        self._flat = flat
-
-    def __getitem__(self, name: str) -> Array:
-        value, own = self._weights[name], self._flat.get(name)
-        # What has another shape is refused where all arguments are.
-        return value if own is None or value.shape != own.shape else own.flat(value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
+def result_forms(function: FuncOp) -> list[Flattened | None]:
+    """The same of the results."""
+    return _forms(function.function_type.outputs.data, result_attributes(function))
 
 
-def flattened_weights(
-    function: FuncOp, weights: Mapping[str, Array]
-) -> Mapping[str, Array]:
-    """Weights of the source model as the arguments of a program, by name."""
-    flat = flattened_arguments(function)
-    return _FlattenedWeights(weights, flat) if flat else weights
+def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
+    """The types of the arguments and results of a program as the source model has them."""
+    types = function.function_type
+    return (
+        _source_types(types.inputs.data, argument_forms(function)),
+        _source_types(types.outputs.data, result_forms(function)),
+    )
 
 
-def whole_values(
-    flat: Mapping[str, Flattened], values: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Values by name, with the tensors in the place of what is flattened."""
-    return {
-        name: flat[name].whole(value) if name in flat else value
-        for name, value in values.items()
-    }
+def check_flattened(function: FuncOp) -> None:
+    """Raises DistIRError for arguments and results that are not as `dist.flattened` says."""
+    types = function.function_type
+    for what, found, attributes in (
+        ("argument", types.inputs.data, argument_attributes(function)),
+        ("result", types.outputs.data, result_attributes(function)),
+    ):
+        for i, (type_, own) in enumerate(zip(found, attributes, strict=True)):
+            form = flattened_of(own)
+            if form is not None and not _has_form(type_, form):
+                raise DistIRError(
+                    f"{what} {i} of @{function.sym_name.data} is a {type_}, but "
+                    f"{FLATTENED} says that its shape is {list(form.flat_shape)}; "
+                    f"correct one of them"
+                )
+
+
+def _has_form(type_: Attribute, form: Flattened) -> bool:
+    return isinstance(type_, TensorType) and type_.get_shape() == form.flat_shape
+
+
+def _forms(
+    types: Sequence[Attribute], attributes: Sequence[Mapping[str, Attribute]]
+) -> list[Flattened | None]:
+    forms = map(flattened_of, attributes)
+    # In the program of one rank types are those of its parts.
+    return [
+        form if form is not None and _has_form(type_, form) else None
+        for type_, form in zip(types, forms, strict=True)
+    ]
+
+
+def _source_types(
+    types: Sequence[Attribute], forms: Sequence[Flattened | None]
+) -> list[Attribute]:
+    return [
+        TensorType(type_.element_type, form.shape)
+        if form is not None and isinstance(type_, TensorType)
+        else type_
+        for type_, form in zip(types, forms, strict=True)
+    ]

@@ -14,7 +14,7 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist import DEFAULT
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.flattening import flattened_of
+from distir.flattening import source_types
 from distir.interpreters.lookups import Uses
 from distir.program import (
     argument_attributes,
@@ -34,9 +34,9 @@ def random_arguments(
     module: ModuleOp, seed: int, weights: Mapping[str, npt.ArrayLike] | None = None
 ) -> list[Array]:
     """
-    The global value of every argument of the entry function, in order: from `weights`
-    where they hold its name, else random from the seed and the name alone, so that two
-    programs with the same arguments get the same values.
+    The global value of every argument of the entry function, in order, as the source model
+    has it: from `weights` where they hold its name, else random from the seed and the name
+    alone, so that two programs with the same arguments get the same values.
 
     Parameters are small normal numbers, states too, but none negative (there are averages
     of squares), and other floats standard normal ones. Integers that index a table are
@@ -47,27 +47,23 @@ def random_arguments(
     function = entry_function(module)
     uses = Uses(module)
     found: list[Array] = []
-    for arg, name, role, attributes in zip(
+    for arg, type_, name, role, attributes in zip(
         function.body.block.args,
+        source_types(function)[0],
         argument_names(function),
         argument_roles(function),
         argument_attributes(function),
         strict=True,
     ):
         default = attributes.get(DEFAULT)
-        flattened, type_ = flattened_of(attributes), arg.type
-        if flattened is not None and isinstance(type_, TensorType):
-            type_ = TensorType(type_.element_type, flattened.shape)
         if weights is not None and name in weights:
             found.append(np.asarray(weights[name]))
-            continue
-        if isinstance(default, FloatAttr):
-            value = np.array(default.value.data)
+        elif isinstance(default, FloatAttr):
+            found.append(np.array(default.value.data))
         elif (repacked := repacked_of(attributes)) is not None:
-            value = _repacked(repacked, type_, role, seed)
+            found.append(_repacked(repacked, type_, role, seed))
         else:
-            value = _random(name, type_, role, _bound(uses, arg), seed)
-        found.append(value if flattened is None else flattened.flat(value))
+            found.append(_random(name, type_, role, _bound(uses, arg), seed))
     return found
 
 

@@ -89,11 +89,10 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype
-    from distir.flattening import flattened_of
+    from distir.flattening import source_types
     from distir.program import (
         argument_names,
         entry_function,
-        result_attributes,
         result_names,
         updated_arguments,
     )
@@ -101,18 +100,12 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     function = entry_function(module)
     arguments, updates = argument_names(function), updated_arguments(function)
     outputs: list[_Output] = []
-    for i, (name, type_, attributes) in enumerate(
-        zip(
-            result_names(function),
-            function.function_type.outputs,
-            result_attributes(function),
-            strict=True,
-        )
+    for i, (name, type_) in enumerate(
+        zip(result_names(function), source_types(function)[1], strict=True)
     ):
-        text, flattened = str(type_), flattened_of(attributes)
+        text = str(type_)
         if isinstance(type_, TensorType):
-            shape = type_.get_shape() if flattened is None else flattened.shape
-            sizes = ", ".join("?" if n < 0 else str(n) for n in shape)
+            sizes = ", ".join("?" if n < 0 else str(n) for n in type_.get_shape())
             text = f"{numpy_dtype(type_.element_type)}[{sizes}]"
         if i in updates:
             text += f", the next value of {arguments[updates[i]]!r}"
@@ -174,14 +167,7 @@ def _paired(
 
 def _value(module: ModuleOp, results: Sequence[Any], output: _Output) -> Any:
     """The value of a result, or of its part."""
-    from distir.flattening import flattened_of
-    from distir.program import entry_function, result_attributes
-
     value = results[output.position]
-    own = result_attributes(entry_function(module))[output.position]
-    flattened = flattened_of(own)
-    if flattened is not None:
-        value = flattened.whole(np.asarray(value))
     if output.part is None:
         return value
     return _repacked_results(module)[output.position].split(value)[output.part]
@@ -219,9 +205,10 @@ def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -
 
     from distir.dialects.onnx_values import numpy_dtype
     from distir.errors import DistIRError
+    from distir.flattening import source_types
     from distir.program import entry_function
 
-    types = entry_function(module).function_type.outputs
+    _, types = source_types(entry_function(module))
     for (name, text, *_), type_, value in zip(
         _outputs(module), types, results, strict=True
     ):
@@ -252,7 +239,6 @@ def compare(
     types is allowed. Raises DistIRError for programs that are not the same.
     """
     from distir.errors import DistIRError
-    from distir.flattening import flattened_arguments, whole_values
     from distir.interpreters.reference import run_program
     from distir.program import entry_function
     from distir.repacking import repacked_arguments, unpacked
@@ -261,10 +247,8 @@ def compare(
 
     (reference, candidate), (path, other_path) = programs, paths
     check_same_outputs(path, reference, other_path, candidate)
-    # As the source model has them, of which each of the programs makes what it takes.
-    entry = entry_function(reference)
-    values = whole_values(flattened_arguments(entry), values)
-    values = unpacked(repacked_arguments(entry), values)
+    # By parts, which each of the programs packs as it takes them.
+    values = unpacked(repacked_arguments(entry_function(reference)), values)
     with progress(f"running {path}"):
         expected = run_program(reference, arguments_by_name(reference, values))
     with progress(f"running {other_path}"):

@@ -21,7 +21,6 @@ from distir.dialects.dist import SCOPE, WEIGHTS
 from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
-from distir.flattening import flattened_weights
 from distir.passes import get_all_passes
 from distir.program import (
     argument_names,
@@ -160,9 +159,7 @@ def program_weights(module: ModuleOp, path: Path) -> Arrays:
     if file is None:
         return {}
     function = entry_function(module)
-    weights = flattened_weights(
-        function, repacked_weights(function, load_weights(file))
-    )
+    weights = repacked_weights(function, load_weights(file))
     unknown = sorted(set(weights) - set(argument_names(function)))
     if unknown:
         raise DistIRError(

@@ -91,9 +91,7 @@ def train(
 ) -> dict[str, Any]:
     """The losses and final parameters of a training of a module distributed so."""
     made = package(module, folder / "-".join(f"{k}{v}" for k, v in how.items()), **how)
-    return run_package(
-        made, inputs=batches(module), spawner=spawner, training=training
-    )
+    return run_package(made, inputs=batches(module), spawner=spawner, training=training)
 
 
 def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
