@@ -1,12 +1,12 @@
 """
 The reference interpreter: runs a program on NumPy arrays, in one process.
 
-A sequential value is an array. A distributed value is the stack of its shards over the
-mesh (`Sharded`): each op is carried out for every device as `project` would, in the
-local form that `distir.sharding.local` gives, and collectives exchange the shards. This
-is the tool for checking what a pass has done: run the program before and after it.
+A sequential value is an array. A distributed value is the stack of its shards over the mesh
+(`Sharded`): each op is carried out for every device as in that device's projection, in the
+local form that `distir.sharding.local` gives, and collectives exchange the shards. This is
+the tool for checking a pass: run the program before and after it.
 
-Ops of other dialects take part once their implementation on arrays is known; in a
+Ops of other dialects take part once their implementation on arrays is registered; in a
 distributed program it is called with the shards of one device at a time:
 
 ```python
@@ -39,7 +39,8 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.collective import Collective
 from distir.dialects.dist import Dist, layout_of
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.flattening import Flattened, argument_forms, result_forms
@@ -57,7 +58,9 @@ _Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
 
 
 def register_reference_implementations(functions_class: _Functions) -> _Functions:
-    """Adds the implementations of another dialect's ops on arrays; a decorator."""
+    """
+    A class decorator that registers implementations of another dialect's ops on arrays.
+    """
     if functions_class not in _external:
         _external.append(functions_class)
     return functions_class
@@ -67,10 +70,10 @@ def run_program(
     module: ModuleOp, arguments: Sequence[Any], function: str | None = None
 ) -> list[Any]:
     """
-    The results of a function (the entry function by default) of a sequential or
-    distributed program. Arguments and results are global arrays in the function's order,
-    whatever the layouts, and as the source model has them (`distir.flattening`); sequences are
-    lists. Raises DistIRError.
+    Runs a function (by default the entry function) of a sequential or distributed program,
+    and returns its results. Arguments and results are global arrays in the function's
+    order, whatever the layouts, and as the source model has them (`distir.flattening`);
+    sequences are lists. Raises DistIRError.
     """
     return program_runner(module, function)(arguments)
 
@@ -79,9 +82,9 @@ def program_runner(
     module: ModuleOp, function: str | None = None
 ) -> Callable[[Sequence[Any]], list[Any]]:
     """
-    What runs a function as `run_program` does, from its arguments to its results: for a
-    program that runs more than once, such as a training step, and does not change in
-    between. What each device computes for an op is found once.
+    Returns a function that does what `run_program` does, from arguments to results. It is
+    for a program that runs more than once, such as a training step, and does not change in
+    between: what each device computes for an op is determined once.
     """
     known = functions(module)
     target = entry_function(module) if function is None else known.get(function)
@@ -116,14 +119,16 @@ def program_runner(
 
 @dataclass(frozen=True)
 class PerDevice:
-    """A distributed value that is no tensor (a sequence): what each device holds."""
+    """
+    A distributed value that is no tensor (a sequence), as the values that the devices hold.
+    """
 
     shards: tuple[Any, ...]
 
 
 @register_impls
 class OnnxFunctions(InterpreterFunctions):
-    """Every operator of `onnx`."""
+    """Implementations of every operator of `onnx` on arrays."""
 
     @classmethod
     def _impls(cls) -> Iterable[tuple[type[Operation], Any]]:
@@ -148,8 +153,9 @@ class _LocalProgram:
 @dataclass
 class ReferenceInterpreter(Interpreter):
     """
-    xDSL's interpreter, for values that are arrays or stacks of shards. The program must
-    not change: what each device runs for an op, and the values of constants, are kept.
+    xDSL's interpreter, for values that are arrays or stacks of shards. The program must not
+    change while it is used: what each device runs for an op, and the values of constants,
+    are kept.
     """
 
     meshes: Mapping[str, Mesh] = field(default_factory=dict[str, Mesh])
@@ -177,8 +183,8 @@ class ReferenceInterpreter(Interpreter):
         self, value: Any, type_: Attribute, name: str, form: Flattened | None = None
     ) -> Any:
         """
-        A global value as a function argument of that type, flattened if it has such a form.
-        Raises DistIRError.
+        Converts a global value to a function argument of that type, flattened if the
+        argument stands for a tensor that is. Raises DistIRError.
         """
         if not isinstance(type_, TensorType):
             return value
@@ -201,7 +207,9 @@ class ReferenceInterpreter(Interpreter):
         return Sharded.split(array, type_, self.meshes)
 
     def run_op(self, op: Any, inputs: PythonValues = ()) -> PythonValues:
-        """Runs an op; a distributed one once for each device that does something else."""
+        """
+        Runs an op; a distributed one once for each device that computes something else.
+        """
         if op in self._constants:
             return self._constants[op]
         if not isinstance(op, Operation) or not self._is_distributed(op, inputs):
@@ -253,7 +261,7 @@ class ReferenceInterpreter(Interpreter):
     def _distinguishing_axes(
         op: Operation, inputs: PythonValues, mesh: Mesh
     ) -> list[str]:
-        """The axes along which devices may compute something else."""
+        """Returns the axes along which devices may compute something else."""
         if any(isinstance(value, PerDevice) for value in inputs):
             return [axis for axis, _ in mesh.axes]
         layouts = [layout_of(v) for v in (*op.operands, *op.results)]

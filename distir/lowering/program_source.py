@@ -30,12 +30,13 @@ from distir.dialects.dist import (
 from distir.dialects.onnx_values import onnx_element_type
 from distir.errors import DistIRError
 from distir.flattening import flattened_of
-from distir.lowering.class_source import ClassSource, ClassTexts, RankSource
+from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
+from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
 from distir.program import (
     argument_attributes,
@@ -209,7 +210,7 @@ def _rank_source(
     fuse(program)
     outline(program)
     bundle(program)
-    return RankSource(program, devices, texts, constants).source()
+    return class_source(RankClasses(program, devices, texts, constants))
 
 
 def _head(

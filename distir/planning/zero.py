@@ -1,4 +1,4 @@
-"""Optimizer states, gradients and parameters that are stored split over the data axis."""
+"""ZeRO: stores optimizer states, gradients and parameters split over the data axis."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ def _storage(
     cut_runs: bool,
 ) -> Layout:
     """
-    The layout with the first dimension split that the axis divides evenly: the parts that
-    other axes leave of it, so that a device reduces, scatters and gathers its own part
-    alone. Dimensions that these split in runs come last, if at all (`cut_runs`), whose runs
-    are then split anew, for which all parts have to move: of matrices that is much. Of
-    several matrices (experts) those come first that no other axis splits: work may then be
-    split along them, too.
-    For an optimizer `outside` axes are in the mesh's order, as DTensor has them, and
-    dimensions whose runs the axis would divide are none.
+    Returns the layout with one more dimension split over an axis: the first one that the
+    axis divides evenly.
+
+    What it divides are the parts that other axes leave, so that each device reduces,
+    scatters and gathers its own part alone. Dimensions that other axes split in runs come
+    last, and only with `cut_runs`, as their runs are then split further, for which all
+    parts have to move. Of stacks of matrices (experts), dimensions that no other axis
+    splits come first, as work may then be split along them, too. For an optimizer
+    `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
+    dimensions whose runs the axis would divide are not split.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -90,7 +92,10 @@ def _has_runs(layout: Layout, dim: int) -> bool:
 
 
 def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
-    """The notes for tensors that an axis does not divide: of many the first ones alone."""
+    """
+    Returns the notes for tensors that an axis does not divide; if there are many, they name
+    the first ones only.
+    """
     what = f"axis {axis!r} of size {mesh.size(axis)} divides none of"
     if len(names) <= _NAMED:
         return [f"zero: {name} stays whole: {what} its dimensions" for name in names]
@@ -110,7 +115,10 @@ def _flattened_note(names: Sequence[str], axis: str, mesh: Mesh) -> str:
 
 
 def divides_runs(size: int, shards: Sequence[Shard], mesh: Mesh, axis: str) -> bool:
-    """Whether splitting what these shards leave of a dimension over an axis cuts runs."""
+    """
+    Whether splitting over an axis the part that these shards leave of a dimension cuts
+    runs.
+    """
     for shard in shards:
         size //= mesh.size(shard.axis)
         if shard.run is not None and size // shard.run % mesh.size(axis):
@@ -128,7 +136,7 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
-    """All that uses a parameter takes the same copy of it, whole on an axis."""
+    """Lets all uses of a parameter share one copy of it that is whole on an axis."""
     if parameter.first_use is None:
         return
     gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
@@ -143,9 +151,9 @@ def store_split(
     module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
 ) -> None:
     """
-    Annotates what a training step keeps to be stored split over a mesh axis, as `zero` says.
-    A step that gives gradients has them and the parameters split.
-    Raises DistIRError.
+    Annotates what a training step keeps to be stored split over a mesh axis, as the pass
+    `zero` documents. In a step that returns gradients, the gradients and parameters are
+    split. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
