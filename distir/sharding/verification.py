@@ -14,6 +14,7 @@ from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import Layout, layout_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
+from distir.flattening import check_flattened
 from distir.program import (
     argument_names,
     check_links,
@@ -59,6 +60,7 @@ class DistributionVerifier:
         """
         check_dominance(self.module)
         check_links(self.entry)
+        check_flattened(self.entry)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)

@@ -199,8 +199,8 @@ def cost_of(context: CostContext) -> Cost:
 VIEWS = frozenset(
     f"onnx.{name}"
     for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-)
-"""Ops whose result is their first operand's memory under another shape."""
+) | {"train.unflatten"}
+"""Ops whose result is their first operand's memory, or a part of it, under another shape."""
 
 
 @cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
