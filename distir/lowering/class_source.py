@@ -1,4 +1,4 @@
-"""The classes of Python for the program of one rank: functions become methods of modules."""
+"""Writes the program of one rank as Python classes: functions become methods of modules."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from distir.program import (
 @dataclass
 class ClassTexts:
     """
-    The classes of a package that are not the program of a rank: texts by name, in the order
-    in which they can be read. Ranks share those that are equal.
+    The texts, by name, of the classes of a package that are not the program of a rank, in
+    an order in which Python can define them. Ranks share those that are equal.
     """
 
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, hint: str, body: str) -> str:
-        """The name of the class with that text, from the parenthesis of its base on."""
+        """
+        Adds a class with that text, from the parenthesis of its base on, if there is no
+        equal one; returns its name.
+        """
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:
             count += 1
@@ -50,10 +53,10 @@ class ClassSource:
       function is its method `forward`.
     - `helpers`: the helper modules that it uses.
     - `numbers`: the integers (peers) that differ between ranks that share the class.
-    - `groups`: per mesh the tuples of axes whose process groups it uses.
-    - `members`: for arguments that modules hold, by their number, the path of the module and
-      the name there.
-    - `overwritten`: for results that are arguments overwritten, which.
+    - `groups`: for each mesh, the tuples of axes whose process groups it uses.
+    - `members`: for arguments that modules hold, by index, the path of the module and the
+      name there.
+    - `overwritten`: for results that are overwritten arguments, the index of the argument.
     """
 
     body: str
@@ -65,7 +68,7 @@ class ClassSource:
 
 
 class RankSource:
-    """What the classes of a rank's program have in common."""
+    """The state that the classes of a rank's program share while they are written."""
 
     def __init__(
         self,
@@ -104,15 +107,15 @@ class RankSource:
         """The name of each class that is written, and whether it takes meshes and numbers."""
 
     def callee(self, call: CallOp) -> FuncOp:
-        """The function that is called."""
+        """Returns the function that a call calls."""
         return self.known[call.callee.string_value()]
 
     def method_name(self, call: CallOp) -> str:
-        """The name of the method that is called."""
+        """Returns the name of the method that a call calls."""
         return self.methods[self.callee(call)]
 
     def members_passed(self, call: CallOp) -> set[int]:
-        """The operands of a call that the callee has as members."""
+        """Returns the operands of a call that the callee holds as members."""
         return self.passed_members[call]
 
     def _name_methods(self, cls: ModuleClass) -> None:
@@ -131,7 +134,7 @@ class RankSource:
             self.methods[function] = own
 
     def source(self) -> ClassSource:
-        """The program's class; those of its parts go to `texts`."""
+        """Returns the program's class; the classes of its parts are added to `texts`."""
         root = self.classes.classes[0]
         body = ClassWriter(self, root).body()
         results = return_op(self.entry).operands
@@ -147,7 +150,10 @@ class RankSource:
 
 
 def _words(cls: ModuleClass) -> str:
-    """What the names of a class's functions begin with, or the first of them."""
+    """
+    Returns the words with which the names of a class's functions begin, or the name of the
+    first of them.
+    """
     split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
     common: list[str] = []
     for parts in zip(*split, strict=False):

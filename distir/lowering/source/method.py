@@ -1,4 +1,4 @@
-"""The text of one method: a function of a per-rank program."""
+"""Writes one method: a function of a per-rank program."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
     from distir.lowering.source.class_writer import ClassWriter
 
 _MODULES = ("torch", "F", "nn", "modules", *sorted(helper_modules()))
-"""What a method's variables must not hide."""
+"""Names that a method's variables must not hide."""
 
 _LISTED_RESULTS = 8
-"""An op with more results than this gives a list, instead of a variable for each."""
+"""An op with more results than this gives a list instead of a variable for each."""
 
 Key = SSAValue | ValueList
 
 
 @dataclass
 class Method:
-    """Writes one function as a method of its class; the `ValueNames` of its ops."""
+    """
+    Writes one function as a method of its class, and provides the `ValueNames` of its ops.
+    """
 
     writer: ClassWriter
     function: FuncOp
@@ -121,7 +123,10 @@ class Method:
         return found
 
     def _dying(self, at: int) -> list[Key]:
-        """What a statement is the last to need, and what it computes for nobody."""
+        """
+        Returns the values that a statement is the last to use, and those that it computes
+        for nobody.
+        """
         statement = self.plan.statements[at]
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
         if not isinstance(statement, CallRun):
@@ -137,7 +142,7 @@ class Method:
     # Text
 
     def text(self) -> list[str]:
-        """The lines of the method, its `def` first."""
+        """Returns the lines of the method, its `def` first."""
         attributes = argument_attributes(self.function)
         for i, argument in enumerate(self.function.args):
             if i in self.positions:
@@ -218,7 +223,10 @@ class Method:
         return f"{start}.{self.writer.program.method_name(op)}"
 
     def _assign(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
-        """Names what an expression gives; what is left to delete then."""
+        """
+        Assigns what an expression returns to variables; returns the values that remain to
+        be deleted.
+        """
         results = list(op.results)
         if not results:
             self._add(written)
@@ -254,8 +262,8 @@ class Method:
 
     def _reused(self, op: Operation, dying: Sequence[Key]) -> SSAValue | None:
         """
-        The operand whose variable the result of an op takes over: one that nobody needs any
-        more, where the result has no name of its own.
+        Returns the operand whose variable the result of an op takes over: one that nobody
+        needs any more, if the result has no name of its own.
         """
         if len(op.results) != 1 or op.results[0] in dying:
             return None
@@ -276,7 +284,7 @@ class Method:
         self.expressions[value] = Expression(name)
 
     def _delete(self, dying: Iterable[Key], others: Sequence[str] = ()) -> None:
-        """Deletes variables that nobody needs any more."""
+        """Deletes the variables of values that nobody needs any more."""
         found = list(others)
         for key in dying:
             if isinstance(key, ValueList):
@@ -319,7 +327,10 @@ class Method:
         self._delete([*kept, *unused], loop.temporary)
 
     def _carry(self, run: CallRun, dying: Sequence[Key]) -> dict[int, str]:
-        """The variables of carried results, which have the first values."""
+        """
+        Returns the variables of a loop's carried results, and assigns them their first
+        values.
+        """
         found: dict[int, str] = {}
         for position, result in run.carried.items():
             if result in found:
@@ -343,7 +354,7 @@ class Method:
 
 
 def _is_returned(op: Operation) -> bool:
-    """Whether an op packs what is returned then and nothing else is done with."""
+    """Whether an op packs what the function returns next, and the pack has no other use."""
     if not isinstance(op, PackOp) or len(op.inputs) < 2:
         return False
     users = [use.operation for use in op.output.uses]
