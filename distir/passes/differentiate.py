@@ -61,6 +61,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
       `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
       contribution cast where it is computed.
     - `dropout_seed`: of the random numbers of dropout, 32 bits.
+    - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches` of
+      `batch-statistics`.
     """
 
     name = "differentiate"
@@ -71,13 +73,16 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     dropout_masks: str = "drawn"
     gradient_dtype: str = "parameter"
     dropout_seed: int = 0
+    batch_norm_devices: int = 1
+    batch_norm_micro_batches: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("loss", self.loss, LOSSES, self.name)
         one_of("optimizer", self.optimizer, OPTIMIZERS, self.name)
         one_of("way to have masks", self.dropout_masks, DROPOUT_MASKS, self.name)
         one_of("type of gradients", self.gradient_dtype, GRADIENT_DTYPES, self.name)
-        BatchStatisticsPass().apply(ctx, op)
+        parts = (self.batch_norm_devices, self.batch_norm_micro_batches)
+        BatchStatisticsPass(*parts).apply(ctx, op)
         TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         if self.dropout_masks == "stored":
             with_masks(op)

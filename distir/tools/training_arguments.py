@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from distir.tools.arguments import non_negative_integer, non_negative_number
+from distir.tools.arguments import (
+    non_negative_integer,
+    non_negative_number,
+    positive_integer,
+)
 
 if TYPE_CHECKING:
     from distir.passes.differentiate import DifferentiatePass
@@ -75,6 +79,14 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
         default=None,
         help="update 16-bit parameters themselves instead of an f32 copy of each",
     )
+    for name, parts in (("devices", "devices"), ("micro-batches", "micro-batches")):
+        group.add_argument(
+            f"--batch-norm-{name}",
+            type=positive_integer,
+            metavar="N",
+            help=f"batch normalisation has statistics of the samples of one of N {parts}, as "
+            "in PyTorch (default 1: of all of them)",
+        )
     for name, help_ in _NUMBERS.items():
         group.add_argument(
             f"--{name}", type=non_negative_number, metavar="X", help=help_
@@ -97,6 +109,8 @@ def differentiate_pass(
         "optimizer",
         "dropout_masks",
         "dropout_seed",
+        "batch_norm_devices",
+        "batch_norm_micro_batches",
         "gradient_dtype",
         "master_weights",
         *(name.replace("-", "_") for name in _NUMBERS),

@@ -16,6 +16,8 @@ from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
 )
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
@@ -216,6 +218,9 @@ for _dtype in (np.float32, np.float16):
     case(BatchNormGradOp, *_x, real(6), real(6), positive(6), epsilon=1e-5)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
+    _values, _parts = [real(6), real(6)], dict(groups=2, epsilon=1e-5)
+    case(GhostBatchNormOp, _x[1], *_values, **_parts)
+    case(GhostBatchNormGradOp, *_x, real(6), real(2, 6), positive(2, 6), **_parts)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations
