@@ -1,4 +1,4 @@
-"""From a sequential program to the graph of choices."""
+"""Builds the graph of strategies on layouts for a sequential program."""
 
 from __future__ import annotations
 
@@ -48,15 +48,17 @@ from distir.solver.clock import Clock
 
 class GraphBuilder:
     """
-    - `functions`: those that the entry reaches, the entry last;
-    - `requests`: what is asked for of arguments of the entry, by index;
+    Builds the graph of strategies of a program.
+
+    - `functions`: the functions that the entry reaches, the entry last;
+    - `requests`: what is asked for arguments of the entry, by index;
     - `share`: whether repeated calls share their choices (`likeness`);
     - `clock`: when it stops, TimeIsOver is raised;
-    - `intervals`: when what was built is in memory, as far as that was asked for.
+    - `intervals`: the lifetimes of what was built, as far as they were asked for.
 
-    If the mesh's first axis is the axis over time, what it does must be given before
-    (`build`): its choices follow from the inputs. What works on a micro-batch then counts
-    once for each of them.
+    If the mesh's first axis is the micro-batch axis, its choices follow from the inputs and
+    must be given to `build` (`before`). What works on a micro-batch then counts once for
+    each of them.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class GraphBuilder:
         return found
 
     def _on_axis(self, axis: str) -> Callable[[Operation], AxisOp | None]:
-        """What an axis alone can do to each op."""
+        """Returns a function from an op to what one axis alone can do to it."""
         found: dict[int, AxisOp] = {}
         costs = UnitCosts(self.mesh)
 
@@ -126,13 +128,15 @@ class GraphBuilder:
         return info
 
     def alternatives_of_all(self) -> int:
-        """How many alternatives ops have when all axes are chosen together, at most."""
+        """
+        The number of alternatives of all ops if all axes are chosen together, at most.
+        """
         return sum(prod(map(len, options)) for options in self.axis_options.values())
 
     def build(self, axes: int, before: Before | None = None) -> LayoutBody:
         """
-        The choices of the entry, and in it those of all calls, for the mesh's first `axes`
-        axes. What the axes that were chosen `before` do stays as it is.
+        Builds the choices of the entry, and of all calls in it, for the mesh's first `axes`
+        axes. What `before` decided for the first of these stays as it is.
         """
         graph = ReshardGraph(self.cost_model, self.clock)
         self.building = Building(
@@ -152,7 +156,7 @@ class GraphBuilder:
     def alternatives(
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
-        """What an op can do, and what that costs."""
+        """Returns the strategies of an op, and the cost of each."""
         options = before.options if before else ()
         key = (op, options, self.building.axes)
         if key not in self._alternatives:
@@ -191,7 +195,9 @@ class GraphBuilder:
         return cost_of_parts(op, strategy, self.cost_model)
 
     def workspace(self, op: Operation, strategy: LayoutStrategy) -> float:
-        """Bytes besides operands and results, while an op runs."""
+        """
+        Returns the bytes that an op needs besides its operands and results while it runs.
+        """
         key = op, strategy
         if key not in self._workspaces:
             self._workspaces[key] = self._workspace(op, strategy)
@@ -205,7 +211,7 @@ class GraphBuilder:
         return self.cost_model.workspace(op, self.rules[op], strategy)
 
     def constant_bytes(self) -> int:
-        """Bytes of the constants, which every device holds all the time."""
+        """Returns the bytes of the constants, which every device holds all the time."""
         whole = Layout(self.mesh.name)
         return sum(
             self.cost_model.bytes(op.results[0].type, whole)
@@ -214,7 +220,10 @@ class GraphBuilder:
         )
 
     def _constrained(self, op: ConstrainOp) -> list[LayoutStrategy]:
-        """A request fixes what some axes do and leaves the others free."""
+        """
+        Returns the strategies of a constraint: it fixes what some axes do and leaves the
+        others free.
+        """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
         active = [axis for axis, _ in self.mesh.axes[: self.building.axes]]
@@ -268,7 +277,10 @@ class GraphBuilder:
 
 
 def work_size(reachable: Sequence[FuncOp]) -> int:
-    """The ops of a program, those of a function once for each call; the entry is last."""
+    """
+    Returns the number of ops of a program, counting those of a function once per call; the
+    entry is the last of the functions.
+    """
     sizes: dict[str, int] = {}
     for function in reachable:
         sizes[function.sym_name.data] = sum(

@@ -1,4 +1,6 @@
-"""Along the values of a function: their layouts, and how often they go where."""
+"""
+Connects choices along the values of a function, with how often each value goes each way.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class Values:
             body.results = [body.ports[v] for v in last.operands]
 
     def _uses(self, value: SSAValue) -> list[Use]:
-        """The uses of a value by ops and calls, each op once."""
+        """Returns the uses of a value by ops and calls, with one entry per op."""
         operands: dict[Operation, list[int]] = {}
         for use in value.uses:
             operands.setdefault(use.operation, []).append(use.index)
@@ -114,7 +116,10 @@ class Values:
                     self._leave(value, port, use.index)
 
     def _leave(self, value: SSAValue, port: LayoutPort, index: int) -> None:
-        """A result of the program is reduced; one that updates an argument is like it."""
+        """
+        Connects a result of the program, which leaves it reduced; one that updates an
+        argument gets the argument's layout.
+        """
         count = self.body.count
         if index in self.updates:
             target = self.body.arguments[self.updates[index]]
@@ -144,7 +149,9 @@ class Values:
     def _kept(
         self, value: OpResult, port: LayoutPort, uses: Sequence[Use]
     ) -> LayoutPort:
-        """The layout that a value is brought to once for all that use it."""
+        """
+        Returns the port of the layout that a value is brought to once for all its uses.
+        """
         layouts = set(layouts_of(port))
         layouts = layouts.union(*(use.wanted() for use in uses))
         if len(layouts) == 1:
@@ -169,9 +176,9 @@ class Values:
 
     def _times(self, port: LayoutPort, uses: Sequence[Use]) -> int:
         """
-        How often a value is brought to the layout that it is kept in. What all micro-batches
-        share, each stage and phase brings together for itself and each micro-batch: the
-        forward, and the backward.
+        Returns how often a value is brought to the layout that it is kept in. A value that
+        all micro-batches share is brought there by each stage, in the forward and in the
+        backward, for each micro-batch.
         """
         if not self.is_entry:
             return 1
@@ -186,8 +193,8 @@ class Values:
         self, layouts: Iterable[Layout], before: Layout | None
     ) -> list[Layout]:
         """
-        The layouts in an order that is the same in every run, whole values first; of them
-        only those that keep what the axes chosen earlier do (`before`), if that is given.
+        Returns the layouts in an order that is the same in every run, whole ones first; if
+        `before` is given, only those that agree with it on the axes chosen earlier.
         """
         found = sorted(
             layouts, key=lambda x: (len(x.split_axes) + len(x.partial), str(x))

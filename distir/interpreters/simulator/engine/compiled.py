@@ -1,6 +1,6 @@
 """
-A function compiled for simulation: what each op occupies, for how long, and what it does
-to memory, worked out once however often the function is called.
+A function compiled for simulation: what each op occupies, for how long, and what it does to
+memory, computed once however often the function is called.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from distir.interpreters.simulator.engine.device_map import Bytes, Positions
 from distir.interpreters.simulator.engine.transfers import Transfer
 
 NOWHERE = slice(0, 0)
-"""Of steps whose transfers or callee say where they happen."""
+"""The positions of steps whose transfers or callee say where they happen."""
 
 
 class Allocation(NamedTuple):
-    """A result: its slot, where it lives, the memory it takes on each of these devices."""
+    """
+    The memory of a result: its slot, where it lives, and its bytes on each of these
+    devices.
+    """
 
     slot: int
     positions: Positions
@@ -30,19 +33,21 @@ class Allocation(NamedTuple):
 @dataclass(eq=False)
 class CompiledOp:
     """
-    One op. Either it computes `flops` on each of `positions` for `seconds` (a number, or
-    one per device; the `flops` alone would take `seconds_at_peak`), or it communicates by
-    `transfers` (while its devices compute, if it `is_asynchronous`; `holds_operand`: its
-    operand's memory is needed until it is done), as a collective or a send, or it calls
-    `callee`, all of which happens on position `mesh` (None: on several). The host takes
-    `issue` seconds to issue it.
+    One step of a compiled function.
 
-    Slots number the values of the function, `defined` are those of the results, and `results`
-    the memory of these, unless a callee gives it. `view_of` is the slot whose memory the
-    (only) result shares; `in_place` has pairs of a result's slot and of the argument's
-    whose memory the result may take over. `dying` are the slots used here for the last
-    time, `unused` the results that nothing uses. `fixed`: arguments of the program that a
-    call is given besides its operands.
+    Either it computes `flops` on each of `positions` for `seconds` (a number, or one per
+    device; the `flops` alone would take `seconds_at_peak`); or it communicates by
+    `transfers`, as a collective or a send (if it `is_asynchronous`, while its devices
+    compute; if it `holds_operand`, its operand's memory is needed until it is done); or it
+    calls `callee`, all of which happens on position `mesh` (None: on several). The host
+    takes `issue` seconds to issue it.
+
+    Slots number the values of the function: `defined` are those of the results, and
+    `results` the memory of these, unless a callee allocates it. `view_of` is the slot whose
+    memory the (only) result shares; `in_place` has pairs of a result's slot and of the
+    argument's whose memory the result may take over. `dying` are the slots used here for
+    the last time, `unused` the results that nothing uses. `fixed` are arguments of the
+    program that a call takes besides its operands.
     """
 
     op: Operation
@@ -69,7 +74,10 @@ class CompiledOp:
     fixed: FixedOperands | None = None
 
     def moved(self, slots: Mapping[int, int], by: int) -> CompiledOp:
-        """A copy with other slots: those in `slots` as it says, all others `by` further."""
+        """
+        Returns a copy with other slots: those in `slots` as it says, all others shifted by
+        `by`.
+        """
         found = object.__new__(CompiledOp)
         found.__dict__.update(self.__dict__)
         found.operands = tuple([slots.get(s, s + by) for s in self.operands])
@@ -85,9 +93,9 @@ class CompiledOp:
 @dataclass(frozen=True, eq=False)
 class FixedOperands:
     """
-    Arguments of the program that many calls of a function are given alike: their `slots`,
+    Arguments of the program that are the same for many calls of a function: their `slots`,
     and their `places` among the function's arguments. The program holds their memory
-    throughout, so that there is nothing to do for them at a call.
+    throughout, so that a call has nothing to do for them.
     """
 
     slots: tuple[int, ...]
@@ -97,9 +105,10 @@ class FixedOperands:
 @dataclass(eq=False)
 class CompiledFunction:
     """
-    A function: its `arguments`, `steps` and `slots` (their numbers; arguments come first), the
-    slots of arguments that nothing uses, and those that it returns. `mesh` is the one position that all of it
-    happens on, one step after the other; None where there are several, or sends.
+    A compiled function: its `arguments`, its `steps`, the number of its `slots` (arguments
+    come first), the slots of arguments that nothing uses, and those that it returns. `mesh`
+    is the one position on which all of it happens, one step after the other; None if there
+    are several, or sends.
     """
 
     name: str
@@ -113,8 +122,8 @@ class CompiledFunction:
 
 class PlacedFunction(NamedTuple):
     """
-    A function as a program uses it: on a mesh that is like the one it was compiled for; None:
-    on those of its own.
+    A compiled function as a program uses it: on a mesh that is like the one it was compiled
+    for, or (None) on the very meshes it was compiled for.
     """
 
     function: CompiledFunction

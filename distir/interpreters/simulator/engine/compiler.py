@@ -96,6 +96,13 @@ class CompiledFunctionBuilder:
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
+        # What a result is a view of is computed into the argument's memory.
+        viewed = {
+            step.view_of: updated[step.results[0].slot]
+            for step in (compiled.steps if updated else ())
+            if step.view_of is not None and step.results[0].slot in updated
+        }
+        updated = {**viewed, **updated}
         for place, step in enumerate(compiled.steps):
             if updated:
                 step.in_place = tuple(
@@ -121,7 +128,8 @@ class Compiler:
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
-    last one to use the argument: optimizers work in place.
+    last one to use the argument: optimizers work in place. A result that is a view of what
+    an op computes is as good as that.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
