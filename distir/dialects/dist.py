@@ -17,7 +17,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
   tensors of the source model in one, along `dim`, with these `names` and `sizes`;
   `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
-  `train.flatten` makes it, with that `length` and those `blocks`;
+  `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
+  too: it is a tensor of the source model that had that shape, with zeros behind it in some
+  dimensions (before it is flattened);
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -92,6 +94,7 @@ RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
 FLATTENED = "dist.flattened"
+PADDED = "dist.padded"
 COMPILED = "dist.compiled"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")

@@ -14,7 +14,6 @@ from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import Layout, layout_of
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
-from distir.flattening import check_flattened
 from distir.program import (
     argument_names,
     check_links,
@@ -27,6 +26,7 @@ from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import inference_of
 from distir.sharding.signatures import Signatures
+from distir.source_forms import check_source_forms
 
 
 def _shown(type_: Attribute) -> str:
@@ -60,7 +60,7 @@ class DistributionVerifier:
         """
         check_dominance(self.module)
         check_links(self.entry)
-        check_flattened(self.entry)
+        check_source_forms(self.entry)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)

@@ -28,14 +28,26 @@ SPECS = [
     ((5, 8), (21, ((1, 2, 2),)), ((("d", None),), (("t", None),))),
     ((8, 5), (21, ((0, 2, 1),)), ((("d", None),), ())),
     ((8, 2, 8), (9, ((0, 4, 2), (2, 4, 1))), ((("d", None),), (("t", None),), ())),
+    ((5, 7), (36, ((0, 2, 3),)), ((("d", None),), (("t", None),)), (6, 7)),
+    ((5, 7), (), ((("t", None),), ()), (6, 7)),
+    ((5, 7), (), ((("t", 2),), (("d", None),)), (8, 9)),
+    ((5,), (), ((("t", None), ("d", None)),), (18,)),
 ]
-"""The shape of a tensor, its length and blocks when it is flat, and how that is split."""
+"""
+The shape of a tensor, its length and blocks when it is flat, how that is split, and the shape
+that zeros fill it up to before.
+"""
 
 
 def flat(
-    shape: tuple[int, ...], flattened: tuple[int, Any], split: Any
+    shape: tuple[int, ...],
+    flattened: tuple[Any, ...],
+    split: Any,
+    padded: tuple[int, ...] = (),
 ) -> runtime.Tensor:
-    return runtime.Tensor("w", torch.float32, shape, "mesh", split, flattened=flattened)
+    return runtime.Tensor(
+        "w", torch.float32, shape, "mesh", split, flattened=flattened, padded=padded
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
