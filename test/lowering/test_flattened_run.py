@@ -1,4 +1,4 @@
-"""Training on a number of processes that divides no dimension of some parameters."""
+"""Training on numbers of processes that divide no dimension of some parameters."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def test_a_range_of_a_matrix_is_few_boxes() -> None:
     assert [len(boxes.boxes(own, MESH, rank)) for rank in (4, 0, 2)] == [2, 3, 2]
 
 
-def training_gpt(**options: Any) -> ModuleOp:
+def training_gpt(vocabulary: int = 16, **options: Any) -> ModuleOp:
     """The training step of a small GPT, whose sizes are multiples of 2 and not of 3."""
-    module = build_gpt(1, 8, 2, 16, 6, 4)
+    module = build_gpt(1, 8, 2, vocabulary, 6, 4)
     DifferentiatePass(**options).apply(Context(), module)
     return module
 
@@ -145,5 +145,18 @@ def test_a_training_goes_on_under_another_distribution(
     train(tmp_path, module, spawner, saving, **before)
     resuming = Training(4, checkpoints=checkpoints, resume="latest")
     found = train(tmp_path, module, spawner, resuming, **after)
+    expected["loss"] = expected["loss"][2:]
+    assert_close(found, expected)
+
+
+def test_a_padded_vocabulary_trains_as_one(tmp_path: Path, spawner: Spawner) -> None:
+    """Also from the checkpoint of a run that had it as it is, and with ZeRO."""
+    module, checkpoints = training_gpt(vocabulary=19), tmp_path / "checkpoints"
+    expected = train(tmp_path, module, spawner, Training(4), d=1)
+    saving = Training(2, checkpoints=checkpoints, save_every=2)
+    found = train(tmp_path, module, spawner, saving, t=2)
+    np.testing.assert_allclose(found["loss"], expected["loss"][:2], 1e-4)
+    resuming = Training(4, checkpoints=checkpoints, resume="latest")
+    found = train(tmp_path, module, spawner, resuming, d=3, t=2, zero=1)
     expected["loss"] = expected["loss"][2:]
     assert_close(found, expected)
