@@ -44,6 +44,7 @@ from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
 from distir.interpreters.functions import ProgramFunctions, call_by_name
+from distir.interpreters.kernel_calls import KernelFunctions
 from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
 from distir.interpreters.sharded import Sharded, from_shards
@@ -174,6 +175,7 @@ class ReferenceInterpreter(Interpreter):
             ProgramFunctions(functions(self.module)),
             OnnxFunctions(),
             CommunicationFunctions(self.meshes),
+            KernelFunctions(self.module),
         ):
             self.register_implementations(implementations)
         for functions_class in _external:

@@ -1,4 +1,4 @@
-"""The classes of Python for the program of one rank: functions become methods of modules."""
+"""Writes the program of one rank as Python classes: functions become methods of modules."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ClassSource:
       function is its method `forward`.
     - `helpers`: the helper modules that it uses.
     - `numbers`: the integers (peers) that differ between ranks that share the class.
-    - `groups`: per mesh the tuples of axes whose process groups it uses.
-    - `members`: for arguments that modules hold, by their number, the path of the module and
-      the name there.
-    - `overwritten`: for results that are arguments overwritten, which.
+    - `groups`: for each mesh, the tuples of axes whose process groups it uses.
+    - `members`: for arguments that modules hold, by index, the path of the module and the
+      name there.
+    - `overwritten`: for results that are overwritten arguments, the index of the argument.
     """
 
     body: str

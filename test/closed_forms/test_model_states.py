@@ -26,7 +26,9 @@ def held(d: int, zero: int, batch: int = 64, **options: object) -> float:
         on_each_device(
             peak_memory,
             distributed(
-                chain([NARROW, WIDE] * pairs + [NARROW], batch, **options), d=d, zero=zero
+                chain([NARROW, WIDE] * pairs + [NARROW], batch, **options),
+                d=d,
+                zero=zero,
             ),
         )
         for pairs in (2, 4)

@@ -1,4 +1,4 @@
-"""The text of one class of a program."""
+"""Writes the text of one class of a program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClassWriter:
         self.layout = self.names.layout
 
     def body(self) -> str:
-        """The class without its first line."""
+        """Returns the class without its first line."""
         lines: list[str] = []
         for function in self.cls.functions:
             name = self.program.methods[function]
@@ -49,7 +49,10 @@ class ClassWriter:
         return [f"def __init__({given}):", *("    " + line for line in lines)]
 
     def _members(self) -> list[str]:
-        """The lines that declare members: parameters, those with the same states together."""
+        """
+        Returns the lines that declare members: parameters with the same kinds of states
+        together.
+        """
         lines: list[str] = []
         for kinds, paths in self.names.parameters().items():
             given = ["self", *map(repr, paths)]

@@ -1,4 +1,4 @@
-"""The text of one method: a function of a per-rank program."""
+"""Writes one method: a function of a per-rank program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distir.lowering.source.text import WIDTH, broken, chained, filled
 from distir.program import argument_attributes, scope_of, text_attribute
 
 _LISTED_RESULTS = 8
-"""An op with more results than this gives a list, instead of a variable for each."""
+"""An op with more results than this gives a list instead of a variable for each."""
 
 
 class Method:
@@ -63,7 +63,10 @@ class Method:
         return found
 
     def _dying(self, at: int) -> list[Key]:
-        """What a statement is the last to need, and what it computes for nobody."""
+        """
+        Returns the values that a statement is the last to use, and those that it computes
+        for nobody.
+        """
         statement = self.plan.statements[at]
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
         if not isinstance(statement, CallRun):
@@ -81,7 +84,7 @@ class Method:
     # Text
 
     def text(self) -> list[str]:
-        """The lines of the method, its `def` first."""
+        """Returns the lines of the method, its `def` first."""
         attributes = argument_attributes(self.function)
         for i, argument in enumerate(self.function.args):
             if i in self.positions:
@@ -165,7 +168,10 @@ class Method:
         return f"{start}.{self.writer.program.method_name(op)}"
 
     def _assign(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
-        """Names what an expression gives; what is left to delete then."""
+        """
+        Assigns what an expression returns to variables; returns the values that remain to
+        be deleted.
+        """
         results = list(op.results)
         if not results:
             self._add(written)
@@ -201,8 +207,8 @@ class Method:
 
     def _reused(self, op: Operation, dying: Sequence[Key]) -> SSAValue | None:
         """
-        The operand whose variable the result of an op takes over: one that nobody needs any
-        more, where the result has no name of its own.
+        Returns the operand whose variable the result of an op takes over: one that nobody
+        needs any more, if the result has no name of its own.
         """
         if len(op.results) != 1 or op.results[0] in dying:
             return None
@@ -214,7 +220,7 @@ class Method:
         return None
 
     def _delete(self, dying: Iterable[Key], others: Sequence[str] = ()) -> None:
-        """Deletes variables that nobody needs any more."""
+        """Deletes the variables of values that nobody needs any more."""
         found = list(others)
         for key in dying:
             if isinstance(key, ValueList):
@@ -259,7 +265,10 @@ class Method:
         self._delete([*kept, *unused], loop.temporary)
 
     def _carry(self, run: CallRun, dying: Sequence[Key]) -> dict[int, str]:
-        """The variables of carried results, which have the first values."""
+        """
+        Returns the variables of a loop's carried results, and assigns them their first
+        values.
+        """
         found: dict[int, str] = {}
         for position, result in run.carried.items():
             if result in found:
@@ -283,7 +292,7 @@ class Method:
 
 
 def _is_returned(op: Operation) -> bool:
-    """Whether an op packs what is returned then and nothing else is done with."""
+    """Whether an op packs what the function returns next, and the pack has no other use."""
     if not isinstance(op, PackOp) or len(op.inputs) < 2:
         return False
     users = [use.operation for use in op.output.uses]

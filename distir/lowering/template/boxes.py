@@ -1,4 +1,4 @@
-"""The boxes of a whole tensor that a process's part of it is made of."""
+"""The boxes of a whole tensor of which a process's part of it consists."""
 
 from itertools import product
 from math import prod
@@ -18,7 +18,7 @@ class Strided(NamedTuple):
 
 def boxes(spec, mesh, rank):
     """
-    Where the part of a tensor is that a rank of the mesh holds: boxes, of which each is
+    Returns where the part of a tensor lies that a rank of the mesh holds: for each box
     where it begins in the whole tensor, where in the part, and its sizes.
     """
     if spec.flattened:
@@ -82,8 +82,8 @@ def _cut(begin, end, shape):
 
 def runs(places):
     """
-    The runs that ascending places of a dimension make up: where each begins in the whole
-    and among the places, and its length.
+    Returns the runs of which ascending positions of a dimension consist: where each begins
+    in the whole and among the positions, and its length.
     """
     breaks = (torch.diff(places) != 1).nonzero().reshape(-1) + 1
     starts = [0, *breaks.tolist()]

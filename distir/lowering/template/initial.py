@@ -1,9 +1,9 @@
 """
 Initial values of parameters, the same for every distribution.
 
-Each element is a function of the seed, the name of its tensor and its position in the
-whole tensor alone: counter-based random numbers. Only integers are computed up to the
-last multiplication, so that every device draws the same bits.
+Each element depends only on the seed, the name of its tensor and its position in the whole
+tensor: random numbers are counter-based. All but the last multiplication are computed with
+integers, so that every device draws the same bits.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from . import collectives, flattening, runtime
 from .random_numbers import MASK, threefry
 
 STANDARD_DEVIATION = 0.02
-"""Of matrices, as language models are initialised."""
+"""The standard deviation of matrices, as language models are initialised."""
 
 _CHUNK = 1 << 20
 _LANES = 8
@@ -23,8 +23,8 @@ _LANES = 8
 
 def normal(key, positions):
     """
-    Numbers for elements of a tensor, in float64: almost standard normal, the sum of
-    eight uniform 16-bit integers, at most 4.9 standard deviations from 0.
+    Returns numbers for elements of a tensor, in float64: almost standard normal, as the sum
+    of eight uniform 16-bit integers, at most 4.9 standard deviations from 0.
     """
     total = torch.zeros_like(positions)
     for draw in range(2):
@@ -80,9 +80,9 @@ def _flat_positions(spec, mesh, rank):
 
 def parameter(spec, mesh, rank, seed):
     """
-    A process's part of a new parameter. Matrices and everything of more dimensions are
-    normal with a standard deviation of 0.02; of the others, scales (what is initially
-    `ones`) are one and the rest zero.
+    Returns a process's part of a new parameter. Tensors of two or more dimensions are
+    normal with a standard deviation of 0.02; of the others, scales (initially `ones`) are
+    one and the rest zero.
     """
     if spec.repacked:
         return runtime.shard(

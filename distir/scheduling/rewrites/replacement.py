@@ -99,8 +99,8 @@ def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str |
     return None
 
 
-def put(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> None:
-    """Puts an operator in the place of a group, of which nothing else is used outside."""
+def put(ops: Sequence[Operation], result: SSAValue, new: Operation) -> None:
+    """Puts an op in the place of a group, of which nothing else is used outside."""
     scope = ".".join(common_scope(list(ops)))
     if scope:
         new.attributes[SCOPE] = StringAttr(scope)

@@ -186,7 +186,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models: Any = parser.add_subparsers(dest="model", required=True, metavar="MODEL")
     for name, model in _MODELS.items():
         own = models.add_parser(name, help=model.help)
-        sizes = SIZES.get(name)
+        sizes = SIZES.get(name, {})
         if sizes:
             own.add_argument(
                 "--size",
@@ -194,7 +194,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 help="a published size; options given besides replace its own",
             )
         for needed in model.needed:
-            own.add_argument(_flag(needed), type=positive_integer, metavar="N")
+            own.add_argument(
+                _flag(needed),
+                type=positive_integer,
+                required=not any(needed in options for options in sizes.values()),
+                metavar="N",
+            )
         for key, option in model.options.items():
             if option.type is None:
                 own.add_argument(_flag(key), action="store_true", help=option.help)
