@@ -116,7 +116,8 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     if options.t > 1:
         split_parameters(module, "t")
     if options.zero:
-        store_split(module, options.zero, "d")
+        early = options.overlap and "params" in (options.overlapped or KINDS)
+        store_split(module, options.zero, "d", gather_first=early)
     propagate_sharding(module, mesh)
 
 
