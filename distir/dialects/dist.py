@@ -17,7 +17,9 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
   tensors of the source model in one, along `dim`, with these `names` and `sizes`;
   `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
-  `train.flatten` makes it, with that `length` and those `blocks`;
+  `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
+  too: it is a tensor of the source model that had that shape, with zeros behind it in some
+  dimensions (before it is flattened);
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -27,6 +29,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
 - on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone; on
   another op of a function, the backward of the function computes it again;
 - on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`);
+- on an op that looks something up in a padded table: `dist.entries`, how many of its
+  entries are not padding;
 - on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
   why no gradient can flow through it, and, in an annotated sequential program,
   `dist.operand_layouts` and `dist.result_layouts`;
@@ -47,7 +51,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IntAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+)
 from xdsl.ir import Attribute, Data, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -92,6 +102,8 @@ RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
 FLATTENED = "dist.flattened"
+PADDED = "dist.padded"
+ENTRIES = "dist.entries"
 COMPILED = "dist.compiled"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
@@ -266,6 +278,15 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
         if isinstance(encoding, LayoutAttr):
             return encoding.data
     return None
+
+
+def entries_of(op: Operation) -> int | None:
+    """
+    Returns how many entries of the padded table that an op looks something up in are not
+    padding; None for an op that says nothing about it.
+    """
+    attr = op.attributes.get(ENTRIES)
+    return attr.value.data if isinstance(attr, IntegerAttr) else None
 
 
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:

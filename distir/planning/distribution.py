@@ -18,6 +18,7 @@ from distir.planning.buckets import bucket_collectives_of
 from distir.planning.expectations import check_expectations
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
+from distir.planning.padding import pad_dimensions
 from distir.planning.requests import keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
@@ -101,6 +102,8 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     options.check(module)
     _add_mesh(module, options)
     mesh = only_mesh(module)
+    if options.t > 1:
+        pad_dimensions(module, mesh, "t", options.shard)
     request_shards(module, mesh, options.shard, ("d", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
@@ -113,7 +116,8 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     if options.t > 1:
         split_parameters(module, "t")
     if options.zero:
-        store_split(module, options.zero, "d")
+        early = options.overlap and "params" in (options.overlapped or KINDS)
+        store_split(module, options.zero, "d", gather_first=early)
     propagate_sharding(module, mesh)
 
 

@@ -136,34 +136,52 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
-    """Lets all uses of a parameter share one copy of it that is whole on an axis."""
+    """
+    Lets all uses of a parameter but its update share one copy of it that is whole on an
+    axis.
+    """
     if parameter.first_use is None:
         return
     gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
-    parameter.replace_all_uses_with(gathered.result)
-    gathered.operands[0] = parameter
+    for use in list(parameter.uses):
+        if not isinstance(use.operation, UpdateOp) and use.operation is not gathered:
+            use.operation.operands[use.index] = gathered.result
     block = parameter.owner
     assert isinstance(block, Block) and block.first_op is not None
     block.insert_op_before(gathered, block.first_op)
 
 
 def store_split(
-    module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
+    module: ModuleOp,
+    stage: int,
+    axis: str,
+    only: Sequence[str] = ("*",),
+    *,
+    gather_first: bool = False,
 ) -> None:
     """
     Annotates what a training step keeps to be stored split over a mesh axis, as the pass
     `zero` documents. In a step that returns gradients, the gradients and parameters are
-    split. Raises DistIRError.
+    split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
+    brought together once, in front of the forward of the next step instead of behind their
+    update. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    _Storage(module, stage, axis, only).split()
+    _Storage(module, stage, axis, only, gather_first).split()
 
 
 class _Storage:
     """What a training step keeps, and how a stage of ZeRO splits it over a mesh axis."""
 
-    def __init__(self, module: ModuleOp, stage: int, axis: str, only: Sequence[str]):
+    def __init__(
+        self,
+        module: ModuleOp,
+        stage: int,
+        axis: str,
+        only: Sequence[str],
+        gather_first: bool,
+    ):
         self.module = module
         self.stage = stage
         self.axis = axis
@@ -176,7 +194,8 @@ class _Storage:
         # An optimizer outside of the program updates what it is given: parameters and
         # gradients are split for it in every stage, and so that DTensor can say how.
         self.outside = bool(parameters_of_gradients(self.function))
-        everything = stage == 3 or self.outside
+        self.gathers_once = stage < 3 and (self.outside or gather_first)
+        everything = stage == 3 or self.gathers_once
         self.stored = ("parameter", "state") if everything else ("state",)
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
@@ -254,7 +273,7 @@ class _Storage:
             self.whole.append(i)
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
-        if self.outside and self.stage < 3:
+        if self.gathers_once and self.roles[i] == "parameter":
             _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
         self.is_split = True
 
