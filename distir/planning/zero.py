@@ -36,6 +36,7 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
+from distir.repacking import repacked_of
 from distir.sharding.layout import fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
@@ -45,7 +46,12 @@ _NAMED = 4
 
 
 def _storage(
-    shape: tuple[int, ...], layout: Layout, mesh: Mesh, axis: str, outside: bool
+    shape: tuple[int, ...],
+    layout: Layout,
+    mesh: Mesh,
+    axis: str,
+    outside: bool,
+    merged: int | None = None,
 ) -> Layout:
     """
     The layout with the first dimension split that the axis divides evenly: the parts that
@@ -54,7 +60,8 @@ def _storage(
     several matrices (experts) those come first that no other axis splits: work may then be
     split along them, too.
     For an optimizer `outside` axes are in the mesh's order, as DTensor has them, and
-    dimensions whose runs the axis would divide are none.
+    dimensions whose runs the axis would divide are none, nor is the dimension along which
+    several of its parameters are `merged`.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -62,6 +69,8 @@ def _storage(
         key=lambda dim: (_has_runs(layout, dim), several and bool(layout.dim(dim))),
     )
     for dim in dims:
+        if outside and dim == merged:
+            continue
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
         if not inside:
@@ -166,7 +175,9 @@ def store_split(
                     f"zero: {names[i]} stays whole over axis {axis!r}, as {by} asks"
                 )
             continue
-        layout = _storage(shape, before, mesh, axis, outside)
+        repacked = repacked_of(attributes[i])
+        merged = None if repacked is None else repacked.dim
+        layout = _storage(shape, before, mesh, axis, outside, merged)
         if layout == before:
             whole.append(names[i])
             continue

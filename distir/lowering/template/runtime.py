@@ -32,7 +32,8 @@ class Tensor:
     gradient belongs to; `initial` what a training starts with where no file holds it;
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
     `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
-    dimension along which it holds other tensors, and their names and sizes.
+    dimension along which it holds other tensors, and their names and sizes. `loss_scale`
+    is which state of loss scaling it is.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Tensor:
     setting: str = ""
     default: float | None = None
     counter: bool = False
+    loss_scale: str = ""
 
     def parts(self):
         """The whole tensors that it is made of, if it is made of several."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
+    DTYPES,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -15,8 +16,6 @@ from distir.tools.training_arguments import add_training_arguments, differentiat
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
-
-DTYPES = ("f32", "f16", "bf16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
