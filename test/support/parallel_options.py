@@ -154,8 +154,10 @@ def scheduled_run(options: Options) -> dict[str, Any]:
         "parameters": worst_difference(parallel, plain),
         "output": output.abs().max().item(),
         "shapes": {
-            n: tuple(p.to_local().shape) for n, p in parallel.named_parameters()
-        },  # type: ignore[union-attr]
+            name: tuple(value.to_local().shape)
+            for name, value in parallel.state_dict().items()
+            if isinstance(value, DTensor)
+        },
     }
 
 
