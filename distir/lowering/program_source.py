@@ -87,7 +87,6 @@ from .runtime import MeshSpec, Tensor
 '''
 
 
-<<<<<<< HEAD
 _TEXTS = {
     "updates": UPDATES,
     "of": OF,
@@ -95,11 +94,7 @@ _TEXTS = {
     "setting": SETTING,
     "loss_scale": LOSS_SCALE,
 }
-"""Fields of arguments and results, and the attributes of their text."""
-=======
-_TEXTS = {"updates": UPDATES, "of": OF, "initial": INITIAL, "setting": SETTING}
 """Fields of arguments and results, with the attributes that hold their text."""
->>>>>>> main
 
 
 @dataclass

@@ -32,14 +32,9 @@ class Tensor:
     gradient belongs to; `initial` what a training starts with where no file holds it;
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
     `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
-<<<<<<< HEAD
-    dimension along which it holds other tensors, and their names and sizes. `loss_scale`
-    is which state of loss scaling it is.
-=======
     dimension along which it holds other tensors, and their names and sizes. With
     `flattened`, its length and the splits of `flattening.flatten`, processes have it
-    flattened, and `split` is of that.
->>>>>>> main
+    flattened, and `split` is of that. `loss_scale` is which state of loss scaling it is.
     """
 
     name: str
