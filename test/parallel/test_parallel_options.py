@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.parallel_options import (
+    adapters_run,
     narrow_run,
     overflowing_run,
     restarted,
@@ -75,3 +76,15 @@ def test_dropout_goes_on_where_a_checkpoint_was(tmp_path: Path) -> None:
         assert rank["read"] == pytest.approx(rank["went on"], rel=1e-6)
         assert rank["without counter"] != pytest.approx(rank["went on"], rel=1e-3)
         assert rank["counters read"] == [4.0]
+
+
+@pytest.mark.parametrize("options", [dict(d=2, t=2), dict(d=2, zero=3)], ids=str)
+def test_adapters_alone_are_trained(options: dict[str, Any]) -> None:
+    for rank in run_ranks(options["d"] * options.get("t", 1), adapters_run, options):
+        for found, expected in zip(rank["found"], rank["expected"], strict=True):
+            assert found == pytest.approx(expected, rel=1e-4)
+        assert rank["trained"] == rank["graded"] and len(rank["trained"]) == 8
+        assert rank["frozen"] <= rank["same"] and len(rank["frozen"]) > 10
+        assert not rank["trained"] & rank["same"]
+        assert rank["tied"]
+        assert rank["parameters"] < 1e-5
