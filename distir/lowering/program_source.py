@@ -21,6 +21,7 @@ from distir.dialects.dist import (
     DEFAULT,
     INITIAL,
     LAYOUT,
+    LOSS_SCALE,
     OF,
     SETTING,
     UPDATES,
@@ -86,7 +87,13 @@ from .runtime import MeshSpec, Tensor
 '''
 
 
-_TEXTS = {"updates": UPDATES, "of": OF, "initial": INITIAL, "setting": SETTING}
+_TEXTS = {
+    "updates": UPDATES,
+    "of": OF,
+    "initial": INITIAL,
+    "setting": SETTING,
+    "loss_scale": LOSS_SCALE,
+}
 """Fields of arguments and results, with the attributes that hold their text."""
 
 

@@ -39,6 +39,7 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
+from distir.repacking import repacked_of
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
@@ -55,6 +56,7 @@ def _storage(
     axis: str,
     outside: bool,
     cut_runs: bool,
+    merged: int | None = None,
 ) -> Layout:
     """
     Returns the layout with one more dimension split over an axis: the first one that the
@@ -66,7 +68,8 @@ def _storage(
     parts have to move. Of stacks of matrices (experts), dimensions that no other axis
     splits come first, as work may then be split along them, too. For an optimizer
     `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
-    dimensions whose runs the axis would divide are not split.
+    dimensions whose runs the axis would divide are not split, nor is the dimension along
+    which several of its parameters are `merged`.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -75,6 +78,8 @@ def _storage(
     )
     for dim in dims:
         if _has_runs(layout, dim) and not cut_runs:
+            continue
+        if outside and dim == merged:
             continue
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
@@ -268,7 +273,11 @@ class _Storage:
                 )
             return
         shape = shape_of(self.types[i])
-        layout = _storage(shape, before, self.mesh, self.axis, self.outside, cut_runs)
+        repacked = repacked_of(self.attributes[i])
+        merged = None if repacked is None else repacked.dim
+        layout = _storage(
+            shape, before, self.mesh, self.axis, self.outside, cut_runs, merged
+        )
         if layout == before:
             self.whole.append(i)
             return

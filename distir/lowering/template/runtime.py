@@ -35,6 +35,7 @@ class Tensor:
     dimension along which it holds other tensors, and their names and sizes. Processes have
     it filled up with zeros to the shape `padded`, and flattened with `flattened`, its length
     and the splits of `flattening.flatten`; `split` is of what that gives.
+    `loss_scale` is which state of loss scaling it is.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Tensor:
     setting: str = ""
     default: float | None = None
     counter: bool = False
+    loss_scale: str = ""
 
     def parts(self):
         """Returns the whole tensors that it consists of, if it consists of several."""
