@@ -265,6 +265,7 @@ class KernelOp(IRDLOperation):
     implementation = attr_def(StringAttr)
     rule = opt_attr_def(StringAttr)
     gradient = opt_attr_def(StringAttr)
+    options = opt_attr_def(DictionaryAttr)
     tolerance = opt_attr_def(FloatAttr)
     flops = opt_attr_def(StringAttr)
     workspace = opt_attr_def(StringAttr)

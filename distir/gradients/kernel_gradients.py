@@ -138,6 +138,7 @@ def gradient_kernel(
         str(rule),
         Region(block),
         flops=flops,
+        options=kernel.options,
         tolerance=None if kernel.tolerance is None else kernel.tolerance.value.data,
         workspace="" if kernel.workspace is None else kernel.workspace.data,
         wrt=reached,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from math import prod
 from pathlib import Path
@@ -55,7 +56,7 @@ class KernelCheck:
     def __init__(self, kernel: KernelDefOp, function: Function):
         self.kernel = kernel
         self._what = kernel.implementation.data
-        self._function = function
+        self._function = partial(function, **kernel.named_options)
         self._rule = rule_of(kernel)
         names = parse_rule(kernel.rule.data)
         self._split = {
@@ -265,22 +266,27 @@ _LOADED: set[str] = set()
 
 
 def main(job: Path) -> None:
-    """Checks the kernel that a job names, and writes what was found."""
+    """
+    Checks the kernel that a job names, and writes what was found: the differences, or what is
+    wrong with which function.
+    """
     asked = json.loads(job.read_text(encoding="utf-8"))
     text = Path(asked["program"]).read_text(encoding="utf-8")
     module = ProgramParser(new_context(), text, asked["program"]).parse_module()
-    found: dict[str, Any] = {"differences": []}
     torch.manual_seed(0)
+    found: list[float] = []
     for kernel in kernel_with_gradient(module, asked["kernel"]):
         try:
             function = _function(asked["files"], kernel.implementation.data)
             check = KernelCheck(kernel, function)
             check.run()
         except DistIRError as error:
-            found["problem"] = [kernel.implementation.data, str(error)]
-            break
-        found["differences"].append(check.difference)
-    Path(asked["answer"]).write_text(json.dumps(found), encoding="utf-8")
+            problem = {"problem": [kernel.implementation.data, str(error)]}
+            Path(asked["answer"]).write_text(json.dumps(problem), encoding="utf-8")
+            raise SystemExit(1) from error
+        found.append(check.difference)
+    answer = json.dumps({"differences": found})
+    Path(asked["answer"]).write_text(answer, encoding="utf-8")
 
 
 if __name__ == "__main__":

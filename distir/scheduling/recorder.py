@@ -18,7 +18,6 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnitAttr,
     f32,
-    f64,
     i64,
 )
 from xdsl.dialects.transform import (
@@ -51,7 +50,7 @@ from distir.dialects.schedule import (
     WholeOp,
 )
 from distir.errors import DistIRError
-from distir.scheduling.kernel import Kernel
+from distir.scheduling.kernel import Kernel, attribute_of
 from distir.scheduling.tracing import traced
 
 SEQUENCE = "schedule"
@@ -113,14 +112,6 @@ def _caller() -> str:
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
-
-
-def _attribute(
-    value: float | int | str,
-) -> IntegerAttr | FloatAttr | StringAttr:
-    if isinstance(value, str):
-        return StringAttr(value)
-    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
 
 
 class Parameters:
@@ -195,7 +186,7 @@ class Modules:
         if isinstance(amount, Knob):
             operands.append(amount.handle)
         else:
-            attributes["amount"] = _attribute(amount)
+            attributes["amount"] = attribute_of(amount)
         op = FirstOp.create(
             operands=operands, result_types=[AnyOpType()], attributes=attributes
         )
@@ -403,7 +394,7 @@ def onnx(name: str, **attributes: int | float | str) -> Onnx:
 
 
 def _onnx_attribute(value: int | float | str) -> Attribute:
-    return FloatAttr(value, f32) if isinstance(value, float) else _attribute(value)
+    return FloatAttr(value, f32) if isinstance(value, float) else attribute_of(value)
 
 
 class Schedule(Modules):
@@ -436,7 +427,7 @@ class Schedule(Modules):
         op = KnobOp.create(
             result_types=[AnyParamType()],
             properties={"knob": StringAttr(name)},
-            attributes={"values": ArrayAttr([_attribute(v) for v in values])},
+            attributes={"values": ArrayAttr([attribute_of(v) for v in values])},
         )
         result = self._recording.add(op).results[0]
         result.name_hint = name if name.isidentifier() else None

@@ -5,7 +5,7 @@ user's own.
 
 import hashlib
 import json
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 
@@ -106,17 +106,19 @@ def gradients(function, what, wrt, types, inputs):
     return _checked(f"kernel {what}", [found[i] for i in wrt], types)
 
 
-def call(module, name, types, *inputs):
+def call(module, name, types, *inputs, **options):
     """What a user's kernel gives."""
-    return called(_function(module, name), f"{module}:{name}", types, inputs)
+    function = partial(_function(module, name), **options)
+    return called(function, f"{module}:{name}", types, inputs)
 
 
-def autograd(module, name, wrt, types, *inputs):
+def autograd(module, name, wrt, types, *inputs, **options):
     """The gradients of a user's kernel, through PyTorch."""
-    function = _function(module, name)
+    function = partial(_function(module, name), **options)
     return differentiated(function, f"{module}:{name}", wrt, types, inputs)
 
 
-def backward(module, name, wrt, types, *inputs):
+def backward(module, name, wrt, types, *inputs, **options):
     """The gradients of a kernel, from a user's function."""
-    return gradients(_function(module, name), f"{module}:{name}", wrt, types, inputs)
+    function = partial(_function(module, name), **options)
+    return gradients(function, f"{module}:{name}", wrt, types, inputs)
