@@ -31,7 +31,7 @@ ALWAYS = (
 """The helper modules of every package."""
 
 EVALUATION = "evaluation_program"
-"""The module of a package that trainings evaluate with."""
+"""The module of a package with which trainings evaluate."""
 
 USER_KERNELS = "user_kernels"
 """The folder of a package that has copies of users' files."""
@@ -41,7 +41,10 @@ TRAINING = ("training",)
 
 
 def _check_updates(entry: FuncOp) -> dict[int, int]:
-    """The results that update arguments, which must be what they replace."""
+    """
+    Returns the results that update arguments, with the index of the argument. Raises
+    DistIRError for a result of another type than its argument.
+    """
     updates = updated_arguments(entry)
     types = entry.function_type
     for result, argument in updates.items():
@@ -69,8 +72,10 @@ def write_package(
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
-    (made if needed): `program.py` and `tables.py`, generated, and a file of constants where
-    there are long ones; `main.py`, to be started by `torchrun`; helper modules;
+    (made if needed), and returns the directory.
+
+    It contains `program.py` and `tables.py`, which are generated, and a file of constants
+    if there are long ones; `main.py`, to be started by `torchrun`; helper modules; and
     `manifest.json`, which names the arguments, the results and the weights file. `helpers`
     are modules that whoever runs it needs besides. A training step takes its learning rate
     and weight decay as arguments (`add-step-settings`); with `evaluation` the package holds

@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from xdsl.dialects.builtin import (
-    DictionaryAttr,
-    FloatAttr,
-    IntegerAttr,
-    StringAttr,
-    f64,
-    i64,
-)
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, StringAttr, f64
 from xdsl.ir import Attribute
 
-
-def attribute_of(value: float | int | str) -> IntegerAttr | FloatAttr | StringAttr:
-    """A number or a text of a script as an attribute."""
-    if isinstance(value, str):
-        return StringAttr(value)
-    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
+from distir.scheduling.knobs import knob_attribute
 
 
 def _no_options() -> Mapping[str, int | float | str]:
@@ -80,7 +68,7 @@ class Kernel:
         }
         found: dict[str, Attribute] = {k: StringAttr(v) for k, v in texts.items() if v}
         if self.options:
-            own = {name: attribute_of(value) for name, value in self.options.items()}
+            own = {name: knob_attribute(value) for name, value in self.options.items()}
             found["options"] = DictionaryAttr(own)
         if self.tolerance is not None:
             found["tolerance"] = FloatAttr(self.tolerance, f64)

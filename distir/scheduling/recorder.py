@@ -44,13 +44,21 @@ from distir.dialects.schedule import (
     ParametersOp,
     RecomputeOp,
     ReplaceOp,
+    RequireOp,
     ShardOp,
     SplitLinearOp,
     StageOp,
     WholeOp,
 )
 from distir.errors import DistIRError
-from distir.scheduling.kernel import Kernel, attribute_of
+from distir.scheduling.kernel import Kernel
+from distir.scheduling.knobs import (
+    Knob,
+    KnobChoice,
+    cases,
+    knob_attribute,
+    knobs_of,
+)
 from distir.scheduling.tracing import traced
 
 SEQUENCE = "schedule"
@@ -77,13 +85,6 @@ class Rows:
     axis: str
 
 
-@dataclass(frozen=True)
-class Knob:
-    """A value that is chosen when the schedule is applied; see `Schedule.knob`."""
-
-    handle: SSAValue
-
-
 class Recording:
     """The schedule as it is recorded so far."""
 
@@ -92,6 +93,7 @@ class Recording:
         self.model: SSAValue = self._block.args[0]
         self.model.name_hint = "model"
         self._builder = Builder(InsertPoint.at_end(self._block))
+        self.knobs: dict[str, Knob] = {}
         types = [AnyOpType()], list[Attribute]()
         self.sequence = NamedSequenceOp(name, types, Region(self._block))
 
@@ -186,7 +188,7 @@ class Modules:
         if isinstance(amount, Knob):
             operands.append(amount.handle)
         else:
-            attributes["amount"] = attribute_of(amount)
+            attributes["amount"] = knob_attribute(amount)
         op = FirstOp.create(
             operands=operands, result_types=[AnyOpType()], attributes=attributes
         )
@@ -394,7 +396,7 @@ def onnx(name: str, **attributes: int | float | str) -> Onnx:
 
 
 def _onnx_attribute(value: int | float | str) -> Attribute:
-    return FloatAttr(value, f32) if isinstance(value, float) else attribute_of(value)
+    return FloatAttr(value, f32) if isinstance(value, float) else knob_attribute(value)
 
 
 class Schedule(Modules):
@@ -419,19 +421,53 @@ class Schedule(Modules):
         recording = Recording(name)
         super().__init__(recording, recording.model)
 
-    def knob(self, name: str, values: Sequence[float | int | str]) -> Knob:
+    def knob(
+        self,
+        name: str,
+        values: Sequence[KnobChoice] | Callable[..., Sequence[KnobChoice]],
+        *,
+        option: Literal["batch", "d", "t", "p", "k", "zero"] | None = None,
+    ) -> Knob:
         """
-        A value that is chosen when the schedule is applied (`--set NAME=VALUE`), one of
-        `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`.
+        A value that is chosen when the schedule is applied (`--set NAME=VALUE`) or tuned
+        (`--tune`), one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`. A function gives the
+        values that go with those of earlier knobs, which its parameters name:
+        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option` the
+        knob is also that option of `distribute`, or the size of the batch, when it is tuned.
         """
+        known, attributes = self._recording.knobs, dict[str, Attribute]()
+        earlier: list[Knob] = []
+        if callable(values):
+            earlier = knobs_of(values, known, _caller())
+            made = [ArrayAttr(map(knob_attribute, v)) for v in cases(values, earlier)]
+            attributes["values"] = ArrayAttr(made)
+        else:
+            attributes["values"] = ArrayAttr(map(knob_attribute, values))
+        if option is not None:
+            attributes["option"] = StringAttr(option)
         op = KnobOp.create(
+            operands=[knob.handle for knob in earlier],
             result_types=[AnyParamType()],
             properties={"knob": StringAttr(name)},
-            attributes={"values": ArrayAttr([attribute_of(v) for v in values])},
+            attributes=attributes,
         )
         result = self._recording.add(op).results[0]
         result.name_hint = name if name.isidentifier() else None
-        return Knob(result)
+        return known.setdefault(name, Knob(name, result))
+
+    def require(self, predicate: Callable[..., bool]) -> None:
+        """
+        Leaves out combinations of knobs, which the parameters of the predicate name, for
+        which it is false: `s.require(lambda batch, ratio: batch * (1 - ratio) < 100)`.
+        """
+        knobs = knobs_of(predicate, self._recording.knobs, _caller())
+        holds = [IntegerAttr(int(bool(v)), 1) for v in cases(predicate, knobs)]
+        self._recording.add(
+            RequireOp.create(
+                operands=[knob.handle for knob in knobs],
+                attributes={"holds": ArrayAttr(holds)},
+            )
+        )
 
     def recorded(self) -> NamedSequenceOp:
         """The schedule in its IR form; nothing can be added to it any more."""

@@ -97,3 +97,14 @@ def add_profile_argument(parser: ArgumentParser) -> None:
         "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, or "
         "those that the cluster names; once for each kind of device",
     )
+
+
+def add_backend_argument(parser: ArgumentParser) -> None:
+    """Declares `--backend`: what processes that are timed run on."""
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="what is measured on: gloo, the cores of this machine's CPU (default), or nccl, "
+        "its GPUs",
+    )
