@@ -22,13 +22,16 @@ import re
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     DenseArrayBase,
     DictionaryAttr,
+    Float16Type,
     FloatAttr,
     IntegerAttr,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
+    TensorType,
     UnitAttr,
     f64,
     i64,
@@ -54,7 +57,7 @@ IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 Option = IntegerAttr | FloatAttr | StringAttr
 """What an option of a kernel may be."""
 
-TOLERANCE = 1e-3
+TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
 How far a kernel may be from its reference where nothing else is said: the largest difference,
 relative to the largest element.
@@ -157,7 +160,16 @@ class KernelDefOp(IRDLOperation):
     @property
     def largest_difference(self) -> float:
         """How far the kernel may be from the reference, relative to the largest element."""
-        return TOLERANCE if self.tolerance is None else self.tolerance.value.data
+        if self.tolerance is not None:
+            return self.tolerance.value.data
+        types = [
+            value.type for value in (*self.reference.block.args, *self.result.values)
+        ]
+        narrow = any(
+            isinstance(t, TensorType) and isinstance(t.element_type, _NARROW)
+            for t in types
+        )
+        return TOLERANCE_16_BITS if narrow else TOLERANCE
 
     def verify_(self) -> None:
         what = f"kernel.def @{self.symbol}"
@@ -265,6 +277,9 @@ class KernelCallOp(IRDLOperation):
                     f"kernel.call of @{self.symbol}: {name} = {self.properties.get(name)}, "
                     f"but its kernel.def says {found.properties.get(name)}"
                 )
+
+
+_NARROW = BFloat16Type | Float16Type
 
 
 def _option(attr: Attribute) -> int | float | str:

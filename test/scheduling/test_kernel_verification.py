@@ -6,12 +6,17 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.command_line import failure, succeed
 from support.schedules import gpt, scheduled
 from xdsl.dialects.builtin import ModuleOp
 
 from distir.errors import DistIRError
+from distir.interpreters.inputs import random_arguments
+from distir.interpreters.reference import run_program
+from distir.lowering.kernel_files import kernel_files
+from distir.lowering.torch_package import write_package
 from distir.scheduling import Kernel, Schedule, patterns
 from distir.scheduling.kernel_check import KernelCheck, kernel_with_gradient
 from distir.scheduling.kernel_verification import verify_kernels
@@ -126,3 +131,35 @@ def test_text_never_loads_code(tmp_path: Path) -> None:
     mine = ("--kernels", HERE / "mine.py")
     assert refused in failure("lower", dist, "-o", tmp_path / "package", *mine)
     assert not (tmp_path / "package").exists()
+
+
+@pytest.mark.usefixtures("shared_ranks")
+def test_a_program_with_a_kernel_runs(tmp_path: Path) -> None:
+    module, dist, outputs = (tmp_path / n for n in ("m.mlir", "d.mlir", "out.npz"))
+    write_program(with_kernel("mine:attention"), module)
+    succeed("distribute", module, "--cluster", "cpu", "-t", "2", "-o", dist)
+    run = ("run", dist, "--backend", "gloo", "--outputs", outputs)
+    succeed(*run, "--kernels", HERE / "mine.py")
+    found = np.load(outputs)
+    plain = gpt(layers=2)
+    wanted = run_program(plain, random_arguments(plain, 0))
+    for name, value in zip(found.files, wanted, strict=True):
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_installed_packages_publish_kernels_that_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "fast-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fast\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[distir.kernels]\nquick = fast_kernels\n")
+    (tmp_path / "fast_kernels.py").write_text("raise SystemExit('was imported')\n")
+    module = with_kernel("quick:attention")
+    with pytest.raises(DistIRError, match="'quick:attention', but text loads no code"):
+        kernel_files(module, [])
+    monkeypatch.syspath_prepend(tmp_path)
+    (file,) = kernel_files(module, []).values()
+    assert file.path == tmp_path / "fast_kernels.py"
+    package = write_package(module, tmp_path / "package")
+    assert (package / "user_kernels" / "quick.py").read_bytes() == file.text

@@ -52,6 +52,11 @@ class KernelMaker:
         """
         # One group may use what another computed.
         inputs = [self._moved.get(value, value) for value in group.inputs]
+        if len(set(inputs)) < len(inputs):
+            raise DistIRError(
+                f"two arguments of the pattern are the same value for the group that ends "
+                f"with {describe(group.ops[-1])}; find a pattern that has it as one argument"
+            )
         reference = _reference(group.ops, inputs)
         key = content_of(reference)
         if key not in self._made:
