@@ -22,11 +22,16 @@ import re
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     DenseArrayBase,
+    DictionaryAttr,
+    Float16Type,
     FloatAttr,
+    IntegerAttr,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
+    TensorType,
     UnitAttr,
     f64,
     i64,
@@ -49,7 +54,10 @@ from xdsl.utils.exceptions import VerifyException
 IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 """How a function is named: a module and a function in it, `my_kernels:attention`."""
 
-TOLERANCE = 1e-3
+Option = IntegerAttr | FloatAttr | StringAttr
+"""What an option of a kernel may be."""
+
+TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
 How far a kernel may be from its reference where nothing else is said: the largest difference,
 relative to the largest element.
@@ -68,6 +76,7 @@ class KernelDefOp(IRDLOperation):
     - `gradient`: where its gradient comes from: the reference (without it), `autograd`, or
       another function `module:function`, of the arguments and the gradient of the result. It
       gives a gradient, or None, for each argument;
+    - `options`: what the function is given by name besides, numbers and texts;
     - `tolerance`: how far it may be from the reference, relative to the largest element;
     - `workspace`: the bytes that it needs besides while it runs, like `flops`;
     - `wrt`: of the gradient of another kernel: the arguments whose gradients it gives, its last
@@ -82,6 +91,7 @@ class KernelDefOp(IRDLOperation):
     rule = prop_def(StringAttr)
     flops = opt_prop_def(StringAttr)
     gradient = opt_prop_def(StringAttr)
+    options = opt_prop_def(DictionaryAttr)
     tolerance = opt_prop_def(FloatAttr)
     workspace = opt_prop_def(StringAttr)
     wrt = opt_prop_def(DenseArrayBase.constr(i64))
@@ -101,6 +111,7 @@ class KernelDefOp(IRDLOperation):
         *,
         flops: str = "",
         gradient: str = "reference",
+        options: DictionaryAttr | None = None,
         tolerance: float | None = None,
         workspace: str = "",
         wrt: Sequence[int] | None = None,
@@ -116,6 +127,8 @@ class KernelDefOp(IRDLOperation):
             properties["flops"] = StringAttr(flops)
         if gradient != "reference":
             properties["gradient"] = StringAttr(gradient)
+        if options is not None:
+            properties["options"] = options
         if tolerance is not None:
             properties["tolerance"] = FloatAttr(tolerance, f64)
         if workspace:
@@ -139,9 +152,24 @@ class KernelDefOp(IRDLOperation):
         return last
 
     @property
+    def named_options(self) -> dict[str, int | float | str]:
+        """What the function is given by name, as Python values."""
+        given = {} if self.options is None else self.options.data
+        return {name: _option(attr) for name, attr in given.items()}
+
+    @property
     def largest_difference(self) -> float:
         """How far the kernel may be from the reference, relative to the largest element."""
-        return TOLERANCE if self.tolerance is None else self.tolerance.value.data
+        if self.tolerance is not None:
+            return self.tolerance.value.data
+        types = [
+            value.type for value in (*self.reference.block.args, *self.result.values)
+        ]
+        narrow = any(
+            isinstance(t, TensorType) and isinstance(t.element_type, _NARROW)
+            for t in types
+        )
+        return TOLERANCE_16_BITS if narrow else TOLERANCE
 
     def verify_(self) -> None:
         what = f"kernel.def @{self.symbol}"
@@ -155,6 +183,11 @@ class KernelDefOp(IRDLOperation):
                 raise VerifyException(
                     f"{what}: {name} = {text!r} names no function; write MODULE:FUNCTION, "
                     f"such as my_kernels:attention"
+                )
+        for name, attr in ({} if self.options is None else self.options.data).items():
+            if not name.isidentifier() or not isinstance(attr, Option):
+                raise VerifyException(
+                    f"{what}: option {name} = {attr} is no number or text with a name"
                 )
         if self.wrt is not None:
             count = len(self.reference.block.args) - 1
@@ -244,6 +277,14 @@ class KernelCallOp(IRDLOperation):
                     f"kernel.call of @{self.symbol}: {name} = {self.properties.get(name)}, "
                     f"but its kernel.def says {found.properties.get(name)}"
                 )
+
+
+_NARROW = BFloat16Type | Float16Type
+
+
+def _option(attr: Attribute) -> int | float | str:
+    assert isinstance(attr, Option)
+    return attr.data if isinstance(attr, StringAttr) else attr.value.data
 
 
 def _module_of(op: Operation) -> ModuleOp | None:

@@ -7,7 +7,7 @@ functions, `patterns` has some, `kernel` is how scripts name kernels of a user's
 models.
 """
 
-from distir.scheduling import patterns
+from distir.scheduling import kernels, patterns
 from distir.scheduling.kernel import Kernel
 from distir.scheduling.recorder import (
     Columns,
@@ -29,6 +29,7 @@ __all__ = [
     "Parameters",
     "Rows",
     "Schedule",
+    "kernels",
     "onnx",
     "patterns",
 ]

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from distir.tools.arguments import add_kernels, non_negative_number
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the program with the schedule in its IR form, which "
         "`distir-opt -p apply-schedule` carries out",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare each kernel of the schedule with the ops that it takes the place of: "
+        "results, gradients, and parts as its rule allows them. This runs the functions",
+    )
+    add_kernels(parser)
+    parser.add_argument(
+        "--timeout",
+        type=non_negative_number,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the checks of one kernel may take (default 60)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,20 +64,53 @@ def run(arguments: argparse.Namespace) -> int:
     )
     from distir.tools.reporting import note, progress
 
-    if arguments.output is None and not arguments.print:
-        raise DistIRError("say with -o where the program goes, or --print the schedule")
+    if arguments.output is None and not arguments.print and not arguments.verify:
+        raise DistIRError(
+            "say with -o where the program goes, --print the schedule, or --verify its "
+            "kernels"
+        )
+    if arguments.kernels and not arguments.verify:
+        raise DistIRError("--kernels is of use with --verify only; add it")
     with progress(f"reading {arguments.program}"):
         module = read_program(arguments.program)
     add_schedules(module, read_script(arguments.script))
     verify(module)
     if arguments.print:
         print(module)
-    if arguments.output is None:
+    if arguments.output is None and not arguments.verify:
         return 0
     with progress("applying the schedule"):
         apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
+    if arguments.verify:
+        _verify(module, arguments)
+    if arguments.output is None:
+        return 0
     beside = keep_weights_reachable(module, arguments.program, arguments.output)
     if beside is not None:
         note(f"the weights are now also at {beside}, beside {arguments.output.name}")
     write_program(module, arguments.output)
     return 0
+
+
+def _verify(module: ModuleOp, arguments: argparse.Namespace) -> None:
+    """Verifies the kernels of a program and prints how far they are from their references."""
+    from distir.scheduling.kernel_verification import verify_kernels
+    from distir.tools.reporting import progress, table
+
+    with progress("verifying kernels"):
+        found = verify_kernels(module, arguments.kernels, arguments.timeout)
+    table(
+        ["kernel", "implementation", "rule", "difference", "of the gradient"],
+        [
+            [
+                f"@{each.kernel.symbol}",
+                each.kernel.implementation.data,
+                each.kernel.rule.data,
+                f"{each.difference:.1e}",
+                ""
+                if each.gradient_difference is None
+                else f"{each.gradient_difference:.1e}",
+            ]
+            for each in found
+        ],
+    )
