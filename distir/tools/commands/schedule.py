@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from distir.tools.tuning import add_tuning_arguments
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("program", type=Path, metavar="model.mlir")
@@ -29,11 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the program with the schedule in its IR form, which "
         "`distir-opt -p apply-schedule` carries out",
     )
+    add_tuning_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.errors import DistIRError
     from distir.passes.apply_schedule import ApplySchedulePass
+    from distir.planning.programs import batch_of
+    from distir.scheduling.recorder import SEQUENCE
     from distir.scheduling.script import add_schedules, read_script
     from distir.tools.files import (
         apply_passes,
@@ -42,22 +47,40 @@ def run(arguments: argparse.Namespace) -> int:
         verify,
         write_program,
     )
-    from distir.tools.reporting import note, progress
+    from distir.tools.reporting import INTERRUPTED, note, progress
+    from distir.tools.tuning import check_tuning_arguments, tune
 
-    if arguments.output is None and not arguments.print:
+    check_tuning_arguments(arguments)
+    if arguments.output is None and not arguments.print and arguments.tune is None:
         raise DistIRError("say with -o where the program goes, or --print the schedule")
+    paths = [arguments.program, *arguments.also]
     with progress(f"reading {arguments.program}"):
-        module = read_program(arguments.program)
-    add_schedules(module, read_script(arguments.script))
+        modules = [read_program(path) for path in paths]
+    schedules, interrupted = read_script(arguments.script), False
+    module, source = modules[0], arguments.program
+    add_schedules(module, schedules)
     verify(module)
     if arguments.print:
         print(module)
-    if arguments.output is None:
-        return 0
-    with progress("applying the schedule"):
-        apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
-    beside = keep_weights_reachable(module, arguments.program, arguments.output)
-    if beside is not None:
-        note(f"the weights are now also at {beside}, beside {arguments.output.name}")
-    write_program(module, arguments.output)
-    return 0
+    if arguments.tune is not None:
+        found = next((s for s in schedules if s.sym_name.data == SEQUENCE), None)
+        if found is None:
+            raise DistIRError(f"{arguments.script} holds no schedule @{SEQUENCE}")
+        found.detach()
+        best, module, interrupted = tune(arguments, modules, found)
+        source = next(
+            p
+            for p, m in zip(paths, modules, strict=True)
+            if batch_of(m) == best.plan.batch
+        )
+    elif arguments.output is not None:
+        with progress("applying the schedule"):
+            apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
+    if arguments.output is not None:
+        beside = keep_weights_reachable(module, source, arguments.output)
+        if beside is not None:
+            note(
+                f"the weights are now also at {beside}, beside {arguments.output.name}"
+            )
+        write_program(module, arguments.output)
+    return INTERRUPTED if interrupted else 0
