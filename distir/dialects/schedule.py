@@ -51,11 +51,15 @@ from xdsl.irdl import (
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.kernel import IMPLEMENTATION
+
 BY = "schedule.by"
 """On an op of a schedule: where the user wrote it, a file and a line."""
 
 BACKENDS = ("eager", "inductor")
 """How a fused group may be run."""
+
+_SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 KnobValue = IntegerAttr | FloatAttr | StringAttr
 
@@ -226,7 +230,7 @@ class FuseOp(IRDLOperation):
             raise VerifyException(
                 f"schedule.fuse: backend = {self.backend}; write {' or '.join(BACKENDS)}"
             )
-        if not re.fullmatch(r"[A-Za-z_]\w*", self.symbol.data, re.ASCII):
+        if not _SYMBOL.fullmatch(self.symbol.data):
             raise VerifyException(
                 f"schedule.fuse: {self.symbol} is no name of a function; use letters, "
                 f"digits and _"
@@ -248,6 +252,41 @@ class ReplaceOp(IRDLOperation):
     having = opt_attr_def(DictionaryAttr, attr_name="with")
 
     assembly_format = "$groups attr-dict"
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """
+    Puts a user's kernel, called `symbol`, in the place of each of these groups, which become
+    its references: see `distir.dialects.kernel` for what it says of the function
+    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows from
+    the group.
+    """
+
+    name = "schedule.kernel"
+
+    groups = operand_def(AnyOpType())
+    symbol = attr_def(StringAttr)
+    implementation = attr_def(StringAttr)
+    rule = opt_attr_def(StringAttr)
+    gradient = opt_attr_def(StringAttr)
+    tolerance = opt_attr_def(FloatAttr)
+    flops = opt_attr_def(StringAttr)
+    workspace = opt_attr_def(StringAttr)
+
+    assembly_format = "$groups attr-dict"
+
+    def verify_(self) -> None:
+        if not _SYMBOL.fullmatch(self.symbol.data):
+            raise VerifyException(
+                f"schedule.kernel: {self.symbol} is no name of a kernel; use letters, "
+                f"digits and _"
+            )
+        if not IMPLEMENTATION.fullmatch(self.implementation.data):
+            raise VerifyException(
+                f"schedule.kernel: implementation = {self.implementation} names no function; "
+                f"write MODULE:FUNCTION, such as my_kernels:attention"
+            )
 
 
 @irdl_op_definition
@@ -527,6 +566,7 @@ ScheduleDialect = Dialect(
         FoundOp,
         FuseOp,
         ReplaceOp,
+        KernelOp,
         DecomposeOp,
         ParametersOp,
         ShardOp,

@@ -1,4 +1,6 @@
-"""From a sequential program to one that is distributed as a user asks."""
+"""
+Distributes a sequential program as a user asks: the steps behind the pass `distribute`.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ _NAME = "distribute"
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `t` x `p` devices of a cluster: the options of the
-    pass `distribute`, whose documentation says what each of them asks for.
+    How to distribute a program over `d` x `t` x `p` devices of a cluster: the options of
+    the pass `distribute`, whose documentation explains each of them.
     """
 
     d: int = 1
@@ -52,7 +54,10 @@ class DistributionOptions(PipelineOptions):
     profile: tuple[str, ...] = ()
 
     def check(self, module: ModuleOp) -> None:
-        """Refuses options that do not go together, or not with a program. Raises DistIRError."""
+        """
+        Refuses options that do not go together, or not with the program. Raises
+        DistIRError.
+        """
         if self.sequence_parallel and self.t == 1:
             raise DistIRError(
                 "distribute: sequence parallelism splits sequences over the "
@@ -89,7 +94,7 @@ class DistributionOptions(PipelineOptions):
 
 def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Chooses the layouts of a sequential program on a mesh that it adds, and leaves them as
+    Adds a mesh to a sequential program, chooses the layouts on it and leaves them as
     annotations: the first part of `distribute`. Raises DistIRError.
     """
     check_sequential(module, _NAME)
@@ -113,7 +118,9 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
 
 
 def distribute(module: ModuleOp, options: DistributionOptions) -> None:
-    """Distributes a sequential program, and verifies what comes of it. Raises DistIRError."""
+    """
+    Distributes a sequential program in place and verifies the result. Raises DistIRError.
+    """
     choose_layouts(module, options)
     partition(module)
     if options.is_pipelined:

@@ -1,4 +1,4 @@
-"""What a search for a plan has found, whichever search it was."""
+"""What searches for a plan have in common."""
 
 from __future__ import annotations
 

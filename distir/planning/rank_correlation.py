@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
@@ -13,11 +14,11 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     share the mean of theirs. It is 1 if they rank alike, and nan for fewer than two numbers
     or for equal ones.
     """
-    ranks = [_ranks(np.asarray(values)) for values in (first, second)]
-    if any(len(set(own)) < 2 for own in ranks):
+    mine, others = (_ranks(np.asarray(values)) for values in (first, second))
+    if len(set(mine)) < 2 or len(set(others)) < 2:
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(mine, others)[0, 1])
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
+def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.array([(values < v).sum() + (values == v).sum() / 2 for v in values])

@@ -37,6 +37,7 @@ from distir.dialects.schedule import (
     FindOp,
     FirstOp,
     FuseOp,
+    KernelOp,
     KnobOp,
     MatchOp,
     MergeOp,
@@ -50,6 +51,7 @@ from distir.dialects.schedule import (
     WholeOp,
 )
 from distir.errors import DistIRError
+from distir.scheduling.kernel import Kernel
 from distir.scheduling.knobs import (
     Knob,
     KnobChoice,
@@ -344,17 +346,22 @@ class FoundGroups:
             FuseOp.create(operands=[self._handle], attributes=attributes)
         )
 
-    def replace(self, operator: Onnx) -> None:
+    def replace(self, other: Onnx | Kernel) -> None:
         """
         Puts an operator of ONNX in the place of each, which is refused unless it computes
-        the same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`.
+        the same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`. Or a
+        function of yours, which `distir schedule --verify` compares with them:
+        `.replace(Kernel("swish", "my_kernels:swish"))`.
         """
-        attributes: dict[str, Attribute] = {"op": StringAttr(operator.name)}
-        if operator.attributes:
-            attributes["with"] = DictionaryAttr(dict(operator.attributes))
-        self._recording.add(
-            ReplaceOp.create(operands=[self._handle], attributes=attributes)
-        )
+        attributes: dict[str, Attribute]
+        if isinstance(other, Kernel):
+            kind, attributes = KernelOp, dict(other.attributes)
+        else:
+            kind, attributes = ReplaceOp, {}
+            attributes["op"] = StringAttr(other.name)
+            if other.attributes:
+                attributes["with"] = DictionaryAttr(dict(other.attributes))
+        self._recording.add(kind.create(operands=[self._handle], attributes=attributes))
 
     def decompose(self) -> None:
         """

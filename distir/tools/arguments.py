@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from math import isfinite
+from pathlib import Path
 
 
 def positive_integer(text: str) -> int:
@@ -53,6 +54,19 @@ def dimension(text: str) -> tuple[str, int]:
     if not equals or not name:
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE")
     return name, positive_integer(size)
+
+
+def add_kernels(parser: ArgumentParser) -> None:
+    """The files of the kernels that a program may use."""
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.py",
+        help="the file of a module of kernels that the program names; may be repeated. "
+        "Without it, the functions that a program asks for are not loaded",
+    )
 
 
 def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:

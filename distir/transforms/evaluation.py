@@ -1,4 +1,7 @@
-"""The forward program of a training step: its results on other data, without updates."""
+"""
+Makes the forward program of a training step, which evaluates it on other data without
+updates.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from distir.transforms.slicing import sliced
 
 def evaluation_program(module: ModuleOp) -> ModuleOp:
     """
-    A copy of a training step, distributed or not, that computes its loss and what else it
-    gives besides updates and gradients, with the same arguments and without dropout.
-    Raises DistIRError for a step with running statistics: batch normalisation would have
-    to use these, and the step uses those of its batch.
+    Returns a copy of a training step, distributed or not, that computes its loss and its
+    other results besides updates and gradients, with the same arguments and without
+    dropout. Raises DistIRError for a step with running statistics: in evaluation, batch
+    normalisation would have to use these, and the step uses those of its batch.
     """
     entry = entry_function(module)
     roles, attributes = argument_roles(entry), argument_attributes(entry)

@@ -14,7 +14,7 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _per_channel(value: Array, x: Array) -> Array:
-    """One number per channel, aligned with the dimensions of `x`."""
+    """Returns one number per channel, aligned with the dimensions of `x`."""
     return value.reshape(-1, *[1] * (x.ndim - 2))
 
 

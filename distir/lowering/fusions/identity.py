@@ -1,8 +1,8 @@
-"""Ops that return their operand."""
+"""Removes ops that return their operand."""
 
 from __future__ import annotations
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import shape_of
 
 _SAME_IF_SAME_TYPE = frozenset(
@@ -20,8 +20,8 @@ _SAME_IF_SAME_TYPE = frozenset(
 
 def drop_identity(op: OnnxOp) -> bool:
     """
-    Uses the operand instead of an Identity, a change of shape that changes none, or a
-    choice between a value and itself.
+    Replaces an Identity, a reshape to the same shape, or a choice between a value and
+    itself, by its operand; returns whether it did.
     """
     same = op.name == "onnx.Identity"
     if op.name in _SAME_IF_SAME_TYPE:

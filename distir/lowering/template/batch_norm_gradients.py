@@ -1,4 +1,6 @@
-"""Statistics and gradients of batch normalisation; halves are computed in float32."""
+"""
+Statistics and gradients of batch normalisation; half precision is computed in float32.
+"""
 
 import torch
 
@@ -8,20 +10,22 @@ def _wide(x):
 
 
 def _normal(x, mean, variance, epsilon):
-    """The normalised input and the inverse deviations, aligned with its dimensions."""
+    """
+    Returns the normalised input and the inverse deviations, aligned with its dimensions.
+    """
     shape = (-1, *[1] * (x.dim() - 2))
     inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
     return (_wide(x) - _wide(mean).reshape(shape)) * inverse, inverse
 
 
 def variance(x, mean, count):
-    """The mean square distance of each channel from its mean."""
+    """Returns the mean squared distance of each channel from its mean."""
     centered = _wide(x) - _wide(mean).reshape(-1, *[1] * (x.dim() - 2))
     return (centered.square().sum((0, *range(2, x.dim()))) / count).to(mean.dtype)
 
 
 def sums(dy, x, mean, variance, epsilon):
-    """The gradients of scale and bias."""
+    """Returns the gradients of scale and bias."""
     over = (0, *range(2, x.dim()))
     normal, _ = _normal(x, mean, variance, epsilon)
     dscale, dbias = (_wide(dy) * normal).sum(over), _wide(dy).sum(over)
@@ -29,7 +33,7 @@ def sums(dy, x, mean, variance, epsilon):
 
 
 def gradients(dy, x, scale, mean, variance, epsilon):
-    """The gradients of input, scale and bias, for a given mean and variance."""
+    """Returns the gradients of input, scale and bias, for a given mean and variance."""
     found = torch.ops.aten.native_batch_norm_backward(
         *(_wide(dy), _wide(x)),
         *(_wide(v) for v in (scale, mean, variance)),
@@ -39,7 +43,7 @@ def gradients(dy, x, scale, mean, variance, epsilon):
 
 
 def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
-    """The gradient of an input that mean and variance were computed from."""
+    """Returns the gradient of an input from which mean and variance were computed."""
     shape = (-1, *[1] * (x.dim() - 2))
     normal, inverse = _normal(x, mean, variance, epsilon)
     scale, dscale, dbias = (_wide(v).reshape(shape) for v in (scale, dscale, dbias))

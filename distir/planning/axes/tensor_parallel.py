@@ -1,4 +1,4 @@
-"""Which parameters to split over a mesh axis, by the sharding rules alone."""
+"""Chooses the parameters to split over a mesh axis, from the sharding rules alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _undivided(rule: Rule, parts: int) -> str:
 def left_whole(
     plan: AxisPlan, mesh: Mesh, axis: str, signatures: Signatures
 ) -> list[str]:
-    """A note for each contraction that the axis does not split, and why."""
+    """Returns a note for each contraction that the axis does not split, with the reason."""
     parts = mesh.size(axis)
     return [
         f"{describe(op)} stays whole on axis {axis!r} of size {parts}: "
@@ -63,8 +63,8 @@ def left_whole(
 
 def forward_part(module: ModuleOp) -> ModuleOp:
     """
-    A copy of a program; of a training step only its forward, up to the loss: what is split
-    there decides how the backward and the update are split.
+    Returns a copy of a program; of a training step, only of its forward, up to the loss:
+    what is split there decides how the backward and the update are split.
     """
     function = entry_function(module)
     outputs = forward_results(function)
@@ -76,7 +76,7 @@ def forward_part(module: ModuleOp) -> ModuleOp:
 def _split_states_like_parameters(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
-    """Optimizer states are laid out like the parameter that they belong to."""
+    """Gives optimizer states the layout of the parameter that they belong to."""
     inputs = function.function_type.inputs.data
     for j, i in parameters_of_states(function).items():
         if axis in fixed_axes(attributes[j]):
@@ -93,8 +93,8 @@ def _split_states_like_parameters(
 
 def split_parameters(module: ModuleOp, axis: str) -> None:
     """
-    Annotates the parameters of a sequential program that are to be split over a mesh axis, as
-    `tensor-parallel` says. Raises DistIRError.
+    Annotates the parameters of a sequential program that are to be split over a mesh axis,
+    as the pass `tensor-parallel` documents. Raises DistIRError.
     """
     mesh = axis_mesh(module, axis)
     # The choice rests on what the axes before this one do. Working that out may

@@ -1,4 +1,4 @@
-"""The file that a search writes down its results in, so that it can be resumed."""
+"""The file to which a search writes its results, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Row = TypeVar("Row")
 
 class JournalFile(ABC, Generic[Row]):
     """
-    A file of JSON lines: first what was searched (`header`), then a row in each line, written
-    as soon as it is known. A last line that is cut short (the machine went down) is left
-    out and written again.
+    A file of JSON lines: first a description of the search (`header`), then one row per line,
+    written as soon as it is known. A last line that is cut short (the machine went down) is
+    dropped and written again.
 
-    `results` are the rows of the searches before. Opening a file with another header, or no
-    such file at all, raises DistIRError.
+    `results` are the rows of earlier runs. Opening a file with another header, or that is no
+    journal, raises DistIRError.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -115,7 +115,10 @@ class Journal(JournalFile[Result]):
 
 
 def _digest(programs: Programs) -> dict[str, str]:
-    """What tells programs from others, by batch, and the profiles they are run with."""
+    """
+    Returns what identifies the programs of a search, by batch, and the profiles that they
+    are simulated with.
+    """
     texts = {str(batch): text for batch, text in sorted(programs.texts.items())}
     if programs.profiles:
         texts["profiles"] = repr(programs.profiles)

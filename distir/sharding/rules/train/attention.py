@@ -1,4 +1,4 @@
-"""Rules and local form of fused attention that is trained, and of its gradient."""
+"""Rules and local form of fused attention in training, and of its gradient."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class _Factors:
 
 @train_rule("attention")
 def attention(op: AttentionOp) -> Rule:
-    """The rule of attention: batch, heads and queries, if not causal, are parallel."""
+    """
+    The rule of attention: batch and heads are parallel, and queries if it is not causal.
+    """
     f, sizes = _Factors(op), op.sizes
     return f.builder.rule(
         [f.q, f.k, f.v, *f.mask],
@@ -81,7 +83,10 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
 
 @local_form("train.attention", "train.attention_grad")
 def attention_of_part(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local heads of packed operands."""
+    """
+    The local form of attention: on packed operands, the attributes that count heads count
+    local ones.
+    """
     op, local = context.op, context.same_op()
     assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)
     if op.is_packed:

@@ -14,7 +14,10 @@ from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 @train_rule("batch_norm_variance", "batch_norm_sums")
 def sums(op: BatchNormVarianceOp | BatchNormSumsOp) -> Rule:
-    """Sums over batch and space; the number of elements is an attribute."""
+    """
+    The rule of statistics and their sums: they sum over batch and space; the number of
+    elements is an attribute.
+    """
     builder, sizes = RuleBuilder(op), shape(op.x)
     dims = builder.whole_along(sizes, (0, *range(2, len(sizes))), "reduction")
     values = (dims[1],)
@@ -25,7 +28,10 @@ def sums(op: BatchNormVarianceOp | BatchNormSumsOp) -> Rule:
 
 @train_rule("batch_norm_grad")
 def gradients(op: BatchNormGradOp) -> Rule:
-    """Every dimension is parallel; those of scale and bias are sums over batch and space."""
+    """
+    The rule of the gradients of batch normalisation: every dimension is parallel; those of
+    scale and bias are sums over batch and space.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
     values, summed = (dims[1],), (dims[0], *dims[2:])
@@ -39,7 +45,10 @@ def gradients(op: BatchNormGradOp) -> Rule:
 
 @train_rule("batch_norm_input_grad")
 def input_gradient(op: BatchNormInputGradOp) -> Rule:
-    """Every dimension is parallel; linear in the gradient and its sums together."""
+    """
+    The rule of the gradient of its input: every dimension is parallel; linear in the
+    incoming gradient and its sums together.
+    """
     builder = RuleBuilder(op)
     dims = builder.factors(shape(op.x))
     values = (dims[1],)
