@@ -38,6 +38,7 @@ def parallelize(
     loss: Loss = None,
     cluster: str = CLUSTER,
     d: int = 1,
+    c: int = 1,
     t: int = 1,
     p: int = 1,
     k: int = 1,
@@ -45,6 +46,7 @@ def parallelize(
     checkpoint: str = "none",
     schedule: str | None = None,
     sequence_parallel: bool = False,
+    context_order: str = "contiguous",
     overlap: bool = False,
     buckets: bool = True,
     plan: FoundPlan | str | Path | None = None,
@@ -59,10 +61,10 @@ def parallelize(
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
       of the module's output and the labels, or None if the module's output is the loss.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
-    - `d`, `t`, `p`: degrees of data, tensor and pipeline parallelism; there are d x t x p
-      processes. `k`: micro-batches; `schedule`: of the pipeline.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`, `buckets`: as in
-      `distir distribute`.
+    - `d`, `c`, `t`, `p`: degrees of data, context, tensor and pipeline parallelism; there are
+      d x c x t x p processes. `k`: micro-batches; `schedule`: of the pipeline.
+    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context_order`, `overlap`,
+      `buckets`: as in `distir distribute`.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster` and all of the options above.
     - `seed`: of the values of parameters that are on the meta device.
@@ -73,6 +75,7 @@ def parallelize(
     kwargs = dict(kwargs or {})
     options = DistributionOptions(
         d=d,
+        c=c,
         t=t,
         p=p,
         k=k,
@@ -80,13 +83,14 @@ def parallelize(
         checkpoint=checkpoint,
         schedule=schedule or "",
         sequence_parallel=sequence_parallel,
+        context_order=context_order,
         overlap=overlap,
         buckets=buckets,
     )
     if plan is not None:
         request = _planned(loss, cluster, options, plan)
     else:
-        grown = load_cluster(cluster, d * t * p)
+        grown = load_cluster(cluster, options.devices)
         request = Request(loss, str(grown), options)
     if request.devices != dist.get_world_size():
         raise DistIRError(
@@ -134,8 +138,9 @@ def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
     """How many processes are asked for, and by what."""
     if isinstance(distribution, FoundPlan):
         return f"the plan ({distribution.result.plan})"
-    d, t, p = distribution.d, distribution.t, distribution.p
-    return f"d x t x p = {d} x {t} x {p}"
+    axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")
+    sizes = (str(getattr(distribution, axis)) for axis in axes)
+    return f"{' x '.join(axes)} = {' x '.join(sizes)}"
 
 
 def _join() -> None:

@@ -19,6 +19,7 @@ _PASSES: dict[str, str] = {
     "batch-statistics": "BatchStatisticsPass",
     "bucket-collectives": "BucketCollectivesPass",
     "canonicalize-imported": "CanonicalizeImportedPass",
+    "context-parallel": "ContextParallelPass",
     "data-parallel": "DataParallelPass",
     "differentiate": "DifferentiatePass",
     "distribute": "DistributePass",

@@ -13,6 +13,7 @@ from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.batches import split_batch
 from distir.planning.buckets import bucket_collectives_of
+from distir.planning.context import split_context
 from distir.planning.expectations import check_expectations
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
@@ -34,11 +35,12 @@ _NAME = "distribute"
 @dataclass(frozen=True)
 class DistributionOptions(PipelineOptions):
     """
-    How to distribute a program over `d` x `t` x `p` devices of a cluster: the options of the
-    pass `distribute`, whose documentation says what each of them asks for.
+    How to distribute a program over `d` x `c` x `t` x `p` devices of a cluster: the options of
+    the pass `distribute`, whose documentation says what each of them asks for.
     """
 
     d: int = 1
+    c: int = 1
     t: int = 1
     cluster: str = ""
     shard: tuple[str, ...] = ()
@@ -46,13 +48,24 @@ class DistributionOptions(PipelineOptions):
     zero: int = 0
     checkpoint: str = "none"
     sequence_parallel: bool = False
+    context_order: str = "contiguous"
     overlap: bool = False
     overlapped: tuple[str, ...] = ()
     buckets: bool = True
     profile: tuple[str, ...] = ()
 
+    @property
+    def devices(self) -> int:
+        """How many devices that needs."""
+        return self.d * self.c * self.t * self.p
+
     def check(self, module: ModuleOp) -> None:
         """Refuses options that do not go together, or not with a program. Raises DistIRError."""
+        if self.context_order != "contiguous" and self.c == 1:
+            raise DistIRError(
+                f"distribute: the {self.context_order} order of tokens says how sequences "
+                f"are split over the context-parallel devices, but c is 1; choose a larger -c"
+            )
         if self.sequence_parallel and self.t == 1:
             raise DistIRError(
                 "distribute: sequence parallelism splits sequences over the "
@@ -96,13 +109,15 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     options.check(module)
     _add_mesh(module, options)
     mesh = only_mesh(module)
-    request_shards(module, mesh, options.shard, ("d", "t"))
+    request_shards(module, mesh, options.shard, ("d", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
     if options.is_pipelined:
         split_batch(module, TIME_AXIS)
     if options.d > 1:
         split_batch(module, "d")
+    if options.c > 1:
+        split_context(module, "c", options.context_order)
     if options.sequence_parallel:
         split_sequences(module, mesh, "t", "parts")
     if options.t > 1:
@@ -136,7 +151,9 @@ def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:
             "distribute makes its own mesh; remove the device.mesh of the module"
         )
     cluster = cluster_in(module, options.cluster, _NAME)
-    devices = [("d", options.d), ("t", options.t)]
+    devices = [("d", options.d), ("c", options.c), ("t", options.t)]
+    if options.c == 1:
+        del devices[1]
     if options.is_pipelined:
         check_size([*devices, ("p", options.p)], cluster, _NAME)
         devices = [(TIME_AXIS, options.k), *devices]
