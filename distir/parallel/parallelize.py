@@ -46,6 +46,7 @@ def parallelize(
     checkpoint: str = "none",
     schedule: str | None = None,
     sequence_parallel: bool = False,
+    context: str = "gather",
     context_order: str = "contiguous",
     overlap: bool = False,
     buckets: bool = True,
@@ -63,8 +64,8 @@ def parallelize(
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
     - `d`, `c`, `t`, `p`: degrees of data, context, tensor and pipeline parallelism; there are
       d x c x t x p processes. `k`: micro-batches; `schedule`: of the pipeline.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context_order`, `overlap`,
-      `buckets`: as in `distir distribute`.
+    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
+      `context_order`, `overlap`, `buckets`: as in `distir distribute`.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster` and all of the options above.
     - `seed`: of the values of parameters that are on the meta device.
@@ -83,6 +84,7 @@ def parallelize(
         checkpoint=checkpoint,
         schedule=schedule or "",
         sequence_parallel=sequence_parallel,
+        context=context,
         context_order=context_order,
         overlap=overlap,
         buckets=buckets,

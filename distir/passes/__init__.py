@@ -31,6 +31,7 @@ _PASSES: dict[str, str] = {
     "propagate-sharding": "PropagateShardingPass",
     "raise-patterns": "RaisePatternsPass",
     "request-sharding": "RequestShardingPass",
+    "ring-attention": "RingAttentionPass",
     "search-grid": "SearchGridPass",
     "search-sharding": "SearchShardingPass",
     "search-stages": "SearchStagesPass",

@@ -19,8 +19,8 @@ class DistributePass(DistributionOptions, DistIRPass):
     parallelism over axis "t", a pipeline of `p` ranks that work on `k` micro-batches (DistIR's
     D/T/P transform, and c). It does what `request-sharding`, `activation-checkpoint`,
     `data-parallel`, `context-parallel`, `sequence-parallel`, `tensor-parallel`, `zero`,
-    `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `bucket-collectives`,
-    `overlap-communication` and `verify-distribution` do, in this order, on the first
+    `propagate-sharding`, `partition`, `pipeline`, `lower-reshard`, `ring-attention`,
+    `bucket-collectives`, `overlap-communication` and `verify-distribution` do, in this order, on the first
     d x c x t x p devices of the cluster.
 
     - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
@@ -30,6 +30,8 @@ class DistributePass(DistributionOptions, DistIRPass):
       program's arguments have (`dist.fixed`).
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
+    - `context`: how keys and values come to the queries of other devices of axis "c":
+      `gather`, all at once, or `ring`, block by block; see `ring-attention`.
     - `context_order`: which tokens each device of axis "c" has; see `context-parallel`.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
     - `overlap`: run communication beside computation, as far as it pays on the cluster, with

@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.dialects.device import MeshOp
 from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
+from distir.planning.annotations import add_notes
 from distir.planning.axes.sharding_plan import propagate_sharding
 from distir.planning.axes.tensor_parallel import split_parameters
 from distir.planning.batches import split_batch
@@ -27,9 +28,13 @@ from distir.transforms.checkpointing import checkpoint
 from distir.transforms.overlap.kinds import KINDS
 from distir.transforms.partitioning import partition
 from distir.transforms.resharding import lower_reshards
+from distir.transforms.ring_attention import ring_attention
 from distir.transforms.sequence_parallel import split_sequences
 
 _NAME = "distribute"
+
+CONTEXTS = ("gather", "ring")
+"""How the keys and values of a sequence in parts come to all of its queries."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class DistributionOptions(PipelineOptions):
     zero: int = 0
     checkpoint: str = "none"
     sequence_parallel: bool = False
+    context: str = "gather"
     context_order: str = "contiguous"
     overlap: bool = False
     overlapped: tuple[str, ...] = ()
@@ -61,10 +67,13 @@ class DistributionOptions(PipelineOptions):
 
     def check(self, module: ModuleOp) -> None:
         """Refuses options that do not go together, or not with a program. Raises DistIRError."""
-        if self.context_order != "contiguous" and self.c == 1:
+        one_of("way to bring keys to queries", self.context, CONTEXTS, _NAME)
+        plain = self.context == "gather" and self.context_order == "contiguous"
+        if self.c == 1 and not plain:
             raise DistIRError(
-                f"distribute: the {self.context_order} order of tokens says how sequences "
-                f"are split over the context-parallel devices, but c is 1; choose a larger -c"
+                f"distribute: context={self.context} and context_order={self.context_order} "
+                f"say how sequences are split over the context-parallel devices, but c is 1; "
+                f"choose a larger -c"
             )
         if self.sequence_parallel and self.t == 1:
             raise DistIRError(
@@ -134,6 +143,7 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
     if options.is_pipelined:
         make_pipeline_as_asked(module, options, options.stages)
     lower_reshards(module)
+    pass_keys_on_as_asked(module, options)
     verify_distribution(module)
     check_expectations(module, options.k if options.is_pipelined else 1)
     if options.buckets:
@@ -143,6 +153,23 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
         overlap_communication(module, kinds=kinds, profiles=options.profile)
     if options.overlap or options.buckets:
         verify_distribution(module)
+
+
+def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
+    """Makes rings of attention whose keys are gathered over axis "c", where it is asked for."""
+    if options.c == 1 or options.context != "ring":
+        return
+    rings = ring_attention(module, "c")
+    if not rings.made:
+        raise DistIRError(
+            "distribute: no attention of the program can be a ring, as all of it has a mask "
+            "or keys of another sequence; choose context=gather"
+        )
+    if rings.left:
+        add_notes(
+            module,
+            [f"distribute: keys are gathered for {what}" for what in rings.left],
+        )
 
 
 def _add_mesh(module: ModuleOp, options: DistributionOptions) -> None:

@@ -120,6 +120,13 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",
     ),
+    "--context": dict(
+        choices=("gather", "ring"),
+        default="gather",
+        help="how keys and values come to the queries of the other -c devices: all are "
+        "gathered (default), or blocks go around while devices compute, which takes less "
+        "memory",
+    ),
     "--context-order": dict(
         choices=("contiguous", "cyclic"),
         default="contiguous",

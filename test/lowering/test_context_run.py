@@ -15,9 +15,12 @@ CASES: dict[str, dict[str, Any]] = {
     "c4": {"c": 4},
     "c4-cyclic": {"c": 4, "context_order": "cyclic"},
     "d2-c2-t2-zero3": {"d": 2, "c": 2, "t": 2, "zero": 3},
+    "c4-ring": {"c": 4, "context": "ring"},
+    "c4-ring-cyclic": {"c": 4, "context": "ring", "context_order": "cyclic"},
+    "c2-p2-ring": {"c": 2, "p": 2, "k": 2, "context": "ring"},
     "c2-p2": {"c": 2, "p": 2, "k": 2},
 }
-SAMPLE = ("c4", "c2-p2")
+SAMPLE = ("c4", "c4-ring-cyclic", "c2-p2-ring")
 
 
 @pytest.mark.parametrize(

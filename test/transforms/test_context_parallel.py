@@ -12,7 +12,7 @@ from support.training_programs import distributed, training_gpt
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.dialects.collective import AllGatherOp, ReduceScatterOp
+from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
 from distir.dialects.train_ops.causal_attention import CausalAttentionOp
 from distir.frontends.builders import build_gpt
 from distir.interpreters.inputs import random_arguments
@@ -32,11 +32,13 @@ def assert_same(module: ModuleOp, **options: Any) -> ModuleOp:
     return other
 
 
-def attention_step(attributes: str, heads: int, groups: int) -> ModuleOp:
-    """A step of one attention layer over 2 sequences of 16, with heads of 4."""
-    x, y = "tensor<2x16x8xf32>", f"tensor<2x16x{heads * 4}xf32>"
+def attention_step(
+    attributes: str, heads: int, groups: int, length: int = 16
+) -> ModuleOp:
+    """A step of one attention layer over 2 sequences, with heads of 4."""
+    x, y = f"tensor<2x{length}x8xf32>", f"tensor<2x{length}x{heads * 4}xf32>"
     w, kv = f"tensor<8x{heads * 4}xf32>", f"tensor<8x{groups * 4}xf32>"
-    few = f"tensor<2x16x{groups * 4}xf32>"
+    few = f"tensor<2x{length}x{groups * 4}xf32>"
     module = parse(f"""
       func.func @main(
         %x: {x} {{dist.role = "input", dist.name = "x"}},
@@ -60,6 +62,10 @@ def attention_step(attributes: str, heads: int, groups: int) -> ModuleOp:
 CAUSAL = "is_causal = 1 : i64,"
 
 
+def permutes(module: ModuleOp) -> list[PermuteOp]:
+    return [op for op in module.walk() if isinstance(op, PermuteOp)]
+
+
 @pytest.mark.parametrize("order", ["contiguous", "cyclic"])
 @pytest.mark.parametrize("attributes", ["", CAUSAL, f"{CAUSAL} softcap = 2.0 : f32,"])
 @pytest.mark.parametrize("groups", [4, 2])
@@ -69,6 +75,17 @@ def test_attention(attributes: str, groups: int, order: str) -> None:
     # Keys and values of the forward and of the backward, and their gradients.
     assert sum(isinstance(op, AllGatherOp) for op in other.walk()) >= 4
     assert sum(isinstance(op, ReduceScatterOp) for op in other.walk()) == 2
+    ring = assert_same(module, c=4, context="ring", context_order=order)
+    # Three times keys and values each way, and four times their gradients.
+    assert len(permutes(ring)) == 2 * 3 + 2 * 3 + 2 * 4
+    assert not any(isinstance(op, ReduceScatterOp) for op in ring.walk())
+
+
+def test_a_ring_of_sequences_of_an_odd_length() -> None:
+    """With 5 tokens a device, the cyclic order deals out one at a time."""
+    module = attention_step(CAUSAL, heads=2, groups=1, length=15)
+    for order in ("contiguous", "cyclic"):
+        assert_same(module, c=3, context="ring", context_order=order)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +96,8 @@ def test_attention(attributes: str, groups: int, order: str) -> None:
         {"d": 2, "c": 2, "t": 2, "zero": 3},
         {"c": 2, "t": 2, "sequence_parallel": True},
         {"c": 2, "p": 2, "k": 2},
+        {"c": 4, "context": "ring", "context_order": "cyclic", "overlap": True},
+        {"d": 2, "c": 2, "p": 2, "k": 2, "context": "ring", "zero": 1},
         {"d": 2, "c": 2, "p": 2, "k": 2, "zero": 1, "checkpoint": "full"},
     ],
     ids=str,
@@ -99,18 +118,23 @@ def test_rotary_positions() -> None:
 
 def test_memory_and_work_fall() -> None:
     """
-    What a long sequence keeps falls by c; parameters stay, and while a device computes
-    attention, it has all keys and values.
+    What a long sequence keeps falls by c; parameters stay, and without a ring a device has
+    all keys and values while it computes attention.
     """
 
-    def simulated(c: int) -> Simulation:
+    def simulated(c: int, **options: Any) -> Simulation:
         module = build_gpt(1, 64, 4, 64, batch=1, seq=4096)
         DifferentiatePass(optimizer="sgd").apply(Context(), module)
-        return simulate(distributed(module, c=c))
+        return simulate(distributed(module, c=c, **options))
 
     one, four = simulated(1), simulated(4)
     assert max(four.peak_memory_bytes) < one.peak_memory_bytes[0] * 0.35
     assert max(four.flops) * 4 == one.flops[0]
+    ring = simulated(4, context="ring")
+    # The table of positions and its gradient stay whole.
+    kept = 2 * 4096 * 64 * 4
+    assert max(ring.peak_memory_bytes) - kept < (one.peak_memory_bytes[0] - kept) / 4
+    assert max(ring.flops) == max(four.flops)
 
 
 def test_nothing_changes_without() -> None:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import SSAValue
-from xdsl.irdl import irdl_op_definition, operand_def, result_def
+from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.train_ops.attention import AttentionOp, FusedAttentionOp
-from distir.dialects.train_ops.base import TrainOp, Types, like
+from distir.dialects.train_ops.base import I64, TrainOp, Types, like
 from distir.dialects.train_ops.checks import (
     accumulation_type,
     check_element_type,
@@ -28,10 +28,15 @@ class CausalAttentionOp(FusedAttentionOp):
 
     A query sees the keys whose position is not behind its own; `FusedAttentionOp` says the
     rest. `is_causal`, which counts positions from 0, does not go with it.
+
+    - `step`: of `blocks` that go around a ring, how many devices the keys have come from the
+      one whose queries have the same positions. What is computed positions say; this says
+      how much it is before they are known.
     """
 
     query_positions = operand_def(TensorType)
     key_positions = operand_def(TensorType)
+    step = opt_prop_def(I64)
 
     def verify_(self) -> None:
         super().verify_()
@@ -39,6 +44,8 @@ class CausalAttentionOp(FusedAttentionOp):
             raise VerifyException(
                 f"{self.name} is causal by its positions; remove is_causal"
             )
+        if self.step is not None and self.step.value.data < 0:
+            raise VerifyException(f"{self.name}: step is negative")
         lengths = self.sizes.queries, self.sizes.keys
         for name, value, length in zip(
             ("query_positions", "key_positions"),
