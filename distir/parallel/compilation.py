@@ -54,7 +54,7 @@ class Request:
         own = self.distribution
         if isinstance(own, FoundPlan):
             return own.devices
-        return own.d * own.t * own.p
+        return own.devices
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""

@@ -39,6 +39,7 @@ def parallelize(
     loss: Loss = None,
     cluster: str = CLUSTER,
     d: int = 1,
+    c: int = 1,
     t: int = 1,
     p: int = 1,
     k: int = 1,
@@ -46,6 +47,8 @@ def parallelize(
     checkpoint: str = "none",
     schedule: str | Path | Script | None = None,
     sequence_parallel: bool = False,
+    context: str = "gather",
+    context_order: str = "contiguous",
     overlap: bool = False,
     buckets: bool = True,
     fused_attention: bool = True,
@@ -62,13 +65,13 @@ def parallelize(
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
       of the module's output and the labels, or None if the module's output is the loss.
     - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
-    - `d`, `t`, `p`: degrees of data, tensor and pipeline parallelism; there are d x t x p
-      processes. `k`: micro-batches.
+    - `d`, `c`, `t`, `p`: degrees of data, context, tensor and pipeline parallelism; there are
+      d x c x t x p processes. `k`: micro-batches.
     - `schedule`: the name of the pipeline's schedule; or a script that says how the model is
       to run (`docs/schedules.md`): a function, or the file of one.
-    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`, `buckets`: as in
-      `distir distribute`. `fused_attention`: whether attention that a module writes out
-      becomes one op.
+    - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `context`,
+      `context_order`, `overlap`, `buckets`: as in `distir distribute`. `fused_attention`:
+      whether attention that a module writes out becomes one op.
     - `dtype`: `bf16`, `f16` or `f32`, the type in which the model computes, but for its
       loss. Parameters keep their type, as what the optimizer updates, and are cast once a step;
       gradients have the type of their parameters. In f16 the loss is scaled: a step whose
@@ -84,6 +87,7 @@ def parallelize(
     forward, pipeline = ForwardOptions.of(dtype, fused_attention, schedule)
     options = DistributionOptions(
         d=d,
+        c=c,
         t=t,
         p=p,
         k=k,
@@ -91,13 +95,15 @@ def parallelize(
         checkpoint=checkpoint,
         schedule=pipeline,
         sequence_parallel=sequence_parallel,
+        context=context,
+        context_order=context_order,
         overlap=overlap,
         buckets=buckets,
     )
     if plan is not None:
         request = _planned(loss, cluster, options, forward, plan)
     else:
-        grown = load_cluster(cluster, d * t * p)
+        grown = load_cluster(cluster, options.devices)
         request = Request(loss, str(grown), options, forward)
     if request.devices != dist.get_world_size():
         raise DistIRError(
@@ -149,8 +155,9 @@ def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
     """How many processes are asked for, and by what."""
     if isinstance(distribution, FoundPlan):
         return f"the plan ({distribution.result.plan})"
-    d, t, p = distribution.d, distribution.t, distribution.p
-    return f"d x t x p = {d} x {t} x {p}"
+    axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")
+    sizes = (str(getattr(distribution, axis)) for axis in axes)
+    return f"{' x '.join(axes)} = {' x '.join(sizes)}"
 
 
 def _join() -> None:
