@@ -18,16 +18,17 @@ from distir.frontends.decoder import (
 from distir.frontends.function_builder import Parameter
 
 CHOICES = 2
-"""Experts that a token goes to."""
+"""The number of experts that a token goes to."""
 
 
 def expert_layer(
     decoder: Decoder, experts: int, capacity_factor: float, name: str
 ) -> Layer:
     """
-    Attention and a mixture of experts. Letters of the equations: g for groups (sequences),
-    s for their tokens, k for a token's choices, e for experts, c for places in an expert, m
-    and h for the widths outside and inside. Raises DistIRError.
+    Returns a layer with attention and a mixture of experts. The letters of its equations
+    are g for groups (sequences), s for their tokens, k for a token's choices, e for
+    experts, c for places in an expert, m and h for the widths outside and inside. Raises
+    DistIRError.
     """
     if experts < CHOICES:
         raise DistIRError(
@@ -70,9 +71,9 @@ def _gates(
     layer: LayerBuilder, tokens: SSAValue, experts: int, places: int
 ) -> tuple[SSAValue, SSAValue]:
     """
-    Two tensors [g, s, e, c] from tokens [g, s, m]: 1 where a token has a place in an expert,
-    and the weight of that expert's result for the token. The weights of a token's choices
-    add up to 1; those of choices without a place are lost.
+    Returns two tensors [g, s, e, c] from tokens [g, s, m]: 1 where a token has a place in
+    an expert, and the weight of that expert's result for the token. The weights of a
+    token's choices add up to 1; those of choices without a place are lost.
     """
     b, d = layer.at("moe.gate"), layer.decoder
     groups, seq = d.batch, d.seq

@@ -1,4 +1,4 @@
-"""`distir.parallelize`."""
+"""`distir.parallelize`, which makes a module of PyTorch run distributed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from distir.planning.distribution import DistributionOptions
 from distir.planning.found_plan import FoundPlan
 
 CLUSTER = "cpu"
-"""What modules are distributed for if nothing is said."""
+"""The cluster that modules are distributed for by default."""
 
 
 def parallelize(
@@ -51,21 +51,22 @@ def parallelize(
     seed: int = 0,
 ) -> ParallelModule:
     """
-    The module, distributed over the processes that call this: all of them, under
-    `torchrun`, or one alone. Its class is `ParallelModule`.
+    Returns the module distributed over the processes that call this: all of them, under
+    `torchrun`, or a single one. The result is a `ParallelModule`.
 
     - `args`, `kwargs`: example inputs of the global batch; their shapes, and everything in
       them that is no tensor, become fixed.
     - `loss`: `cross_entropy` (logits `[..., V]`, integer labels `[...]`), `mse`, a function
       of the module's output and the labels, or None if the module's output is the loss.
-    - `cluster`: a built-in cluster or the file of one, for what is decided by its speed.
+    - `cluster`: a built-in cluster or the file of one, for decisions that depend on its
+      speed.
     - `d`, `t`, `p`: degrees of data, tensor and pipeline parallelism; there are d x t x p
       processes. `k`: micro-batches; `schedule`: of the pipeline.
     - `zero`: the ZeRO stage; `checkpoint`, `sequence_parallel`, `overlap`, `buckets`: as in
       `distir distribute`.
     - `plan`: what `distir.search` found for this module, loss and batch, or the file that
       it was saved to: instead of `cluster` and all of the options above.
-    - `seed`: of the values of parameters that are on the meta device.
+    - `seed`: for the values of parameters that are on the meta device.
 
     Raises DistIRError, on every rank.
     """
@@ -114,7 +115,10 @@ def parallelize(
 def _planned(
     loss: Loss, cluster: str, options: DistributionOptions, plan: FoundPlan | str | Path
 ) -> Request:
-    """What a plan asks for, beside which nothing else may be. Raises DistIRError."""
+    """
+    Returns the request of a plan, with which no other options may be given. Raises
+    DistIRError.
+    """
     plain = DistributionOptions()
     given = [
         name for name, value in vars(options).items() if value != vars(plain)[name]
@@ -131,7 +135,7 @@ def _planned(
 
 
 def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
-    """How many processes are asked for, and by what."""
+    """Says how many processes are asked for, and by what."""
     if isinstance(distribution, FoundPlan):
         return f"the plan ({distribution.result.plan})"
     d, t, p = distribution.d, distribution.t, distribution.p
