@@ -97,7 +97,7 @@ MONOIDS = ("sum", "max", "min")
 
 class Shard(NamedTuple):
     """
-    One mesh axis that a dimension is split over.
+    One mesh axis that splits a dimension.
 
     With run length r over an axis of size n, element i of the dimension belongs to the
     shard with coordinate `(i // r) % n`; `run=None` is the contiguous split, r = size/n.
@@ -110,15 +110,15 @@ class Shard(NamedTuple):
 @dataclass(frozen=True)
 class Layout:
     """
-    The placement of a tensor on a mesh: which axes split it, and which hold terms of
-    it.
+    Where a tensor lives on a mesh: which axes split it, and over which axes devices hold
+    terms of it.
 
     - `mesh`: symbol of the `device.mesh`.
-    - `dims`: per dimension the axes it is split over, major to minor; each axis splits
-      what the axes before it left on a device. The empty tuple stands for a tensor that
-      no axis splits, whatever its rank, so that one layout has one spelling.
-    - `partial`: axes over which the values on the devices are still terms of a
-      reduction, with the monoid (`sum`, `max`, `min`), sorted by axis.
+    - `dims`: for each dimension the axes that split it, major to minor; each axis splits
+      what the axes before it left on a device. The empty tuple stands for a tensor that no
+      axis splits, whatever its rank, so that one layout has one spelling.
+    - `partial`: axes over which the values on the devices are still terms of a reduction,
+      with the monoid (`sum`, `max`, `min`), sorted by axis.
 
     An axis in neither place replicates the tensor.
     """
@@ -133,7 +133,10 @@ class Layout:
         object.__setattr__(self, "partial", tuple(sorted(self.partial)))
 
     def __hash__(self) -> int:
-        """The hash, which is kept: searches look up the same layouts millions of times."""
+        """
+        Returns the hash, which is cached: searches look up the same layouts millions of
+        times.
+        """
         known: int | None = self.__dict__.get("_hash")
         if known is None:
             known = hash((self.mesh, self.dims, self.partial))
@@ -141,36 +144,36 @@ class Layout:
         return known
 
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
-        """Pickles without the hash, which is another one in another process."""
+        """Pickles without the hash, which differs between processes."""
         return Layout, (self.mesh, self.dims, self.partial)
 
     def dim(self, index: int) -> tuple[Shard, ...]:
-        """The axes that dimension `index` is split over."""
+        """Returns the axes that split dimension `index`."""
         return self.dims[index] if self.dims else ()
 
     def full_dims(self, rank: int) -> tuple[tuple[Shard, ...], ...]:
-        """`dims` with one entry for each of `rank` dimensions."""
+        """Returns `dims` with one entry for each of `rank` dimensions."""
         return self.dims or ((),) * rank
 
     @property
     def split_axes(self) -> tuple[str, ...]:
-        """Every axis that splits some dimension."""
+        """The axes that split some dimension."""
         return tuple(shard.axis for dim in self.dims for shard in dim)
 
     @property
     def partial_axes(self) -> tuple[str, ...]:
-        """Every axis over which values are partial."""
+        """The axes over which values are partial."""
         return tuple(axis for axis, _ in self.partial)
 
     def with_dim(self, index: int, shards: Sequence[Shard], rank: int) -> Layout:
-        """This layout with other axes on one dimension of a tensor of that rank."""
+        """Returns this layout with other axes on one dimension of a tensor of that rank."""
         dims = list(self.full_dims(rank))
         dims[index] = tuple(shards)
         # As `replace`, which takes its time.
         return Layout(self.mesh, tuple(dims), self.partial)
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
-        """This layout once the partial values over `axes` have been reduced."""
+        """Returns this layout after the partial values over `axes` have been reduced."""
         kept = tuple(p for p in self.partial if p[0] not in axes)
         return Layout(self.mesh, self.dims, kept)
 
@@ -256,7 +259,7 @@ class LayoutAttr(Data[Layout]):
 
 
 def layout_of(value: SSAValue | Attribute) -> Layout | None:
-    """The layout of a distributed value or type; None for a sequential one."""
+    """Returns the layout of a distributed value or type; None for a sequential one."""
     type_ = value.type if isinstance(value, SSAValue) else value
     if isinstance(type_, TensorType):
         encoding = type_.encoding
@@ -267,8 +270,8 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
 
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:
     """
-    The same tensor type with another layout. Equal types are one object, as far as that
-    is remembered, so that what is worked out for a type is worked out once.
+    Returns the same tensor type with another layout. Equal types are one object, as far as
+    that is cached, so that results that are cached by type are found.
     """
     return _tensor_type(type_.element_type, type_.shape, layout)
 
@@ -293,7 +296,10 @@ def _verify_same_tensor(
 
 
 class _LayoutChange(IRDLOperation):
-    """What `dist.reshard` and `dist.send` share: same tensor, another layout."""
+    """
+    What `dist.reshard` and `dist.send` share: the tensor stays the same, its layout
+    changes.
+    """
 
     def _layouts(self) -> tuple[Layout, Layout]:
         source, target = self.operands[0].type, self.results[0].type
@@ -363,8 +369,8 @@ class SendOp(_LayoutChange):
 class ConstrainOp(IRDLOperation):
     """
     A layout that a user or a pass requests for a value of a sequential program.
-    `propagate-sharding` honours it or fails. With `over`, only these axes are fixed and
-    the others are left to choose.
+    `propagate-sharding` obeys it or fails. With `over`, only these axes are fixed and the
+    others are free.
     """
 
     name = "dist.constrain"

@@ -94,7 +94,7 @@ class OnnxOp(IRDLOperation):
         discardable: Mapping[str, Attribute] | None = None,
     ) -> Self:
         """
-        A new operation. `inputs` may hold None for omitted optional inputs;
+        Returns a new operation. `inputs` may hold None for omitted optional inputs;
         `attributes` are Python values or xDSL attributes by their ONNX names; those that
         are None are left out.
         """
@@ -137,19 +137,21 @@ class OnnxOp(IRDLOperation):
         return tuple(int(i) for i in attr.get_values())
 
     def input(self, index: int) -> SSAValue | None:
-        """The input at that position of the schema, or None."""
+        """Returns the input at that position of the schema, or None."""
         values = self.input_values
         return values[index] if index < len(values) else None
 
     def operand_position(self, operand_index: int) -> int:
-        """The schema position of the operand with that index."""
+        """Returns the schema position of the operand with that index."""
         if OMITTED not in self.properties:
             return operand_index
         present = [i for i, v in enumerate(self.input_values) if v is not None]
         return present[operand_index]
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an ONNX attribute as Python data, or its schema's default."""
+        """
+        Returns the value of an ONNX attribute as Python data, or its schema's default.
+        """
         attr = self.properties.get(name)
         if attr is not None:
             return attribute_to_python(attr)
@@ -267,7 +269,10 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
 
 
 def _schemas() -> list[OpSchema]:
-    """The newest schema of each operator at the pinned versions, without bodies."""
+    """
+    Returns the newest schema of each operator at the pinned versions, without those with
+    bodies.
+    """
     names = {
         (s.domain, s.name)
         for s in onnx.defs.get_all_schemas()
@@ -292,7 +297,7 @@ OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
 
 
 def operator(name: str, domain: str = "") -> type[OnnxOp]:
-    """The operation class of an ONNX operator. Raises KeyError."""
+    """Returns the operation class of an ONNX operator. Raises KeyError."""
     return OPERATORS[domain, name]
 
 

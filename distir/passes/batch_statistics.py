@@ -1,4 +1,6 @@
-"""`batch-statistics`: training-mode batch normalisation as statistics and their use."""
+"""
+`batch-statistics`: writes training-mode batch normalisation as statistics and their use.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,10 @@ from distir.program import (
 
 def write_out(op: OnnxOp) -> list[SSAValue]:
     """
-    Writes a batch normalisation in training mode as the mean and variance of the batch
-    and batch normalisation with these. Where the program does not use its new running
-    statistics itself, gives what PyTorch makes of them: it divides the sum of squares by
-    one less than the number of values. Raises DistIRError.
+    Writes a batch normalisation in training mode as the mean and variance of the batch and
+    a batch normalisation with these. If the program does not use its new running statistics
+    itself, returns what PyTorch makes of them: it divides the sum of squares by one less
+    than the number of values. Raises DistIRError.
     """
     x, scale, bias, *running = op.operands
     build = GradientBuilder(
@@ -83,7 +85,7 @@ def write_out(op: OnnxOp) -> list[SSAValue]:
 
 class RunningStatistics:
     """
-    Hands the new running statistics of a function's batch normalisations to its callers,
+    Returns the new running statistics of a function's batch normalisations to its callers,
     as further results, up to the entry, which updates its arguments with them.
     """
 
@@ -148,7 +150,7 @@ class RunningStatistics:
 def _add_results(
     function: FuncOp, results: list[tuple[SSAValue, dict[str, Attribute]]]
 ) -> None:
-    """Makes a function return more."""
+    """Makes a function return further results."""
     returned, attributes = return_op(function), result_attributes(function)
     values = [*returned.operands, *(value for value, _ in results)]
     set_results(function, values, [*attributes, *(own for _, own in results)])

@@ -22,18 +22,19 @@ class DistributePass(DistributionOptions, DistIRPass):
     `lower-reshard`, `bucket-collectives`, `overlap-communication` and `verify-distribution`
     do, in this order, on the first d x t x p devices of the cluster.
 
-    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is
-      only one, or none.
-    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names (with
-      `*`) of arguments that no device may have a part of. Other requests are those that a
-      program's arguments have (`dist.fixed`).
+    - `cluster`: symbol of the module's `device.cluster`; may be left out if there is only
+      one, or none.
+    - `shard`: explicit splits of arguments, each `NAME:DIM=AXIS[:RUN]`; `whole`: names
+      (with `*`) of arguments that must not be split. Further requests are those in the
+      program's arguments (`dist.fixed`).
     - `zero`: the ZeRO stage, over axis "d"; 0 for none. For training steps.
     - `checkpoint`: the policy of `activation-checkpoint`. For training steps.
     - `sequence_parallel`: split sequences over axis "t" between the blocks.
-    - `overlap`: run communication beside computation, as far as it pays on the cluster, with
-      devices that reach what `profile` says; `overlapped`: only that of these kinds (`dp`,
-      `tp`, `pp`, `params`); see `overlap-communication`.
-    - `buckets`: let tensors travel in one message (default); see `bucket-collectives`.
+    - `overlap`: run communication beside computation, as far as that pays on the cluster,
+      with devices that reach what `profile` says; `overlapped`: only communication of these
+      kinds (`dp`, `tp`, `pp`, `params`); see `overlap-communication`.
+    - `buckets`: let neighbouring tensors travel in one message (default); see
+      `bucket-collectives`.
     - `schedule`, `chunks`, `stages`, `schedule_file`, `blocking_sends`: of the pipeline;
       see `pipeline`. With p = 1, `k` micro-batches accumulate gradients.
     """
@@ -45,5 +46,5 @@ class DistributePass(DistributionOptions, DistIRPass):
 
     @staticmethod
     def of(options: DistributionOptions) -> DistributePass:
-        """The pass that distributes a program so."""
+        """Returns the pass that distributes a program with these options."""
         return DistributePass(**vars(options))

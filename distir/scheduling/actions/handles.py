@@ -1,4 +1,4 @@
-"""Ops that give handles: of modules, parameters and knobs."""
+"""Actions of the ops that return handles: of modules, parameters and knobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`distir build`: a model of any size, without weights."""
+"""`distir build`: makes a model of any size, without weights."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def built(arguments: argparse.Namespace) -> ModuleOp:
-    """The program that the arguments ask for. Raises DistIRError."""
+    """Returns the program that the arguments ask for. Raises DistIRError."""
     from distir.tools.files import apply_passes
 
     loss = "mse" if arguments.model == "mlp" else "cross_entropy"
@@ -118,7 +118,7 @@ def built(arguments: argparse.Namespace) -> ModuleOp:
 
 
 def _sizes(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sizes that all transformers have, from the arguments."""
+    """Returns the sizes that all transformers have, from the arguments."""
     names = ("layers", "d_model", "heads", "vocab", "batch", "dtype")
     return {name: getattr(arguments, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""`distir export`: the weights of a checkpoint, for others."""
+"""`distir export`: writes the weights of a checkpoint for other programs."""
 
 from __future__ import annotations
 

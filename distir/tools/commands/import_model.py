@@ -1,4 +1,4 @@
-"""`distir import`: a model becomes a sequential program and its weights."""
+"""`distir import`: turns a model into a sequential program and its weights."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
-    """The model that the arguments name, made what they ask for. Raises DistIRError."""
+    """
+    Imports the model that the arguments name, and prepares it as they ask. Raises
+    DistIRError.
+    """
     from distir.errors import DistIRError
 
     differentiate_pass(arguments)  # refuses options before the file is read
@@ -113,8 +116,8 @@ def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def prepare(module: ModuleOp, arguments: argparse.Namespace) -> None:
     """
-    Makes of a program as a frontend gives it what the arguments ask for: folded, with
-    repeated layers as functions, and differentiated. Raises DistIRError.
+    Prepares a program that a frontend made, as the arguments ask: folds shapes, makes
+    functions of repeated layers, and differentiates. Raises DistIRError.
     """
     from distir.dialects.train_ops.dropout import DropoutOp
     from distir.errors import DistIRError

@@ -1,4 +1,4 @@
-"""`distir search`: the best of many ways to distribute a program."""
+"""`distir search`: finds the best of many ways to distribute a program."""
 
 from __future__ import annotations
 
@@ -226,7 +226,10 @@ def _run_auto(
     modules: list[ModuleOp],
     clock: Clock,
 ) -> int:
-    """The search beyond the grid: the best plan found, even if the user interrupts."""
+    """
+    Runs the search beyond the grid; writes the best plan found, even if the user
+    interrupts.
+    """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found
     from distir.planning.grid import batch_of
