@@ -26,6 +26,8 @@ from typing import Any
 from measured import collectives, gpt, inference, kernels, megatron, mlp, mpt
 from measured.rows import Row
 
+from distir.planning.rank_correlation import rank_correlation
+
 LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
     "gpt_inference*": inference.load,
     "gpt_single_node*": gpt.load,
@@ -59,26 +61,6 @@ def predict(row: Row) -> Scored:
         return Scored(row, failure=f"{type(error).__name__}: {error}"[:200])
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    found = [0.0] * len(values)
-    start = 0
-    for end in range(1, len(order) + 1):
-        if end == len(order) or values[order[end]] != values[order[start]]:
-            for place in order[start:end]:
-                found[place] = (start + end - 1) / 2
-            start = end
-    return found
-
-
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The rank correlation of two lists."""
-    if len(first) < 2:
-        return float("nan")
-    return statistics.correlation(ranks(first), ranks(second))
-
-
 def mean_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
     """The mean absolute relative error."""
     pairs = zip(predicted, measured, strict=True)
@@ -94,9 +76,9 @@ def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
         "rows": len(scored),
         "error": mean_error(predicted, measured),
         "bias": statistics.fmean(s.error for s in scored),
-        "spearman": spearman(predicted, measured),
+        "spearman": rank_correlation(predicted, measured),
         "baseline_error": mean_error(naive, measured),
-        "baseline_spearman": spearman(naive, measured),
+        "baseline_spearman": rank_correlation(naive, measured),
     }
 
 

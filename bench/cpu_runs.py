@@ -35,6 +35,7 @@ from distir.lowering.timing import (
     typical,
 )
 from distir.lowering.torch_package import write_package
+from distir.planning.rank_correlation import rank_correlation
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 HEADING = "## Against real runs on the CPU"
@@ -82,16 +83,6 @@ def measure(chosen: Sequence[Case], folder: Path, launches: int) -> list[float]:
     return [typical(own) for own in rounds]
 
 
-def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """The correlation of ranks; equal values share the mean of theirs."""
-    ranks = [_ranks(np.asarray(values)) for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    return np.array([(values < v).sum() + (values == v).sum() / 2 for v in values])
-
-
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each model."""
     found: dict[str, list[Row]] = {}
@@ -107,7 +98,7 @@ def mean_error(rows: Sequence[Row]) -> float:
 
 def ranking(rows: Sequence[Row]) -> float:
     """How alike predicted and measured throughput rank the rows."""
-    return spearman(
+    return rank_correlation(
         [r.batch / r.predicted for r in rows], [r.batch / r.measured for r in rows]
     )
 

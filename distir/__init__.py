@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from distir.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from distir.errors import DistIRError as DistIRError
     from distir.facade.check import check as check
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from distir.planning.found_plan import FoundPlan
 
     Plan = FoundPlan
-
-__version__ = "0.1.0"
 
 _NAMES = {
     "DistIRError": "distir.errors:DistIRError",

@@ -23,6 +23,11 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
 
         return Dist
 
+    def kernel() -> Dialect:
+        from distir.dialects.kernel import KernelDialect
+
+        return KernelDialect
+
     def onnx() -> Dialect:
         from distir.dialects.onnx import Onnx
 
@@ -42,6 +47,7 @@ def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
         "collective": collective,
         "device": device,
         "dist": dist,
+        "kernel": kernel,
         "onnx": onnx,
         "schedule": schedule,
         "train": train,

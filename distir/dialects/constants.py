@@ -10,7 +10,8 @@ import numpy.typing as npt
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from distir.dialects import collective, dist
-from distir.dialects.onnx import RANDOM, OnnxOp
+from distir.dialects.onnx import RANDOM
+from distir.dialects.onnx_op import OnnxOp
 
 
 def direct_constant(value: SSAValue) -> npt.NDArray[Any] | None:

@@ -16,6 +16,8 @@ and whose encoding is a `#dist.layout`. Attributes with meaning on functions:
   `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
   `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
   tensors of the source model in one, along `dim`, with these `names` and `sizes`;
+  `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
+  `train.flatten` makes it, with that `length` and those `blocks`;
 - on results: `dist.name`, `dist.updates`, the name of the argument that the result
   replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
   the name of the parameter;
@@ -89,6 +91,7 @@ STAGE_START = "dist.stage_start"
 RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
+FLATTENED = "dist.flattened"
 COMPILED = "dist.compiled"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")

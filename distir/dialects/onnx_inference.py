@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 from onnx import (
@@ -40,6 +40,7 @@ from xdsl.ir import Attribute, Operation, SSAValue, TypeAttribute
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.dist import SCOPE
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shape_checks import check_shapes
 from distir.dialects.onnx_shapes import bare_type
 from distir.dialects.onnx_values import (
@@ -54,9 +55,6 @@ from distir.dialects.onnx_values import (
     type_to_proto,
 )
 from distir.dialects.onnx_versions import OPSET_IMPORTS
-
-if TYPE_CHECKING:
-    from distir.dialects.onnx import OnnxOp
 
 KNOWN_SIZE = 1024
 """Constants with at most that many elements take part in shape inference."""

@@ -6,15 +6,12 @@ inference does not make: axes in range, divisibility, as many values as dimensio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.ir import Attribute
 
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import SHAPES, Shape, Shapes, agree
 from distir.registries import Registry
-
-if TYPE_CHECKING:
-    from distir.dialects.onnx import OnnxOp
 
 Check = Callable[[Shapes], None]
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import tensor_type
-
-if TYPE_CHECKING:
-    from distir.dialects.onnx import OnnxOp
 
 Shape = tuple[int, ...]
 

@@ -22,6 +22,8 @@ On any op `schedule.by` says for messages where the user wrote it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from math import prod
 
 from xdsl.dialects.builtin import (
     I64,
@@ -33,7 +35,7 @@ from xdsl.dialects.builtin import (
     UnitAttr,
 )
 from xdsl.dialects.transform import AnyOpType, AnyParamType, AnyValueType
-from xdsl.ir import Dialect
+from xdsl.ir import Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     attr_def,
@@ -50,6 +52,8 @@ from xdsl.irdl import (
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.kernel import IMPLEMENTATION
+
 BY = "schedule.by"
 """
 The attribute of an op of a schedule that says where the user wrote it: a file and a line.
@@ -58,7 +62,12 @@ The attribute of an op of a schedule that says where the user wrote it: a file a
 BACKENDS = ("eager", "inductor")
 """The ways in which a fused group can be run."""
 
+_SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
 KnobValue = IntegerAttr | FloatAttr | StringAttr
+
+OPTIONS = ("batch", "d", "t", "p", "k", "zero")
+"""What a knob can be of a distribution: options of `distribute`, and the size of the batch."""
 
 
 @irdl_op_definition
@@ -224,7 +233,7 @@ class FuseOp(IRDLOperation):
             raise VerifyException(
                 f"schedule.fuse: backend = {self.backend}; write {' or '.join(BACKENDS)}"
             )
-        if not re.fullmatch(r"[A-Za-z_]\w*", self.symbol.data, re.ASCII):
+        if not _SYMBOL.fullmatch(self.symbol.data):
             raise VerifyException(
                 f"schedule.fuse: {self.symbol} is no name of a function; use letters, "
                 f"digits and _"
@@ -246,6 +255,41 @@ class ReplaceOp(IRDLOperation):
     having = opt_attr_def(DictionaryAttr, attr_name="with")
 
     assembly_format = "$groups attr-dict"
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """
+    Puts a user's kernel, called `symbol`, in the place of each of these groups, which become
+    its references: see `distir.dialects.kernel` for what it says of the function
+    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows from
+    the group.
+    """
+
+    name = "schedule.kernel"
+
+    groups = operand_def(AnyOpType())
+    symbol = attr_def(StringAttr)
+    implementation = attr_def(StringAttr)
+    rule = opt_attr_def(StringAttr)
+    gradient = opt_attr_def(StringAttr)
+    tolerance = opt_attr_def(FloatAttr)
+    flops = opt_attr_def(StringAttr)
+    workspace = opt_attr_def(StringAttr)
+
+    assembly_format = "$groups attr-dict"
+
+    def verify_(self) -> None:
+        if not _SYMBOL.fullmatch(self.symbol.data):
+            raise VerifyException(
+                f"schedule.kernel: {self.symbol} is no name of a kernel; use letters, "
+                f"digits and _"
+            )
+        if not IMPLEMENTATION.fullmatch(self.implementation.data):
+            raise VerifyException(
+                f"schedule.kernel: implementation = {self.implementation} names no function; "
+                f"write MODULE:FUNCTION, such as my_kernels:attention"
+            )
 
 
 @irdl_op_definition
@@ -422,20 +466,97 @@ class ExpectOp(IRDLOperation):
 class KnobOp(IRDLOperation):
     """
     A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
-    `values`; if there is only one, it need not be chosen.
+    `values`; the only one needs no choice. Of a knob that depends on earlier ones, `values`
+    is a list for each combination of theirs, in row-major order: those of the last operand
+    change the fastest, in the order of `all_values`.
+
+    With `option`, one of `OPTIONS`, it is also that option of `distribute`, or the size of
+    the batch, when the schedule is tuned.
+
+    ```mlir
+    %batch = schedule.knob "batch" {values = [96, 192], option = "batch"}
+    %ratio = schedule.knob "ratio" of %batch {values = [[0.25, 0.5], [0.5, 1.0]]}
+    ```
     """
 
     name = "schedule.knob"
 
     knob = prop_def(StringAttr)
-    values = attr_def(ArrayAttr[KnobValue])
+    earlier = var_operand_def(AnyParamType())
+    values = attr_def(ArrayAttr)
+    option = opt_attr_def(StringAttr)
     result = result_def(AnyParamType())
 
-    assembly_format = "$knob attr-dict"
+    assembly_format = "$knob (`of` $earlier^)? attr-dict"
+
+    @property
+    def cases(self) -> list[list[KnobValue]]:
+        """The values for each combination of the earlier knobs' values."""
+        cases = list(self.values) if self.earlier else [self.values]
+        return [
+            [value for value in case if isinstance(value, KnobValue)]
+            for case in cases
+            if isinstance(case, ArrayAttr)
+        ]
+
+    @property
+    def all_values(self) -> list[KnobValue]:
+        """The values that any of the cases has, in the order in which they first appear."""
+        return list(dict.fromkeys(value for case in self.cases for value in case))
 
     def verify_(self) -> None:
-        if not self.values.data:
-            raise VerifyException(f"schedule.knob {self.knob} has no values")
+        what = f"schedule.knob {self.knob}"
+        if self.earlier and not all(isinstance(v, ArrayAttr) for v in self.values):
+            raise VerifyException(
+                f"{what}: a knob that depends on others has a list of values for each "
+                f"combination of theirs"
+            )
+        cases = list(self.values) if self.earlier else [self.values]
+        given = sum(len(case) for case in cases if isinstance(case, ArrayAttr))
+        if given != sum(map(len, self.cases)):
+            raise VerifyException(f"{what}: a value is a number or a text")
+        if not self.all_values:
+            raise VerifyException(f"{what} has no values")
+        _check_cases(what, self.earlier, len(self.cases))
+        if self.option is not None and self.option.data not in OPTIONS:
+            raise VerifyException(
+                f"{what}: option = {self.option}; write one of {', '.join(OPTIONS)}"
+            )
+
+
+@irdl_op_definition
+class RequireOp(IRDLOperation):
+    """
+    Requires that knobs have values that go together: `holds` says for each combination
+    whether they do, in the order of `schedule.knob`.
+
+    ```mlir
+    schedule.require %batch, %ratio {holds = [true, true, true, false]}
+    ```
+    """
+
+    name = "schedule.require"
+
+    knobs = var_operand_def(AnyParamType())
+    holds = attr_def(ArrayAttr[IntegerAttr])
+
+    assembly_format = "$knobs attr-dict"
+
+    def verify_(self) -> None:
+        _check_cases(self.name, self.knobs, len(self.holds))
+
+
+def _check_cases(what: str, knobs: Sequence[SSAValue], count: int) -> None:
+    """Refuses a number of cases that is not the number of combinations of knobs."""
+    owners = [knob.owner for knob in knobs]
+    if not all(isinstance(owner, KnobOp) for owner in owners):
+        raise VerifyException(f"{what} depends on knobs, which schedule.knob gives")
+    sizes = [len(o.all_values) for o in owners if isinstance(o, KnobOp)]
+    if prod(sizes) != count:
+        raise VerifyException(
+            f"{what} has {count} cases, but the knobs that it depends on have "
+            f"{' x '.join(map(str, sizes))} combinations"
+        )
 
 
 ScheduleDialect = Dialect(
@@ -449,6 +570,7 @@ ScheduleDialect = Dialect(
         FoundOp,
         FuseOp,
         ReplaceOp,
+        KernelOp,
         DecomposeOp,
         ParametersOp,
         ShardOp,
@@ -459,5 +581,6 @@ ScheduleDialect = Dialect(
         RecomputeOp,
         ExpectOp,
         KnobOp,
+        RequireOp,
     ],
 )

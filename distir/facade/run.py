@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isfinite
@@ -50,10 +50,16 @@ class LoweredProgram:
         )
 
 
-def lower(program: ModelProgram | str | Path, output: str | Path) -> LoweredProgram:
+def lower(
+    program: ModelProgram | str | Path,
+    output: str | Path,
+    *,
+    kernels: Sequence[str | Path] = (),
+) -> LoweredProgram:
     """
     Writes the PyTorch package that runs a distributed program to the folder `output`, made
-    if needed. Raises DistIRError.
+    if needed. `kernels` are the files of users' kernels that it may have copies of. Raises
+    DistIRError.
     """
     source = ModelProgram.of(program)
     with TemporaryDirectory(prefix="distir-") as made:
@@ -61,7 +67,10 @@ def lower(program: ModelProgram | str | Path, output: str | Path) -> LoweredProg
         if weights is not None and weights.exists() and source.source is not None:
             source.weights  # noqa: B018  # refuses those of another program
         return LoweredProgram(
-            source.module, write_package(source.module, output, weights)
+            source.module,
+            write_package(
+                source.module, output, weights, kernels=[Path(k) for k in kernels]
+            ),
         )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from xdsl.dialects.builtin import ModuleOp, UnitAttr, i1, i64
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue, TypeAttribute
 
 from distir.dialects.dist import COUNTER
@@ -20,6 +19,7 @@ from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.frontends.function_builder import (
     FunctionBuilder,
+    Layer,
     Parameter,
     Shape,
     check_sizes,
@@ -74,14 +74,6 @@ class Decoder:
     def hidden(self) -> Shape:
         """The shape of the activations between layers."""
         return self.batch, self.seq, self.d_model
-
-
-@dataclass(frozen=True)
-class Layer:
-    """The function of a layer, and the parameters that each call passes to it, in order."""
-
-    function: FuncOp
-    parameters: Sequence[Parameter]
 
 
 class LayerBuilder:

@@ -11,11 +11,10 @@ from xdsl.ir import SSAValue
 from distir.errors import DistIRError
 from distir.frontends.decoder import (
     Decoder,
-    Layer,
     LayerBuilder,
     attention_parameters,
 )
-from distir.frontends.function_builder import Parameter
+from distir.frontends.function_builder import Layer, Parameter
 
 CHOICES = 2
 """The number of experts that a token goes to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,17 +38,26 @@ Shape = Sequence[int]
 
 
 class Parameter(NamedTuple):
-    """A parameter of a layer; `initial` is as `dist.initial`."""
+    """A parameter of a layer, or another weight; `initial` as `dist.initial`, `role` as `dist.role`."""
 
     name: str
     shape: Shape
     initial: str | None = None
+    role: str = "parameter"
 
 
 def norm_parameters(name: str, width: int) -> list[Parameter]:
     """Returns the scale and the bias of a layer norm."""
     scale = Parameter(f"{name}.weight", (width,), "ones")
     return [scale, Parameter(f"{name}.bias", (width,))]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The function of a layer and the parameters that each call gives it, in order."""
+
+    function: FuncOp
+    parameters: Sequence[Parameter]
 
 
 class FunctionBuilder:
@@ -94,10 +104,11 @@ class FunctionBuilder:
         return value
 
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
-        """Adds arguments for the parameters of the layer with that scope."""
+        """Arguments for the parameters of the module with that scope; "" is the model."""
         found: list[SSAValue] = []
-        for name, shape, initial in wanted:
-            found.append(self.argument(f"{scope}.{name}", shape))
+        for name, shape, initial, role in wanted:
+            path = f"{scope}.{name}" if scope else name
+            found.append(self.argument(path, shape, role=role))
             if initial is not None:
                 self.attributes[-1][INITIAL] = StringAttr(initial)
         return found
@@ -105,17 +116,17 @@ class FunctionBuilder:
     def ops(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         shapes: Sequence[Shape],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
-        """Adds an op with one result for each shape, and returns the results."""
+        """An op with one result for each shape; None is an input that is left out."""
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
 
     def op(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         shape: Shape,
         element: TypeAttribute | None = None,
         **attributes: Any,
@@ -126,7 +137,7 @@ class FunctionBuilder:
     def results(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         types: Sequence[tuple[Shape, TypeAttribute | None]],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
@@ -138,7 +149,7 @@ class FunctionBuilder:
     def _append(
         self,
         name: str,
-        inputs: Sequence[SSAValue],
+        inputs: Sequence[SSAValue | None],
         types: Sequence[Attribute],
         attributes: dict[str, Any],
     ) -> Sequence[SSAValue]:

@@ -12,7 +12,6 @@ from distir.frontends.builders import LAYER
 from distir.frontends.decoder import (
     SCOPE,
     Decoder,
-    Layer,
     LayerBuilder,
     cache_names,
     dense_parameters,
@@ -20,6 +19,7 @@ from distir.frontends.decoder import (
 )
 from distir.frontends.function_builder import (
     FunctionBuilder,
+    Layer,
     check_sizes,
     element_type,
     layer_arguments,

@@ -25,10 +25,12 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import COMPILED, DOUBT, SCOPE, STOP_GRADIENT, ConstrainOp
+from distir.dialects.kernel import KernelCallOp
 from distir.doubts import reason
 from distir.errors import DistIRError
 from distir.gradients.call_pairs import describe_backward
 from distir.gradients.gradient_types import GradientTypes
+from distir.gradients.kernel_gradients import KernelGradients
 from distir.gradients.recomputation import recompute_marked
 from distir.gradients.residuals import Saved, split_residuals
 from distir.gradients.rule import (
@@ -87,6 +89,7 @@ class ReverseMode:
         self.types = types
         self.functions = functions(module)
         self.pairs: dict[Key, Pair] = {}
+        self.kernels = KernelGradients(module, self.active, self._through_reference)
 
     def pair(self, name: str, arguments: Sequence[int]) -> Pair:
         """Returns the forward and backward of a function for these arguments."""
@@ -170,6 +173,10 @@ class ReverseMode:
                 found = self._through_call(op, pairs[op], known, build)
             elif isinstance(op, ConstrainOp):
                 found = known
+            elif isinstance(op, KernelCallOp):
+                wanted = [i for i, v in enumerate(op.operands) if v in active]
+                assert known[0] is not None
+                found = self.kernels.through(op, wanted, known[0], build)
             else:
                 if draws_random_numbers(op):
                     raise DistIRError(
@@ -186,6 +193,15 @@ class ReverseMode:
                 if before is not None:
                     gradient = build.onnx("Add", before, gradient)
                 gradients[value] = gradient
+
+    def _through_reference(
+        self,
+        ops: Sequence[Operation],
+        active: dict[SSAValue, None],
+        gradients: dict[SSAValue, SSAValue],
+        block: Block,
+    ) -> None:
+        self.backward(ops, active, {}, gradients, block.add_op)
 
     def _through_call(
         self,

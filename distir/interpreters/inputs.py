@@ -14,6 +14,7 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist import DEFAULT
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.flattening import source_types
 from distir.interpreters.lookups import Uses
 from distir.program import (
     argument_attributes,
@@ -33,9 +34,9 @@ def random_arguments(
     module: ModuleOp, seed: int, weights: Mapping[str, npt.ArrayLike] | None = None
 ) -> list[Array]:
     """
-    Returns the global value of every argument of the entry function, in order: from
-    `weights` if they hold its name, else random from the seed and the name alone, so that
-    two programs with the same arguments get the same values.
+    Returns the global value of every argument of the entry function, in order, as the
+    source model has it: from `weights` if they hold its name, else random from the seed and
+    the name alone, so that two programs with the same arguments get the same values.
 
     Parameters are small normal numbers, and so are states, but none of these is negative
     (some are averages of squares); other floats are standard normal. Integers that index a
@@ -46,8 +47,9 @@ def random_arguments(
     function = entry_function(module)
     uses = Uses(module)
     found: list[Array] = []
-    for arg, name, role, attributes in zip(
+    for arg, type_, name, role, attributes in zip(
         function.body.block.args,
+        source_types(function)[0],
         argument_names(function),
         argument_roles(function),
         argument_attributes(function),
@@ -59,9 +61,9 @@ def random_arguments(
         elif isinstance(default, FloatAttr):
             found.append(np.array(default.value.data))
         elif (repacked := repacked_of(attributes)) is not None:
-            found.append(_repacked(repacked, arg.type, role, seed))
+            found.append(_repacked(repacked, type_, role, seed))
         else:
-            found.append(_random(name, arg.type, role, _bound(uses, arg), seed))
+            found.append(_random(name, type_, role, _bound(uses, arg), seed))
     return found
 
 

@@ -15,8 +15,8 @@ from onnx.reference import ReferenceEvaluator
 from xdsl.dialects.builtin import TensorType, UnrankedTensorType
 from xdsl.ir import Attribute
 
-from distir.dialects.onnx import OnnxOp
 from distir.dialects.onnx_inference import node_of
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, type_to_proto
 from distir.dialects.onnx_versions import OPSET_IMPORTS
 from distir.errors import DistIRError

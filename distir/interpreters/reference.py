@@ -39,10 +39,13 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from distir.dialects.collective import Collective
 from distir.dialects.dist import Dist, layout_of
-from distir.dialects.onnx import OPERATORS, OnnxOp
+from distir.dialects.onnx import OPERATORS
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.flattening import Flattened, argument_forms, result_forms
 from distir.interpreters.functions import ProgramFunctions, call_by_name
+from distir.interpreters.kernel_calls import KernelFunctions
 from distir.interpreters.onnx_evaluator import evaluate
 from distir.interpreters.reference_communication import CommunicationFunctions
 from distir.interpreters.sharded import Sharded, from_shards
@@ -70,7 +73,8 @@ def run_program(
     """
     Runs a function (by default the entry function) of a sequential or distributed program,
     and returns its results. Arguments and results are global arrays in the function's
-    order, whatever the layouts; sequences are lists. Raises DistIRError.
+    order, whatever the layouts, and as the source model has them (`distir.flattening`);
+    sequences are lists. Raises DistIRError.
     """
     return program_runner(module, function)(arguments)
 
@@ -90,6 +94,7 @@ def program_runner(
     name = target.sym_name.data
     types = target.function_type.inputs.data
     names = argument_names(target)
+    given, returned = argument_forms(target), result_forms(target)
     interpreter = ReferenceInterpreter(module)
 
     def run(arguments: Sequence[Any]) -> list[Any]:
@@ -98,11 +103,17 @@ def program_runner(
                 f"@{name} takes {len(types)} arguments, got {len(arguments)}"
             )
         values = [
-            interpreter.argument(value, type_, argument_name)
-            for value, type_, argument_name in zip(arguments, types, names, strict=True)
+            interpreter.argument(value, type_, argument_name, form)
+            for value, type_, argument_name, form in zip(
+                arguments, types, names, given, strict=True
+            )
         ]
         results = call_by_name(interpreter, name, values)
-        return [v.assemble() if isinstance(v, Sharded) else v for v in results]
+        whole = [v.assemble() if isinstance(v, Sharded) else v for v in results]
+        return [
+            value if form is None else form.whole(value)
+            for value, form in zip(whole, returned, strict=True)
+        ]
 
     return run
 
@@ -164,19 +175,24 @@ class ReferenceInterpreter(Interpreter):
             ProgramFunctions(functions(self.module)),
             OnnxFunctions(),
             CommunicationFunctions(self.meshes),
+            KernelFunctions(self.module),
         ):
             self.register_implementations(implementations)
         for functions_class in _external:
             self.register_implementations(functions_class(), override=True)
 
-    def argument(self, value: Any, type_: Attribute, name: str) -> Any:
+    def argument(
+        self, value: Any, type_: Attribute, name: str, form: Flattened | None = None
+    ) -> Any:
         """
-        Converts a global value to a function argument of that type. Raises DistIRError.
+        Converts a global value to a function argument of that type, flattened if the
+        argument stands for a tensor that is. Raises DistIRError.
         """
         if not isinstance(type_, TensorType):
             return value
         array = np.asarray(value)
-        dtype, shape = numpy_dtype(type_.element_type), type_.get_shape()
+        dtype = numpy_dtype(type_.element_type)
+        shape = type_.get_shape() if form is None else form.shape
         fits = len(shape) == array.ndim and all(
             d < 0 or d == n for d, n in zip(shape, array.shape, strict=True)
         )
@@ -186,6 +202,8 @@ class ReferenceInterpreter(Interpreter):
                 f"argument {name!r} is {array.dtype}{list(array.shape)}, but the program "
                 f"takes {dtype}{list(shape)}"
             )
+        if form is not None:
+            array = form.flat(array)
         if layout_of(type_) is None:
             return array
         return Sharded.split(array, type_, self.meshes)

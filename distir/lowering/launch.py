@@ -35,6 +35,14 @@ _FAILURE_S = 10.0
 """The seconds to wait for the rank that the others say they lost."""
 
 
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|\bMemoryError\b")
+"""What PyTorch and Python say when a device has no memory left."""
+
+
+class OutOfMemory(DistIRError):
+    """A rank needed more memory than its device has."""
+
+
 class Spawner:
     """
     A process that has PyTorch loaded and forks ranks (`distir.lowering.spawner`), in a
@@ -474,14 +482,17 @@ def _failure(
     code = failed[rank]
     text = logs.text(rank)
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    # Linux kills processes when there is no memory left.
+    full = _NO_MEMORY.search(text) or code == -signal.SIGKILL
+    kind = OutOfMemory if full else DistIRError
     if errors and code > 0:
-        return DistIRError(f"rank {rank}: {errors[-1].removeprefix('error: ')}")
+        return kind(f"rank {rank}: {errors[-1].removeprefix('error: ')}")
     how = (
         f"was killed by signal {signal.Signals(-code).name}"
         if code < 0
         else f"failed with exit code {code}"
     )
-    return DistIRError(f"rank {rank} {how}. The last it said: {_last(text)}")
+    return kind(f"rank {rank} {how}. The last it said: {_last(text)}")
 
 
 def _timeout(left: set[int], timeout_s: float, logs: _Logs) -> DistIRError:

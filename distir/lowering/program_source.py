@@ -29,12 +29,14 @@ from distir.dialects.dist import (
 )
 from distir.dialects.onnx_values import onnx_element_type
 from distir.errors import DistIRError
-from distir.lowering.class_source import ClassSource, ClassTexts, RankSource
+from distir.flattening import flattened_of
+from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
+from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
 from distir.program import (
     argument_attributes,
@@ -208,7 +210,7 @@ def _rank_source(
     fuse(program)
     outline(program)
     bundle(program)
-    return RankSource(program, devices, texts, constants).source()
+    return class_source(RankClasses(program, devices, texts, constants))
 
 
 def _head(
@@ -305,12 +307,13 @@ def _tensor_table(
     for index, (name, type_, extra) in enumerate(
         zip(names, types, attributes, strict=True)
     ):
-        fields = [repr(name)]
+        fields, flattened = [repr(name)], flattened_of(extra)
         if isinstance(type_, TensorType) and min(type_.get_shape(), default=0) >= 0:
             dtype = torch_dtype(
                 onnx_element_type(type_.element_type), f"{title.lower()[:-1]} {name!r}"
             )
-            fields += [dtype, repr(tuple(type_.get_shape()))]
+            shape = type_.get_shape() if flattened is None else flattened.shape
+            fields += [dtype, repr(tuple(shape))]
         layout = layout_of(type_)
         requested = extra.get(LAYOUT)
         if layout is None and isinstance(requested, LayoutAttr):
@@ -331,6 +334,9 @@ def _tensor_table(
         if repacked is not None:
             parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
             fields.append(f"repacked={(repacked.dim, parts)!r}")
+        if flattened is not None:
+            splits = tuple(map(tuple, flattened.splits))
+            fields.append(f"flattened={(flattened.length, splits)!r}")
         if isinstance(default := extra.get(DEFAULT), FloatAttr):
             fields.append(f"default={default.value.data!r}")
         if COUNTER in extra:

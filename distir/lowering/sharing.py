@@ -19,6 +19,7 @@ _FRESH = frozenset(
         *("torch.call", "torch.conv_grad"),
     )
 )
+_RESHAPED = ("train.flatten", "train.unflatten")
 
 
 def is_fresh(op: Operation) -> bool:
@@ -26,6 +27,8 @@ def is_fresh(op: Operation) -> bool:
     Whether all results of an op lie in memory of their own. An unknown op may return an
     operand, or a view of one.
     """
+    if op.name in _RESHAPED:
+        return False
     return op.name in _FRESH or op.name.startswith("train.")
 
 

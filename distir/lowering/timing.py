@@ -15,6 +15,9 @@ from statistics import median
 from distir.errors import DistIRError
 from distir.lowering.launch import Progress, Spawner, run_script
 
+BACKENDS = ("gloo", "nccl")
+"""What processes that are timed run on: cores of the CPU, or GPUs."""
+
 STEADY_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**40),

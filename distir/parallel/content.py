@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from distir import __version__
+from distir.version import __version__
 
 _NOT_OF_FORWARD = ("GenerationConfig",)
 """

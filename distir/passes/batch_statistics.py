@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import NAME, ROLE, SCOPE, UPDATES
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.gradients.reverse import STATISTIC
 from distir.gradients.rule import GradientBuilder, shape

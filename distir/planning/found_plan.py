@@ -17,7 +17,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.utils.exceptions import ParseError
 
-from distir import __version__
 from distir.dialects.device import ClusterOp
 from distir.errors import DistIRError
 from distir.planning.distribution import distribute
@@ -36,6 +35,7 @@ from distir.planning.requests import Requests, named_argument
 from distir.planning.result import Simulated, from_json
 from distir.program import argument_names, entry_function, walk_functions
 from distir.sharding.verification import verify_distribution
+from distir.version import __version__
 
 _FORMAT = "distir plan 1"
 

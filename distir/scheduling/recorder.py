@@ -21,7 +21,6 @@ from xdsl.dialects.builtin import (
     StringAttr,
     UnitAttr,
     f32,
-    f64,
     i64,
 )
 from xdsl.dialects.transform import (
@@ -41,18 +40,28 @@ from distir.dialects.schedule import (
     FindOp,
     FirstOp,
     FuseOp,
+    KernelOp,
     KnobOp,
     MatchOp,
     MergeOp,
     ParametersOp,
     RecomputeOp,
     ReplaceOp,
+    RequireOp,
     ShardOp,
     SplitLinearOp,
     StageOp,
     WholeOp,
 )
 from distir.errors import DistIRError
+from distir.scheduling.kernel import Kernel
+from distir.scheduling.knobs import (
+    Knob,
+    KnobChoice,
+    cases,
+    knob_attribute,
+    knobs_of,
+)
 from distir.scheduling.tracing import traced
 
 SEQUENCE = "schedule"
@@ -79,13 +88,6 @@ class Rows:
     axis: str
 
 
-@dataclass(frozen=True)
-class Knob:
-    """A value that is chosen when the schedule is applied; see `Schedule.knob`."""
-
-    handle: SSAValue
-
-
 class Recording:
     """The schedule as it has been recorded so far."""
 
@@ -94,6 +96,7 @@ class Recording:
         self.model: SSAValue = self._block.args[0]
         self.model.name_hint = "model"
         self._builder = Builder(InsertPoint.at_end(self._block))
+        self.knobs: dict[str, Knob] = {}
         types = [AnyOpType()], list[Attribute]()
         self.sequence = NamedSequenceOp(name, types, Region(self._block))
 
@@ -114,14 +117,6 @@ def _caller() -> str:
     while frame.f_code.co_filename == __file__ and frame.f_back is not None:
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
-
-
-def _attribute(
-    value: float | int | str,
-) -> IntegerAttr | FloatAttr | StringAttr:
-    if isinstance(value, str):
-        return StringAttr(value)
-    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
 
 
 class Parameters:
@@ -197,7 +192,7 @@ class Modules:
         if isinstance(amount, Knob):
             operands.append(amount.handle)
         else:
-            attributes["amount"] = _attribute(amount)
+            attributes["amount"] = knob_attribute(amount)
         op = FirstOp.create(
             operands=operands, result_types=[AnyOpType()], attributes=attributes
         )
@@ -360,17 +355,22 @@ class FoundGroups:
             FuseOp.create(operands=[self._handle], attributes=attributes)
         )
 
-    def replace(self, operator: Onnx) -> None:
+    def replace(self, other: Onnx | Kernel) -> None:
         """
-        Replaces each group by an operator of ONNX, which is refused unless it computes the
-        same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`.
+        Puts an operator of ONNX in the place of each, which is refused unless it computes
+        the same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`. Or a
+        function of yours, which `distir schedule --verify` compares with them:
+        `.replace(Kernel("swish", "my_kernels:swish"))`.
         """
-        attributes: dict[str, Attribute] = {"op": StringAttr(operator.name)}
-        if operator.attributes:
-            attributes["with"] = DictionaryAttr(dict(operator.attributes))
-        self._recording.add(
-            ReplaceOp.create(operands=[self._handle], attributes=attributes)
-        )
+        attributes: dict[str, Attribute]
+        if isinstance(other, Kernel):
+            kind, attributes = KernelOp, dict(other.attributes)
+        else:
+            kind, attributes = ReplaceOp, {}
+            attributes["op"] = StringAttr(other.name)
+            if other.attributes:
+                attributes["with"] = DictionaryAttr(dict(other.attributes))
+        self._recording.add(kind.create(operands=[self._handle], attributes=attributes))
 
     def decompose(self) -> None:
         """
@@ -407,7 +407,7 @@ def onnx(name: str, **attributes: int | float | str) -> Onnx:
 
 
 def _onnx_attribute(value: int | float | str) -> Attribute:
-    return FloatAttr(value, f32) if isinstance(value, float) else _attribute(value)
+    return FloatAttr(value, f32) if isinstance(value, float) else knob_attribute(value)
 
 
 class Schedule(Modules):
@@ -431,19 +431,53 @@ class Schedule(Modules):
         recording = Recording(name)
         super().__init__(recording, recording.model)
 
-    def knob(self, name: str, values: Sequence[float | int | str]) -> Knob:
+    def knob(
+        self,
+        name: str,
+        values: Sequence[KnobChoice] | Callable[..., Sequence[KnobChoice]],
+        *,
+        option: Literal["batch", "d", "t", "p", "k", "zero"] | None = None,
+    ) -> Knob:
         """
-        Returns a value that is chosen when the schedule is applied (`--set NAME=VALUE`),
-        one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`.
+        A value that is chosen when the schedule is applied (`--set NAME=VALUE`) or tuned
+        (`--tune`), one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`. A function gives the
+        values that go with those of earlier knobs, which its parameters name:
+        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option` the
+        knob is also that option of `distribute`, or the size of the batch, when it is tuned.
         """
+        known, attributes = self._recording.knobs, dict[str, Attribute]()
+        earlier: list[Knob] = []
+        if callable(values):
+            earlier = knobs_of(values, known, _caller())
+            made = [ArrayAttr(map(knob_attribute, v)) for v in cases(values, earlier)]
+            attributes["values"] = ArrayAttr(made)
+        else:
+            attributes["values"] = ArrayAttr(map(knob_attribute, values))
+        if option is not None:
+            attributes["option"] = StringAttr(option)
         op = KnobOp.create(
+            operands=[knob.handle for knob in earlier],
             result_types=[AnyParamType()],
             properties={"knob": StringAttr(name)},
-            attributes={"values": ArrayAttr([_attribute(v) for v in values])},
+            attributes=attributes,
         )
         result = self._recording.add(op).results[0]
         result.name_hint = name if name.isidentifier() else None
-        return Knob(result)
+        return known.setdefault(name, Knob(name, result))
+
+    def require(self, predicate: Callable[..., bool]) -> None:
+        """
+        Leaves out combinations of knobs, which the parameters of the predicate name, for
+        which it is false: `s.require(lambda batch, ratio: batch * (1 - ratio) < 100)`.
+        """
+        knobs = knobs_of(predicate, self._recording.knobs, _caller())
+        holds = [IntegerAttr(int(bool(v)), 1) for v in cases(predicate, knobs)]
+        self._recording.add(
+            RequireOp.create(
+                operands=[knob.handle for knob in knobs],
+                attributes={"holds": ArrayAttr(holds)},
+            )
+        )
 
     def recorded(self) -> NamedSequenceOp:
         """Returns the schedule in its IR form; nothing can be added to it afterwards."""

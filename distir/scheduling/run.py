@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.transform import NamedSequenceOp, YieldOp
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.dist import layout_of
-from distir.dialects.schedule import BY
+from distir.dialects.schedule import BY, KnobValue
 from distir.errors import DistIRError, listed
 from distir.gradients.call_pairs import FORWARD
 from distir.planning.modules import ProgramModules
@@ -21,24 +21,23 @@ from distir.program import (
     text_attribute,
 )
 from distir.registries import Registry
+from distir.scheduling.knobs import KnobChoice, knob_value
 from distir.scheduling.rewrites.separate import OpGroup
-
-Value = int | float | str
-"""The value of a knob."""
 
 _WHAT = "apply-schedule"
 
 
 class ScheduleRun:
     """
-    A schedule that is being applied.
+    A schedule that is being carried out.
 
-    - `module`: the program; `modules`: its modules, as long as no op changes them;
-    - `chosen`: the values of knobs by their names.
+    - `module`: the program; `modules`: what modules it has, as long as nothing changes that;
+    - `chosen`: the values of knobs by their names, as texts; `values`: those of the knobs
+      that were met so far, by their handles.
 
-    What a handle stands for is stored by its SSA value: the paths of modules
-    (`modules_of`), the indices of arguments (`parameters_of`), groups of ops (`groups_of`),
-    or a knob's value (`value_of`).
+    What handles stand for is kept by the values that they are: the paths of modules
+    (`modules_of`), the indices of arguments (`parameters_of`), or a knob's value
+    (`value_of`).
     """
 
     def __init__(self, module: ModuleOp, chosen: dict[str, str]):
@@ -46,9 +45,9 @@ class ScheduleRun:
         self.modules = ProgramModules(module)
         self.chosen = chosen
         self.knobs: set[str] = set()
+        self.values: dict[SSAValue, KnobValue] = {}
         self._modules: dict[SSAValue, list[str]] = {}
         self._parameters: dict[SSAValue, list[str]] = {}
-        self._values: dict[SSAValue, Value] = {}
         self._groups: dict[SSAValue, list[OpGroup]] = {}
         # Handles of groups that were rewritten, and who did.
         self._consumed: dict[SSAValue, str] = {}
@@ -73,9 +72,9 @@ class ScheduleRun:
         places = {name: i for i, name in enumerate(self.modules.names)}
         return [places[name] for name in self._parameters[handle]]
 
-    def value_of(self, handle: SSAValue) -> Value:
-        """Returns the value of a knob, or a constant."""
-        return self._values[handle]
+    def value_of(self, handle: SSAValue) -> KnobChoice:
+        """The value of a knob."""
+        return knob_value(self.values[handle])
 
     def is_groups(self, handle: SSAValue) -> bool:
         """Whether a handle stands for groups of ops, not for modules."""
@@ -117,10 +116,6 @@ class ScheduleRun:
     def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
         """Records which arguments of the entry a handle stands for."""
         self._parameters[handle] = [self.modules.names[i] for i in indices]
-
-    def set_value(self, handle: SSAValue, value: Value) -> None:
-        """Records the value of a knob."""
-        self._values[handle] = value
 
     def rewritten(self, op: Operation) -> None:
         """Analyses the program again, which an op of the schedule has rewritten."""
@@ -199,15 +194,6 @@ def origin(op: Operation) -> str:
     name = sequence.sym_name.data if isinstance(sequence, NamedSequenceOp) else "?"
     position = 0 if block is None else 1 + block.get_operation_index(op)
     return f"@{name}, op {position} ({op.name})"
-
-
-def knob_value(attr: Attribute) -> Value:
-    """Returns the number or text of an attribute. Raises DistIRError for another one."""
-    if isinstance(attr, IntegerAttr | FloatAttr):
-        return attr.value.data
-    if isinstance(attr, StringAttr):
-        return attr.data
-    raise DistIRError(f"{_WHAT}: {attr} is no value of a knob; give a number or a text")
 
 
 def apply_schedule(module: ModuleOp, entry: str, chosen: Sequence[str] = ()) -> None:

@@ -135,6 +135,20 @@ def _layer_norm(
     )
 
 
+def _attention(
+    t: _Tracer,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+) -> SSAValue:
+    inputs = [query, key, value] + ([] if attn_mask is None else [attn_mask])
+    having = {"is_causal": IntegerAttr(int(is_causal), i64)}
+    return t.node("Attention", *inputs, having=having)
+
+
 def _transpose(t: _Tracer, x: Any, first: int, second: int) -> SSAValue:
     return t.node("Transpose", x, swaps=(first, second))
 
@@ -146,6 +160,7 @@ _FORMS: Mapping[str, _Form] = {
     "dropout": _dropout,
     "linear": _linear,
     "layer_norm": _layer_norm,
+    "scaled_dot_product_attention": _attention,
     "transpose": _transpose,
 }
 """Functions of PyTorch that are an operator with attributes, or several operators."""

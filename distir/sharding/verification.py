@@ -12,8 +12,10 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects import collective, dist
 from distir.dialects.constants import draws_random_numbers
 from distir.dialects.dist import Layout, layout_of
+from distir.dialects.kernel import kernels
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
+from distir.flattening import check_flattened
 from distir.program import (
     argument_names,
     check_links,
@@ -21,6 +23,7 @@ from distir.program import (
     entry_function,
     functions,
 )
+from distir.sharding.kernel_parts import check_rule
 from distir.sharding.layout import check_layout, layout_problem
 from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
@@ -59,6 +62,9 @@ class DistributionVerifier:
         """
         check_dominance(self.module)
         check_links(self.entry)
+        check_flattened(self.entry)
+        for kernel in kernels(self.module).values():
+            check_rule(kernel)
         for function in self.functions.values():
             if not function.is_declaration:
                 self.function(function)

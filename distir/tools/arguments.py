@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from math import isfinite
+from pathlib import Path
 
 
 def positive_integer(text: str) -> int:
@@ -55,6 +56,19 @@ def dimension(text: str) -> tuple[str, int]:
     return name, positive_integer(size)
 
 
+def add_kernels(parser: ArgumentParser) -> None:
+    """The files of the kernels that a program may use."""
+    parser.add_argument(
+        "--kernels",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE.py",
+        help="the file of a module of kernels that the program names; may be repeated. "
+        "Without it, the functions that a program asks for are not loaded",
+    )
+
+
 def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
     """Declares the cluster that a program is distributed over, and its size."""
     parser.add_argument(
@@ -82,4 +96,15 @@ def add_profile_argument(parser: ArgumentParser) -> None:
         help="what the devices reach in practice instead of what their data sheets say: a "
         "built-in profile (A100, H100, V100, ...), a file that `distir calibrate` wrote, or "
         "those that the cluster names; once for each kind of device",
+    )
+
+
+def add_backend_argument(parser: ArgumentParser) -> None:
+    """Declares `--backend`: what processes that are timed run on."""
+    parser.add_argument(
+        "--backend",
+        choices=("gloo", "nccl"),
+        default="gloo",
+        help="what is measured on: gloo, the cores of this machine's CPU (default), or nccl, "
+        "its GPUs",
     )

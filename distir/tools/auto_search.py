@@ -135,7 +135,7 @@ def write_plan(search: AutoSearch, source: Path, output: Path | None) -> None:
     best = search.best
     assert best is not None
     if output is None:
-        note(chosen_plan(search))
+        note(search.measured_note() or chosen_plan(search))
         return
     module = search.programs(best.plan.batch)
     emit(module, search)

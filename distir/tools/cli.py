@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn, Protocol, cast
 
-from distir import __version__
+from distir.version import __version__
 
 COMMANDS = {
     "import": ("import_model", "read a model from ONNX, PyTorch or transformers"),

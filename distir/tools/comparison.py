@@ -92,6 +92,7 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype
+    from distir.flattening import source_types
     from distir.program import (
         argument_names,
         entry_function,
@@ -103,7 +104,7 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     arguments, updates = argument_names(function), updated_arguments(function)
     outputs: list[_Output] = []
     for i, (name, type_) in enumerate(
-        zip(result_names(function), function.function_type.outputs, strict=True)
+        zip(result_names(function), source_types(function)[1], strict=True)
     ):
         text = str(type_)
         if isinstance(type_, TensorType):
@@ -211,9 +212,10 @@ def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -
 
     from distir.dialects.onnx_values import numpy_dtype
     from distir.errors import DistIRError
+    from distir.flattening import source_types
     from distir.program import entry_function
 
-    types = entry_function(module).function_type.outputs
+    _, types = source_types(entry_function(module))
     for (name, text, *_), type_, value in zip(
         _outputs(module), types, results, strict=True
     ):

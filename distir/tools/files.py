@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 
 from distir.dialects.dist import SCOPE, WEIGHTS
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_shapes import bare_type
 from distir.errors import DistIRError
 from distir.passes import get_all_passes

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
+from distir.flattening import source_types
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.lookups import Uses
 from distir.program import argument_names, argument_roles, describe, entry_function
@@ -42,7 +43,7 @@ def whole_arguments(
     names = argument_names(entry_function(module))
     check_known(module, path, weights, given)
     values = dict(zip(names, random_arguments(module, seed, weights), strict=True))
-    types = entry_function(module).function_type.inputs
+    types, _ = source_types(entry_function(module))
     for name, type_ in zip(names, types, strict=True):
         if name in given:
             values[name] = _fitting(module, name, given[name], type_)
@@ -74,7 +75,7 @@ def training_arguments(
     """
     function = entry_function(module)
     names, roles = argument_names(function), argument_roles(function)
-    types = function.function_type.inputs
+    types, _ = source_types(function)
     batches = {n for n, role in zip(names, roles, strict=True) if role in _BATCHES}
     check_known(module, path, weights, given)
     values = {

@@ -13,7 +13,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import STOP_GRADIENT
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import onnx_element_type
 from distir.program import erase_dead
 

@@ -17,7 +17,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from distir.dialects.collective import CoordinateOp
 from distir.dialects.dist import Layout, Shard, layout_of, with_layout
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import (
     constant_attr,
     element_type_of_dtype,

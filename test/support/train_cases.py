@@ -23,7 +23,8 @@ from distir.dialects.train_ops.convolution import (
     ConvGradWeightOp,
     MaxPoolGradOp,
 )
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.flattening import FlattenOp, UnflattenOp
 from distir.dialects.train_ops.indexing import GatherGradOp
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
@@ -49,6 +50,7 @@ from distir.dialects.train_ops.recurrent import GruGradOp, LstmGradOp, RnnGradOp
 from distir.dialects.train_ops.resize import ResizeGradOp
 from distir.dialects.train_ops.shrink import ShrinkGradOp
 from distir.dialects.train_ops.softmax import LogSoftmaxGradOp, SoftmaxGradOp
+from distir.dialects.train_ops.splits import Split
 from support.sharding_harness import Array, Case, sequential
 
 _rng = np.random.default_rng(11)
@@ -447,3 +449,26 @@ for _op, _gates, _how in (
             label=f"{_direction},{_how}",
             **_how,
         )
+
+for _shape, _flat, _blocks in (
+    ((3, 4), (14,), None),
+    ((3, 4), (12,), None),
+    ((3, 4), (8, 2), [(1, 2, 2)]),
+    ((3, 8), (7, 4), [(1, 4, 1)]),
+    ((4, 3, 4), (13, 2, 2), [(0, 2, 2), (2, 2, 1)]),
+    ((8, 2), (5, 2, 2), [(0, 2, 4), (0, 2, 2)]),
+    ((), (4,), None),
+):
+    _label = f"{list(_shape)},{list(_flat)},{_blocks}".replace(" ", "")
+    case(
+        *(_shaped(FlattenOp, "flat"), real(*_shape)),
+        shape=_flat,
+        blocks=_blocks,
+        label=_label,
+    )
+    case(
+        *(_shaped(UnflattenOp, "tensor"), real(*_flat)),
+        shape=_shape,
+        blocks=_blocks,
+        label=_label,
+    )

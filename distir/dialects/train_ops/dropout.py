@@ -5,7 +5,7 @@ tensor.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from xdsl.dialects.builtin import (
     ArrayAttr,
@@ -36,17 +36,7 @@ from distir.dialects.train_ops.checks import (
     check_type,
     shape_of,
 )
-
-
-class Split(NamedTuple):
-    """
-    A split of a dimension: it is dealt out to `parts` devices in turn, `run` elements at a
-    time.
-    """
-
-    dim: int
-    parts: int
-    run: int
+from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 
 @irdl_op_definition
@@ -112,10 +102,7 @@ class DropoutOp(TrainOp):
         For each operand among `coordinates`, the split of a dimension in which it is the
         position.
         """
-        return tuple(
-            Split(*(int(v) for v in entry.get_values()))
-            for entry in (self.splits.data if self.splits is not None else ())
-        )
+        return splits_of(self.splits)
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
@@ -153,19 +140,12 @@ class DropoutOp(TrainOp):
             )
         if not entries:
             return
-        if any(len(entry) != 3 for entry in entries):
+        left = shape_of_part(self.whole_shape, self.parts)
+        if left is None:
             raise VerifyException(
-                f"{self.name}: each of splits is [dimension, parts, run]"
+                f"{self.name}: a tensor with global_shape {list(self.whole_shape)} "
+                f"cannot be split by {', '.join(str([*s]) for s in self.parts)}"
             )
-        left = list(self.whole_shape)
-        for split in self.parts:
-            fits = 0 <= split.dim < len(left) and split.parts >= 1 and split.run >= 1
-            if not fits or left[split.dim] % (split.parts * split.run):
-                raise VerifyException(
-                    f"{self.name}: a tensor with global_shape {list(self.whole_shape)} "
-                    f"cannot be split by [{split.dim}, {split.parts}, {split.run}]"
-                )
-            left[split.dim] //= split.parts
         check_shape(self, "x", self.x, left)
 
 

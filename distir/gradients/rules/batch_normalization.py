@@ -7,7 +7,7 @@ from math import prod
 from xdsl.ir import SSAValue
 
 from distir.dialects.constants import direct_constant
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, onnx_element_type
 from distir.dialects.train_ops.checks import accumulation_type, element_type
 from distir.dialects.train_ops.losses import CrossEntropyGradOp, CrossEntropyOp

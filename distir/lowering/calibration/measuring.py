@@ -15,6 +15,7 @@ from distir.lowering.calibration.machine import SEND, MeasuredMachine
 from distir.lowering.calibration.probe import Probe, Prober
 from distir.lowering.calibration.samples import fit_ops
 from distir.lowering.timing import (
+    BACKENDS,
     TimedPackage,
     Timings,
     TimingSettings,
@@ -26,7 +27,6 @@ from distir.lowering.torch_package import write_package
 
 Log = Callable[[str], None]
 
-BACKENDS = ("gloo", "nccl")
 GPU_SCALE = 16
 """By which factor the tensors are larger with which GPUs are measured."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import shape_of
 
 _SAME_IF_SAME_TYPE = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.dialects.builtin import AnyFloat
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.lowering.fusions.torch_call import fused
 from distir.transforms.patterns.match import element, producer, shape_of, used_once
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from xdsl.ir import SSAValue
 
 from distir.lowering.source.expressions import member
+from distir.lowering.source.method_names import Key, MethodNames
 from distir.lowering.source.runs import CallRun, ValueList
-
-if TYPE_CHECKING:
-    from distir.lowering.source.method import Key, Method
 
 
 class Loop:
@@ -20,7 +17,7 @@ class Loop:
 
     def __init__(
         self,
-        method: Method,
+        method: MethodNames,
         run: CallRun,
         dying: Sequence[Key],
         variables: dict[int, str],

@@ -389,7 +389,9 @@ class Checkpoint:
                     continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
-                part = torch.empty(shape, dtype=spec.dtype, device="cpu")
+                # Behind a flattened tensor are zeros, which a checkpoint does not hold.
+                made = torch.zeros if spec.flattened else torch.empty
+                part = made(shape, dtype=spec.dtype, device="cpu")
                 found[spec.name] = part
                 key = ".".join(key_of(spec))
                 wanted[key] = Stored(spec, mesh, self.rank, part)

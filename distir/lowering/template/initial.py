@@ -7,11 +7,11 @@ integers, so that every device draws the same bits.
 """
 
 import hashlib
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 
-from . import collectives, runtime
+from . import collectives, flattening, runtime
 from .random_numbers import MASK, threefry
 
 STANDARD_DEVIATION = 0.02
@@ -36,7 +36,12 @@ def normal(key, positions):
 
 
 def positions(spec, mesh, rank):
-    """Returns the positions, in the whole tensor, of the elements that a process holds."""
+    """
+    The positions, in the whole tensor, of the elements that a process holds; -1 of the
+    zeros behind a flattened one.
+    """
+    if spec.flattened:
+        return _flat_positions(spec, mesh, rank)
     place = {}
     if mesh is not None:
         place = mesh.coordinates()[mesh.ranks.index(rank)]
@@ -47,6 +52,25 @@ def positions(spec, mesh, rank):
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
         found = found.unsqueeze(-1) * size + index
     return found
+
+
+def _flat_positions(spec, mesh, rank):
+    """The positions of what a process holds of a flattened tensor."""
+    splits = spec.flattened[1]
+    begin, end, blocks = flattening.held(spec, mesh, rank)
+    found = torch.empty((end - begin, len(blocks)), dtype=torch.int64)
+    is_behind = torch.arange(begin, end) >= prod(
+        flattening.block_shape(spec.shape, splits)
+    )
+    for column, block in enumerate(blocks):
+        index, total, stride = torch.arange(begin, end), 0, 1
+        places = flattening.places(spec.shape, splits, block)
+        for size, own in zip(reversed(spec.shape), reversed(places), strict=True):
+            own = own.to(index.device)
+            total = total + own[index % len(own)] * stride
+            index, stride = index // len(own), stride * size
+        found[:, column] = torch.where(is_behind, -1, total)
+    return found.reshape(runtime.local_shape(spec, mesh))
 
 
 def parameter(spec, mesh, rank, seed):
@@ -65,7 +89,7 @@ def parameter(spec, mesh, rank, seed):
     where = positions(spec, mesh, rank)
     if len(spec.shape) < 2:
         value = 1 if spec.initial == "ones" else 0
-        return torch.full(where.shape, value, dtype=spec.dtype)
+        return torch.where(where < 0, 0, value).to(spec.dtype)
     digest = hashlib.sha256(f"{seed}:{spec.name}".encode()).digest()
     key = tuple(int.from_bytes(digest[i : i + 4], "big") for i in (0, 4))
     out = torch.empty(where.shape, dtype=spec.dtype)
@@ -73,4 +97,4 @@ def parameter(spec, mesh, rank, seed):
     for start in range(0, len(places), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         flat[chunk] = (normal(key, places[chunk]) * STANDARD_DEVIATION).to(spec.dtype)
-    return out
+    return out.masked_fill_(where < 0, 0) if spec.flattened else out

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from . import collectives
+from . import collectives, flattening
 
 KEPT_ROLES = ("parameter", "state")
 """The roles of arguments that a checkpoint holds."""
@@ -25,18 +25,16 @@ class ProgramError(Exception):
 @dataclass(frozen=True)
 class Tensor:
     """
-    An argument or result: its global shape, and for each dimension the axes of `mesh` that
-    split it, with their run lengths. Over the axes in `partial` the processes hold terms of
-    a reduction. Without a mesh, process 0 holds it.
-
-    - `updates`: the argument that a result replaces in the next step of a training;
-    - `of`: the parameter that a state or gradient belongs to;
-    - `initial`: the value that a training starts with if no file holds it;
-    - `counter`: whether it counts steps;
-    - `setting`: for an argument of role "setting", a number, the hyper-parameter of the
-      optimizer that it is; `default`: its value if nobody gives one;
-    - `repacked`: the dimension along which it holds other tensors, and their names and
-      sizes.
+    An argument or result: its global shape, and per dimension the axes of `mesh` that
+    split it, with their run lengths. Over the axes in `partial` the processes hold
+    terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
+    result replaces in the next step of a training; `of` the parameter that a state or
+    gradient belongs to; `initial` what a training starts with where no file holds it;
+    `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
+    `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
+    dimension along which it holds other tensors, and their names and sizes. With
+    `flattened`, its length and the splits of `flattening.flatten`, processes have it
+    flattened, and `split` is of that.
     """
 
     name: str
@@ -50,6 +48,7 @@ class Tensor:
     of: str = ""
     initial: str = ""
     repacked: tuple = ()
+    flattened: tuple = ()
     setting: str = ""
     default: float | None = None
     counter: bool = False
@@ -59,9 +58,8 @@ class Tensor:
         dim, parts = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
-            yield replace(
-                self, name=name, shape=shape, mesh=None, split=(), repacked=()
-            )
+            whole = replace(self, mesh=None, split=(), repacked=(), flattened=())
+            yield replace(whole, name=name, shape=shape)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,9 @@ class ProcessMesh:
 
 
 def shard(value, spec, mesh, rank):
-    """Returns the part of a global tensor that a rank of the mesh holds."""
+    """The part of a global tensor that a rank of the mesh holds."""
+    if spec.flattened:
+        value = flattening.flatten(value, *spec.flattened)
     if mesh is None:
         return value
     place = mesh.coordinates()[mesh.ranks.index(rank)]
@@ -163,12 +163,16 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """Returns the shape of the part that one process holds."""
+    """The shape of the part that one process holds."""
+    shape = spec.shape
+    if spec.flattened:
+        length, splits = spec.flattened
+        shape = (length, *(parts for _, parts, _ in splits))
     if mesh is None or not spec.split:
-        return spec.shape
+        return shape
     return tuple(
         size // prod(mesh.axes[axis] for axis, _ in axes)
-        for size, axes in zip(spec.shape, spec.split, strict=True)
+        for size, axes in zip(shape, spec.split, strict=True)
     )
 
 
@@ -206,6 +210,8 @@ def assemble(parts, spec, mesh):
         for axis, run in reversed(spec.split[dim]):
             merge(axis, lambda row, d=dim, r=run: collectives.join(row, d, r))
     (value,) = held.values()
+    if spec.flattened:
+        return flattening.unflatten(value, spec.shape, spec.flattened[1])
     return value
 
 

@@ -28,7 +28,7 @@ def emit(module: ModuleOp, search: AutoSearch) -> Simulation:
     best = search.best
     assert best is not None
     distribute_as(module, best, search.programs.requests)
-    add_notes(module, [chosen_plan(search)])
+    add_notes(module, [search.measured_note() or chosen_plan(search)])
     return simulate(module, profiles=search.programs.profiles)
 
 
@@ -98,11 +98,9 @@ def memory_binds(search: PlanSearch) -> str:
 
 
 def runner_up(search: PlanSearch) -> Simulated | None:
-    """
-    Returns the fastest plan that divides the program among the devices in another way than
-    the best one.
-    """
-    best, *others = ranked(search.results.values())
+    """The fastest plan that divides the program in another way than the best."""
+    best, others = search.best, ranked(search.results.values())
+    assert best is not None
     same = (best.step_time_s, best.peak_memory_bytes)
     for other in others:
         if other.plan.division != best.plan.division and same != (

@@ -14,10 +14,9 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from distir.dialects.constants import keeps_value
 from distir.dialects.dist import ReshardOp
 from distir.interpreters.simulator.costs.hardware import Hardware
-from distir.interpreters.simulator.engine.compiled import (
-    CompiledFunction,
+from distir.interpreters.simulator.engine.compiled import CompiledFunction, CompiledOp
+from distir.interpreters.simulator.engine.compiler import (
     CompiledFunctionBuilder,
-    CompiledOp,
     Compiler,
 )
 from distir.interpreters.simulator.engine.device_map import UniformDeviceMap

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod
 
@@ -18,6 +17,7 @@ from distir.planning.costs import CostModel
 from distir.planning.function_plan import FunctionPlan
 from distir.planning.graph import Node, Port
 from distir.planning.layouts.argument_requests import ArgumentRequest, restricted
+from distir.planning.layouts.building import Before, Building
 from distir.planning.layouts.lifetimes import Interval
 from distir.planning.layouts.partial_values import without_impossible
 from distir.planning.layouts.parts import bytes_between_parts, cost_of_parts
@@ -26,8 +26,6 @@ from distir.planning.layouts.reshards import (
     LayoutNode,
     LayoutPort,
     ReshardGraph,
-    Use,
-    layouts_of,
 )
 from distir.planning.layouts.values import Values
 from distir.planning.likeness import call_kinds
@@ -46,14 +44,6 @@ from distir.sharding.mesh import TIME_AXIS
 from distir.sharding.rule import Rule, rule_for, shape_of
 from distir.sharding.signatures import Signatures
 from distir.solver.clock import Clock
-
-
-@dataclass(frozen=True)
-class Before:
-    """What was decided for the first `axes` of the mesh's axes."""
-
-    plan: FunctionPlan[Layout]
-    axes: int
 
 
 class GraphBuilder:
@@ -83,12 +73,12 @@ class GraphBuilder:
         self.functions = {f.sym_name.data: f for f in reachable}
         self.entry = reachable[-1]
         self.mesh = cost_model.mesh
-        self.requests = requests
         self.share = share
         self.cost_model = cost_model
         self.clock = clock or Clock()
-        self.graph = ReshardGraph(cost_model, self.clock)
-        self.before: Before | None = None
+        self.building = Building(
+            cost_model, requests, ReshardGraph(cost_model, self.clock)
+        )
         self.signatures = Signatures()
         self.rules: dict[Operation, Rule] = {
             op: rule_for(op)
@@ -97,8 +87,6 @@ class GraphBuilder:
             if not isinstance(op, CallOp | ReturnOp | ConstrainOp)
         }
         self.axis_options = self._axis_options(reachable)
-        self.axes = 0
-        self._times: dict[LayoutNode, int] = {}
         self._workspaces: dict[tuple[Operation, LayoutStrategy], float] = {}
         self.intervals: dict[LayoutBody, list[Interval]] = {}
         self._alternatives: dict[
@@ -150,53 +138,27 @@ class GraphBuilder:
         Builds the choices of the entry, and of all calls in it, for the mesh's first `axes`
         axes. What `before` decided for the first of these stays as it is.
         """
-        self.graph = ReshardGraph(self.cost_model, self.clock)
-        self.axes = axes
-        self.before = before
-        self._times = {}
+        graph = ReshardGraph(self.cost_model, self.clock)
+        self.building = Building(
+            self.cost_model, self.building.requests, graph, axes, before
+        )
         return self._body(self.entry, 1, before.plan if before else None)
 
-    def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
-        """
-        Returns the layouts that agree with `before` on the axes chosen already; `before`
-        itself if there are none.
-        """
-        assert self.before is not None
-        fixed = self._axes_before()
-        return [x for x in layouts if restricted(x, fixed) == before] or [before]
-
-    def _axes_before(self) -> set[str]:
-        assert self.before is not None
-        return {axis for axis, _ in self.mesh.axes[: self.before.axes]}
-
-    def times(self, layouts: Iterable[Layout]) -> int:
-        """
-        Returns how often something in the entry function runs that works on values in these
-        layouts: once per micro-batch if a value is split over micro-batches, or a term of a
-        sum over them.
-        """
-        if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
-            return self.mesh.size(TIME_AXIS)
-        return 1
+    @property
+    def graph(self) -> ReshardGraph:
+        """What was built last."""
+        return self.building.graph
 
     def is_sum(self, port: LayoutPort) -> bool:
-        """
-        Whether a value of the entry function is accumulated over several micro-batches.
-        """
-        first = next(iter(layouts_of(port)), None)
-        partial = first is not None and TIME_AXIS in first.partial_axes
-        return partial and self.mesh.size(TIME_AXIS) > 1
-
-    def times_of_use(self, use: Use) -> int:
-        """Returns how often a use of a value in the entry function happens in a step."""
-        return self._times.get(use.node, 1)
+        """Whether a value of the entry function is added up over several micro-batches."""
+        return self.building.is_sum(port)
 
     def alternatives(
         self, op: Operation, before: LayoutStrategy | None
     ) -> tuple[Sequence[LayoutStrategy], Sequence[float]]:
         """Returns the strategies of an op, and the cost of each."""
         options = before.options if before else ()
-        key = (op, options, self.axes)
+        key = (op, options, self.building.axes)
         if key not in self._alternatives:
             self.clock.check()
             if isinstance(op, ConstrainOp):
@@ -204,7 +166,10 @@ class GraphBuilder:
                 self._alternatives[key] = found, [0.0] * len(found)
             else:
                 fixed = [[option] for option in options]
-                per_axis = [*fixed, *self.axis_options[op][len(fixed) : self.axes]]
+                per_axis = [
+                    *fixed,
+                    *self.axis_options[op][len(fixed) : self.building.axes],
+                ]
                 found = strategies(op, self.rules[op], self.mesh, per_axis)
                 costs = [self._cost(op, self.rules[op], s) for s in found]
                 self._alternatives[key] = found, costs
@@ -215,8 +180,8 @@ class GraphBuilder:
         return [found[i] for i in kept], [costs[i] for i in kept]
 
     def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
-        """Whether a strategy agrees with `before` on the axes chosen already."""
-        fixed = self._axes_before()
+        """Whether the axes chosen before do the same."""
+        fixed = self.building.axes_before()
         layouts = zip(
             strategy.operands + strategy.results,
             before.operands + before.results,
@@ -261,7 +226,7 @@ class GraphBuilder:
         """
         base, shape = op.layout.data, shape_of(op.source.type)
         rank = len(shape)
-        active = [axis for axis, _ in self.mesh.axes[: self.axes]]
+        active = [axis for axis, _ in self.mesh.axes[: self.building.axes]]
         base = restricted(base, set(active))
         free = [axis for axis in active if not op.fixes(axis)]
         found: list[LayoutStrategy] = []
@@ -287,7 +252,7 @@ class GraphBuilder:
             times = self._times_of_call(known) if is_entry else 1
             callee = self.functions[call.callee.string_value()]
             inner = self._body(callee, count * calls * times, known)
-            self._times.update(dict.fromkeys(inner.arguments, times))
+            self.building.node_times.update(dict.fromkeys(inner.arguments, times))
             return inner
 
         def of_op(op: Operation) -> tuple[LayoutNode, int]:
@@ -295,9 +260,8 @@ class GraphBuilder:
             node, times = Node(describe(op), *self.alternatives(op, known)), 1
             if is_entry and node.strategies:
                 first = node.strategies[0]
-                times = self._times[node] = self.times(
-                    (*first.operands, *first.results)
-                )
+                times = self.building.times((*first.operands, *first.results))
+                self.building.node_times[node] = times
             return node, times
 
         calls = call_kinds(function, ends=1 if self.share else None)
@@ -305,11 +269,11 @@ class GraphBuilder:
         for op, node in body.ops.items():
             for i, result in enumerate(op.results):
                 self.graph.types[Port(node, i)] = result.type
-        Values(self, body, before, is_entry).connect()
+        Values(self.building, body, before, is_entry).connect()
         return body
 
     def _times_of_call(self, before: FunctionPlan[Layout] | None) -> int:
-        return 1 if before is None else self.times(before.arguments)
+        return 1 if before is None else self.building.times(before.arguments)
 
 
 def work_size(reachable: Sequence[FuncOp]) -> int:

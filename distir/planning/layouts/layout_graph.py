@@ -12,11 +12,8 @@ from distir.planning.annotations import fixed_axes, requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
 from distir.planning.costs import CostModel
 from distir.planning.layouts.argument_requests import ArgumentRequest
-from distir.planning.layouts.builder import (
-    Before,
-    GraphBuilder,
-    work_size,
-)
+from distir.planning.layouts.builder import GraphBuilder, work_size
+from distir.planning.layouts.building import Before
 from distir.planning.layouts.over_time import split_over_time
 from distir.planning.layouts.reshards import (
     chosen_plan,

@@ -16,10 +16,8 @@ from xdsl.dialects.builtin import ModuleOp
 from distir.errors import DistIRError
 from distir.planning.annotate import annotate
 from distir.planning.costs import CostModel
-from distir.planning.layouts.builder import (
-    Before,
-    GraphBuilder,
-)
+from distir.planning.layouts.builder import GraphBuilder
+from distir.planning.layouts.building import Before
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import (
     ChosenLayouts,

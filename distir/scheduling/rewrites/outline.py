@@ -57,7 +57,7 @@ class GroupOutliner:
             )
         )
         made = self._build(ops, inputs, result)
-        key = _content(made)
+        key = content_of(made.body.block)
         if key in self._made:
             known = self._made[key]
             _generalise(known, made)
@@ -114,13 +114,13 @@ class GroupOutliner:
         return function
 
 
-def _content(function: FuncOp) -> object:
-    """Returns a key that is equal for functions that compute the same in the same order."""
+def content_of(block: Block) -> object:
+    """What is equal for blocks that compute the same in the same order."""
     numbers: dict[SSAValue, int] = {}
-    for argument in function.args:
+    for argument in block.args:
         numbers[argument] = len(numbers)
-    rows: list[object] = [tuple(function.function_type.inputs)]
-    for op in function.body.block.ops:
+    rows: list[object] = [tuple(block.arg_types)]
+    for op in block.ops:
         rows.append(
             (
                 op.name,

@@ -20,8 +20,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.constants import direct_constant
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
 from distir.dialects.onnx_inference import inferred_types
+from distir.dialects.onnx_op import OnnxOp
 from distir.errors import DistIRError
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
@@ -100,11 +101,8 @@ def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str |
     return None
 
 
-def put(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> None:
-    """
-    Replaces a group by an operator; `result` must be the only value of the group that is
-    used outside.
-    """
+def put(ops: Sequence[Operation], result: SSAValue, new: Operation) -> None:
+    """Puts an op in the place of a group, of which nothing else is used outside."""
     scope = ".".join(common_scope(list(ops)))
     if scope:
         new.attributes[SCOPE] = StringAttr(scope)

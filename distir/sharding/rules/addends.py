@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import TensorType, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OMITTED, OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OMITTED, OnnxOp
 from distir.dialects.onnx_values import constant_attr, numpy_dtype, tensor_type
 from distir.sharding.decompose import decomposition
 

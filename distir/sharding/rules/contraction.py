@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import Dims, RuleBuilder, onnx_rule, shape
 

@@ -12,7 +12,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from distir.dialects.collective import CoordinateOp
 from distir.dialects.dist import SCOPE
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import constant_attr, element_type_of_dtype
 from distir.sharding.local import LocalContext
 from distir.sharding.rule import shape_of

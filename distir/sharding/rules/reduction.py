@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.dialects.builtin import AnyFloat, IntegerType
 from xdsl.ir import Operation
 
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Kind, Rule

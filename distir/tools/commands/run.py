@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.tools.arguments import (
+    add_kernels,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -66,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop the ranks after that long, in a training after that long without a "
         "new step (default 600)",
     )
+    add_kernels(parser)
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",
@@ -293,7 +295,13 @@ def executed(
     with TemporaryDirectory(prefix="distir-") as folder:
         with progress(f"lowering {path}"):
             evaluates = training is not None and training.eval_every > 0
-            package = write_package(module, folder, file, evaluation=evaluates)
+            package = write_package(
+                module,
+                folder,
+                file,
+                evaluation=evaluates,
+                kernels=arguments.kernels,
+            )
         with progress("running"):
             return run_package(
                 package,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distir.tools.arguments import (
+    add_backend_argument,
     add_cluster_arguments,
     add_profile_argument,
     names,
@@ -25,7 +26,7 @@ from distir.tools.auto_search import (
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from distir.planning.grid import Programs, Result, Simulated
+    from distir.planning.grid import Result, Simulated
     from distir.planning.plan import SearchOptions
     from distir.planning.plan_search import PlanSearch
     from distir.solver.clock import Clock
@@ -126,6 +127,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how many of the best to list (default 10)",
     )
     parser.add_argument(
+        "--measure",
+        type=positive_integer,
+        metavar="N",
+        help="run the N best plans on processes of this machine, one for each device, and "
+        "choose the fastest; also say how alike the simulator and the machine rank them",
+    )
+    add_backend_argument(parser)
+    parser.add_argument(
         "--jobs",
         type=positive_integer,
         default=0,
@@ -211,13 +220,28 @@ def run(arguments: argparse.Namespace) -> int:
     if not ranked(results):
         raise DistIRError(nothing_fits(results))
     _report(results, arguments.top)
+    _measure(search, arguments)
     if arguments.save_plan is not None:
         _save_plan(search, arguments.save_plan)
-    if arguments.output is not None:
-        best = ranked(results)[0]
+    best = search.best
+    if arguments.output is not None and best is not None:
         path = by_batch[best.plan.batch]
-        _write_best(best, results, search.programs, path, arguments.output)
+        _write_best(search, best, path, arguments.output)
     return 0
+
+
+def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
+    """Runs the best plans on this machine, if that is asked for, and reports it."""
+    from distir.lowering.step_times import StepTiming
+    from distir.tools.plan_runs import report_runs, run_plans
+    from distir.tools.reporting import progress
+
+    if arguments.measure is None:
+        return
+    with progress("running the fastest plans"):
+        timing = StepTiming(arguments.backend)
+        runs = run_plans(search, arguments.measure, timing)
+    report_runs(runs)
 
 
 def _run_auto(
@@ -250,6 +274,8 @@ def _run_auto(
     if best is None:
         raise DistIRError(nothing_found(found))
     _report(results, arguments.top)
+    _measure(found, arguments)
+    best = found.best or best
     if arguments.explain:
         explain(found)
     if arguments.save_plan is not None:
@@ -319,11 +345,7 @@ def _write_json(path: Path, results: Sequence[Result], finished: bool) -> None:
 
 
 def _write_best(
-    best: Simulated,
-    results: list[Result],
-    programs: Programs,
-    source: Path,
-    output: Path,
+    search: PlanSearch, best: Simulated, source: Path, output: Path
 ) -> None:
     from distir.passes.distribute import DistributePass
     from distir.planning.annotations import add_notes, read_notes
@@ -331,10 +353,11 @@ def _write_best(
     from distir.tools.files import apply_passes, keep_weights_reachable, write_program
     from distir.tools.reporting import note
 
-    module: ModuleOp = programs(best.plan.batch)
+    module: ModuleOp = search.programs(best.plan.batch)
     assert isinstance(best.plan, GridPlan)
     apply_passes(module, DistributePass.of(best.plan.options()))
-    add_notes(module, [chosen(best, results)])
+    results = list(search.results.values())
+    add_notes(module, [search.measured_note() or chosen(best, results)])
     for text in read_notes(module):
         note(text)
     keep_weights_reachable(module, source, output)

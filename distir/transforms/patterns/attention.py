@@ -20,7 +20,8 @@ from xdsl.dialects.builtin import Float32Type, Float64Type, i1
 from xdsl.ir import Attribute, SSAValue
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype, tensor_type
 from distir.transforms.patterns.attention_scores import Fill, Scores, readings
 from distir.transforms.patterns.known_arrays import KnownArrays, once

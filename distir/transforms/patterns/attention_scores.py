@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import tensor_type
 from distir.transforms.patterns.match import (
     element,

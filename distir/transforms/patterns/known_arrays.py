@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xdsl.ir import Operation, SSAValue
 
 from distir.dialects.constants import draws_random_numbers
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.interpreters.onnx_evaluator import computed
 from distir.program import ancestors
 from distir.transforms.patterns.match import shape_of

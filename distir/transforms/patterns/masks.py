@@ -11,7 +11,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from distir.dialects.collective import CollectiveOp
-from distir.dialects.onnx import OnnxOp
+from distir.dialects.onnx_op import OnnxOp
 from distir.program import argument_roles, calls_of
 from distir.transforms.patterns.known_arrays import once
 from distir.transforms.patterns.match import element, is_finite_constant

@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import TensorType, i64
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import layout_of
-from distir.dialects.onnx import OnnxOp, operator
+from distir.dialects.onnx import operator
+from distir.dialects.onnx_op import OnnxOp
 from distir.transforms.patterns.match import array_of, shape_of
 
 

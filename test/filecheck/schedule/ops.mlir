@@ -53,6 +53,12 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.recompute %half {policy = "full"}
   // CHECK-NEXT: %policy = schedule.knob "policy" {values = ["full", "none"]}
   %policy = schedule.knob "policy" {values = ["full", "none"]}
+  // CHECK-NEXT: %batch = schedule.knob "batch" {values = [96 : i64, 192 : i64], option = "batch"}
+  %batch = schedule.knob "batch" {values = [96 : i64, 192 : i64], option = "batch"}
+  // CHECK-NEXT: %many = schedule.knob "many" of %batch, %policy {values = {{\[\[}}1 : i64], [], [2 : i64, 1 : i64], [1 : i64]]}
+  %many = schedule.knob "many" of %batch, %policy {values = [[1 : i64], [], [2 : i64, 1 : i64], [1 : i64]]}
+  // CHECK-NEXT: schedule.require %batch, %many {holds = [true, true, true, false]}
+  schedule.require %batch, %many {holds = [true, true, true, false]}
   // CHECK-NEXT: schedule.recompute %half by %policy
   schedule.recompute %half by %policy
   // CHECK-NEXT: transform.yield

@@ -15,11 +15,12 @@ is longer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Operation
 
+from distir.dialects.kernel import KernelCallOp
 from distir.dialects.onnx_values import ElementType
 from distir.errors import one_of
 from distir.interpreters.simulator.costs.hardware import DeviceKind
@@ -34,6 +35,8 @@ from distir.interpreters.simulator.profiles.measured import OpFigures, figures_o
 from distir.interpreters.simulator.profiles.profile import DEFAULT, OP_CLASSES, Profile
 from distir.interpreters.simulator.work import Work
 from distir.registries import Registry
+from distir.sharding.kernel_rule import evaluated, parse_rule
+from distir.sharding.rule import shape_of
 
 
 @dataclass(frozen=True)
@@ -199,8 +202,8 @@ def cost_of(context: CostContext) -> Cost:
 VIEWS = frozenset(
     f"onnx.{name}"
     for name in ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-)
-"""Ops whose result is their first operand's memory under another shape."""
+) | {"train.unflatten"}
+"""Ops whose result is their first operand's memory, or a part of it, under another shape."""
 
 
 @cost_function(*VIEWS, "onnx.Constant", "onnx.Shape", "onnx.Size", "dist.constrain")
@@ -237,7 +240,25 @@ def fill(context: CostContext) -> Cost:
     return context.roofline(moved=moved)
 
 
-op_class("attention", "onnx.Attention")
+@cost_function("kernel.call")
+def kernel_call(context: CostContext) -> Cost:
+    """A user's kernel touches operands and results once, and needs what it says besides."""
+    op = context.op
+    assert isinstance(op, KernelCallOp)
+    cost = context.roofline()
+    if op.workspace is None:
+        return cost
+    rule = parse_rule(op.rule.data)
+    shapes = ([shape_of(v.type) for v in values] for values in (op.inputs, op.outputs))
+    parts = context.work.parts
+    local = {
+        name: size // parts.get(factor, 1)
+        for factor, (name, size) in enumerate(rule.sizes(*shapes).items())
+    }
+    return replace(cost, workspace=evaluated(op.workspace.data, local))
+
+
+op_class("attention", "kernel.call", "onnx.Attention")
 op_class(
     "convolution",
     "onnx.Conv",

@@ -28,8 +28,8 @@ from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
     CompiledOp,
-    Seconds,
 )
+from distir.interpreters.simulator.engine.computations import Seconds
 from distir.interpreters.simulator.engine.device_map import Bytes, Positions
 from distir.interpreters.simulator.engine.streams import CommunicationStreams
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import CompiledOp
 
 
 @dataclass
@@ -30,7 +28,7 @@ class _Queue:
     issuing: float = 0.0
     communicating: float = 0.0
     computing: float = 0.0
-    steps: list[CompiledOp] = field(default_factory=list["CompiledOp"])
+    steps: list[CompiledOp] = field(default_factory=list[CompiledOp])
 
 
 def pace(steps: Sequence[CompiledOp]) -> None:

@@ -14,9 +14,9 @@ from xdsl.dialects.func import FuncOp
 from distir.interpreters.simulator.engine.compiled import (
     Allocation,
     CompiledFunction,
-    Compiler,
     PlacedFunction,
 )
+from distir.interpreters.simulator.engine.compiler import Compiler
 from distir.interpreters.simulator.engine.device_map import DeviceMap, UniformDeviceMap
 from distir.interpreters.simulator.engine.following import FollowedMachine, Follower
 from distir.interpreters.simulator.engine.machine import Machine, Observer

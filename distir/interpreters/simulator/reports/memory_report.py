@@ -20,6 +20,7 @@ from distir.interpreters.simulator.engine.machine import Buffer, Execution
 from distir.interpreters.simulator.engine.run import DeviceGroup
 from distir.interpreters.simulator.engine.scopes import ScopeCache, pattern
 from distir.interpreters.simulator.reports.group_rows import GroupRows
+from distir.interpreters.simulator.reports.held import Held
 from distir.interpreters.simulator.reports.savings import Saving, savings
 from distir.interpreters.simulator.reports.value_kinds import (
     KINDS,
@@ -33,22 +34,6 @@ from distir.program import argument_names
 
 _MOMENTS = 512
 """The number of intervals of the step for which `GroupMemory.curve` has values."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """
-    Memory of a value (None: of an op's workspace, or of libraries) that is alive at the
-    peak of a group of devices: `size` bytes on each. `scope` is the module of the source
-    model; `calls` lead to the call that made it, if that has returned.
-    """
-
-    value: SSAValue | None
-    kind: str
-    name: str
-    scope: str
-    size: int
-    calls: tuple[CompiledOp, ...] = ()
 
 
 @dataclass

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xdsl.dialects.builtin import TensorType
 
 from distir.dialects.dist import layout_of
 from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.reports.held import Held
 from distir.interpreters.simulator.reports.value_kinds import (
     ACTIVATIONS,
     GRADIENTS,
@@ -18,9 +19,6 @@ from distir.interpreters.simulator.reports.value_kinds import (
 )
 from distir.sharding.layout import local_shape
 from distir.sharding.mesh import Mesh
-
-if TYPE_CHECKING:
-    from distir.interpreters.simulator.reports.memory_report import Held
 
 _OPTIONS = {
     (STATES, "d"): "--zero 1",

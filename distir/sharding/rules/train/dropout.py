@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp, Split
+from distir.dialects.train_ops.dropout import DropoutGradOp, DropoutOp
+from distir.dialects.train_ops.splits import Split
 from distir.sharding.local import LocalContext, local_form
 from distir.sharding.rule import Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule

@@ -1,0 +1,60 @@
+"""A user's kernel, as scripts name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.dialects.builtin import FloatAttr, StringAttr, f64
+from xdsl.ir import Attribute
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """
+    A Python function that takes the place of groups of ops:
+
+    ```python
+    attention = Kernel("mine", "my_kernels:attention", rule="[b,q,h 64], [b,k,h 64], "
+                       "[b,k,h 64] -> [b,q,h 64]", keep="q k", gradient="autograd")
+    s["h.3.attn"].find(patterns.causal_attention).replace(attention)
+    ```
+
+    - `name`: of the kernel in the program;
+    - `implementation`: the function, `module:function`. It takes tensors in the order of the
+      pattern's arguments, whole or parts, and gives one;
+    - `rule`: the factors of every dimension; what is not given follows from the ops that are
+      replaced. `keep`: the factors that stay whole. The rule is proved;
+    - `gradient`: `reference`: what was replaced is computed again, and differentiated;
+      `autograd`: PyTorch differentiates the function; `module:function`: a function of the
+      arguments and the gradient of the result, which gives one for each argument;
+    - `tolerance`: how far it may be from what was replaced, relative to the largest element;
+    - `flops`: floating-point operations, if not those of what was replaced; `workspace`: bytes
+      that it needs besides. Both are sums of products of factors: `4*b*h*q`.
+    """
+
+    name: str
+    implementation: str
+    rule: str = ""
+    keep: str = ""
+    gradient: str = "reference"
+    tolerance: float | None = None
+    flops: str = ""
+    workspace: str = ""
+
+    @property
+    def attributes(self) -> Mapping[str, Attribute]:
+        """What of it is said, as `schedule.kernel` has it."""
+        rule = f"{self.rule} keep {self.keep}" if self.keep else self.rule
+        texts = {
+            "symbol": self.name,
+            "implementation": self.implementation,
+            "rule": rule,
+            "gradient": "" if self.gradient == "reference" else self.gradient,
+            "flops": self.flops,
+            "workspace": self.workspace,
+        }
+        found: dict[str, Attribute] = {k: StringAttr(v) for k, v in texts.items() if v}
+        if self.tolerance is not None:
+            found["tolerance"] = FloatAttr(self.tolerance, f64)
+        return found

@@ -1,0 +1,45 @@
+"""
+Patterns for `find` of what kernels often take the place of: `layer.find(patterns.attention)`.
+
+`distir import` and the builders make one op of attention, so that its pattern is one op, too:
+of queries, keys and values of four dimensions, or of three, in which heads are packed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def attention(query: Any, key: Any, value: Any) -> Any:
+    """Attention of all queries to all keys."""
+    import torch.nn.functional as F
+
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+def causal_attention(query: Any, key: Any, value: Any) -> Any:
+    """Attention of each query to the keys up to its place."""
+    import torch.nn.functional as F
+
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def masked_attention(query: Any, key: Any, value: Any, mask: Any) -> Any:
+    """Attention with a mask, which is added to the scores or says which of them count."""
+    import torch.nn.functional as F
+
+    return F.scaled_dot_product_attention(query, key, value, mask)
+
+
+def bias_gelu(x: Any, bias: Any) -> Any:
+    """GELU of a sum with a bias."""
+    import torch.nn.functional as F
+
+    return F.gelu(x + bias)
+
+
+def bias_gelu_tanh(x: Any, bias: Any) -> Any:
+    """GELU of a sum with a bias, as GPT-2 approximates it."""
+    import torch.nn.functional as F
+
+    return F.gelu(x + bias, approximate="tanh")
