@@ -51,7 +51,7 @@ class OnnxOp(IRDLOperation):
         discardable: Mapping[str, Attribute] | None = None,
     ) -> Self:
         """
-        A new operation. `inputs` may hold None for omitted optional inputs;
+        Returns a new operation. `inputs` may hold None for omitted optional inputs;
         `attributes` are Python values or xDSL attributes by their ONNX names; those that
         are None are left out.
         """
@@ -94,19 +94,21 @@ class OnnxOp(IRDLOperation):
         return tuple(int(i) for i in attr.get_values())
 
     def input(self, index: int) -> SSAValue | None:
-        """The input at that position of the schema, or None."""
+        """Returns the input at that position of the schema, or None."""
         values = self.input_values
         return values[index] if index < len(values) else None
 
     def operand_position(self, operand_index: int) -> int:
-        """The schema position of the operand with that index."""
+        """Returns the schema position of the operand with that index."""
         if OMITTED not in self.properties:
             return operand_index
         present = [i for i, v in enumerate(self.input_values) if v is not None]
         return present[operand_index]
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an ONNX attribute as Python data, or its schema's default."""
+        """
+        Returns the value of an ONNX attribute as Python data, or its schema's default.
+        """
         attr = self.properties.get(name)
         if attr is not None:
             return attribute_to_python(attr)

@@ -54,7 +54,7 @@ def norm_parameters(name: str, width: int) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class Layer:
-    """The function of a layer and the parameters that each call gives it, in order."""
+    """The function of a layer, and the parameters that each call passes to it, in order."""
 
     function: FuncOp
     parameters: Sequence[Parameter]

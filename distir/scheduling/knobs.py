@@ -16,7 +16,7 @@ from distir.dialects.schedule import KnobOp, KnobValue
 from distir.errors import DistIRError
 
 KnobChoice = float | int | str
-"""What a knob may be."""
+"""The value of a knob."""
 
 MOST_CASES = 10_000
 """Combinations of knobs that another knob or a requirement may depend on."""
@@ -40,7 +40,7 @@ def knob_attribute(value: KnobChoice) -> KnobValue:
 
 
 def knob_value(attr: Attribute) -> KnobChoice:
-    """The number or text of an attribute. Raises DistIRError for another one."""
+    """Returns the number or text of an attribute. Raises DistIRError for another one."""
     if isinstance(attr, IntegerAttr | FloatAttr):
         return attr.value.data
     if isinstance(attr, StringAttr):

@@ -137,7 +137,7 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def heads(self, value: SSAValue, width: int) -> SSAValue:
-        """[batch, heads, seq, width] of a [batch, seq, heads x width]."""
+        """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
         batch, seq, features = shape_of(value)
         value = self.reshape(value, (batch, seq, features // width, width))
         return self.transpose(value, 0, 2, 1, 3)

@@ -17,7 +17,7 @@ from distir.lowering.source.expressions import Expression, listed
 from distir.lowering.source.runs import MethodPlan, ValueList, plan
 
 _MODULES = ("torch", "F", "nn", "modules", *sorted(helper_modules()))
-"""What a method's variables must not hide."""
+"""Names that a method's variables must not hide."""
 
 Key = SSAValue | ValueList
 """What a variable holds: a value, or those of several calls."""

@@ -24,14 +24,17 @@ from distir.program import (
 @dataclass
 class ClassTexts:
     """
-    The classes of a package that are not the program of a rank: texts by name, in the order
-    in which they can be read. Ranks share those that are equal.
+    The texts, by name, of the classes of a package that are not the program of a rank, in
+    an order in which Python can define them. Ranks share those that are equal.
     """
 
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, hint: str, body: str) -> str:
-        """The name of the class with that text, from the parenthesis of its base on."""
+        """
+        Adds a class with that text, from the parenthesis of its base on, if there is no
+        equal one; returns its name.
+        """
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:
             count += 1
@@ -40,7 +43,7 @@ class ClassTexts:
 
 
 class RankClasses:
-    """What the classes of a rank's program have in common."""
+    """The state that the classes of a rank's program share while they are written."""
 
     def __init__(
         self,
@@ -79,15 +82,15 @@ class RankClasses:
         """The name of each class that is written, and whether it takes meshes and numbers."""
 
     def callee(self, call: CallOp) -> FuncOp:
-        """The function that is called."""
+        """Returns the function that a call calls."""
         return self.known[call.callee.string_value()]
 
     def method_name(self, call: CallOp) -> str:
-        """The name of the method that is called."""
+        """Returns the name of the method that a call calls."""
         return self.methods[self.callee(call)]
 
     def members_passed(self, call: CallOp) -> set[int]:
-        """The operands of a call that the callee has as members."""
+        """Returns the operands of a call that the callee holds as members."""
         return self.passed_members[call]
 
     def _name_methods(self, cls: ModuleClass) -> None:
@@ -107,7 +110,10 @@ class RankClasses:
 
 
 def _words(cls: ModuleClass) -> str:
-    """What the names of a class's functions begin with, or the first of them."""
+    """
+    Returns the words with which the names of a class's functions begin, or the name of the
+    first of them.
+    """
     split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
     common: list[str] = []
     for parts in zip(*split, strict=False):

@@ -95,7 +95,7 @@ def runs(places):
 
 
 def box_of(part, own, sizes):
-    """The elements of a box in a part: where it begins there, and its sizes."""
+    """Returns the elements of a box in a part: where it begins there, and its sizes."""
     if isinstance(own, Strided):
         return part.as_strided(sizes, own.strides, part.storage_offset() + own.offset)
     for dim, (begin, size) in enumerate(zip(own, sizes, strict=True)):

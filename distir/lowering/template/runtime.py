@@ -147,7 +147,7 @@ class ProcessMesh:
 
 
 def shard(value, spec, mesh, rank):
-    """The part of a global tensor that a rank of the mesh holds."""
+    """Returns the part of a global tensor that a rank of the mesh holds."""
     if spec.flattened:
         value = flattening.flatten(value, *spec.flattened)
     if mesh is None:
@@ -163,7 +163,7 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """The shape of the part that one process holds."""
+    """Returns the shape of the part that one process holds."""
     shape = spec.shape
     if spec.flattened:
         length, splits = spec.flattened
