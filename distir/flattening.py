@@ -1,9 +1,10 @@
 """
-Arguments that stand for a tensor of the source model flattened, with zeros behind it.
+Arguments that stand for a flattened tensor of the source model, followed by zeros.
 
 `dist.flattened` on an argument of the entry function, and on the result that replaces it,
-says of which tensor: its shape, and how it is cut into blocks first (`train.flatten`).
-Weights files, checkpoints and all values outside of a program are the tensor as it was.
+describes the tensor: its shape, and the blocks into which it is cut first
+(`train.flatten`). Weights files, checkpoints and all values outside a program hold the
+tensor in its own shape.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ Array = npt.NDArray[Any]
 
 
 def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
-    """What `train.flatten` computes: the blocks side by side, zeros up to that length."""
+    """
+    Computes what `train.flatten` does: the blocks side by side, with zeros up to that
+    length.
+    """
     for dim, parts, run in splits:
         sizes = tensor.shape
         tensor = tensor.reshape(*sizes[:dim], -1, parts, run, *sizes[dim + 1 :])
@@ -50,7 +54,7 @@ def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
 
 
 def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
-    """What `train.unflatten` computes: the tensor of that shape."""
+    """Computes what `train.unflatten` does: the tensor of that shape."""
     block = shape_of_part(shape, splits)
     assert block is not None  # the op's verifier, `Flattened`
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
@@ -67,8 +71,8 @@ def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> A
 @dataclass(frozen=True)
 class Flattened:
     """
-    The tensor that an argument stands for: its shape, the length that it has with the zeros
-    behind it, and the splits that cut it into blocks.
+    The tensor that an argument stands for: its shape, its length when flattened with the
+    zeros at the end, and the splits that cut it into blocks.
     """
 
     shape: tuple[int, ...]
@@ -82,7 +86,7 @@ class Flattened:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """What `dist.flattened` says of it."""
+        """Returns the value of `dist.flattened`."""
         entries: dict[str, Attribute] = {
             "shape": DenseArrayBase.from_list(i64, self.shape),
             "length": IntegerAttr(self.length, i64),
@@ -92,16 +96,19 @@ class Flattened:
         return DictionaryAttr(entries)
 
     def flat(self, tensor: Array) -> Array:
-        """The value of the argument, of that of the tensor."""
+        """Returns the value of the argument, given that of the tensor."""
         return flattened(tensor, self.length, self.splits)
 
     def whole(self, flat: Array) -> Array:
-        """The value of the tensor, of that of the argument."""
+        """Returns the value of the tensor, given that of the argument."""
         return unflattened(flat, self.shape, self.splits)
 
 
 def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
-    """What an argument or result with these attributes stands for. Raises DistIRError."""
+    """
+    Returns what an argument or result with these attributes stands for, if it is flattened.
+    Raises DistIRError.
+    """
     attr = attributes.get(FLATTENED)
     if attr is None:
         return None
@@ -123,17 +130,26 @@ def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
 
 
 def argument_forms(function: FuncOp) -> list[Flattened | None]:
-    """What each argument of a program stands for; None for those that are as they were."""
+    """
+    Returns the tensor that each argument of a program stands for; None for those that are
+    not flattened.
+    """
     return _forms(function.function_type.inputs.data, argument_attributes(function))
 
 
 def result_forms(function: FuncOp) -> list[Flattened | None]:
-    """The same of the results."""
+    """
+    Returns the tensor that each result of a program stands for; None for those that are not
+    flattened.
+    """
     return _forms(function.function_type.outputs.data, result_attributes(function))
 
 
 def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
-    """The types of the arguments and results of a program as the source model has them."""
+    """
+    Returns the types of the arguments and results of a program as the source model has
+    them.
+    """
     types = function.function_type
     return (
         _source_types(types.inputs.data, argument_forms(function)),
@@ -142,7 +158,9 @@ def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
 
 
 def check_flattened(function: FuncOp) -> None:
-    """Raises DistIRError for arguments and results that are not as `dist.flattened` says."""
+    """
+    Raises DistIRError for arguments and results whose types contradict `dist.flattened`.
+    """
     types = function.function_type
     for what, found, attributes in (
         ("argument", types.inputs.data, argument_attributes(function)),

@@ -59,7 +59,10 @@ RANDOM = frozenset(
 
 
 class StandardOp(OnnxOp):
-    """Base of all operators: their types are those that ONNX's inference gives."""
+    """
+    Base of all operators, which verifies that their types are those that ONNX's inference
+    gives.
+    """
 
     def verify_(self) -> None:
         super().verify_()

@@ -1,4 +1,7 @@
-"""An operator of ONNX as an operation: its inputs, omitted or not, its attributes, its text."""
+"""
+An operator of ONNX as an operation: its inputs, some of which may be omitted, its
+attributes, and its textual form.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ OMITTED = "omitted_inputs"
 class OnnxOp(IRDLOperation):
     """
     An operator as its schema describes it: `SCHEMA` is its `onnx.defs.OpSchema`; inputs,
-    attributes and results are those of the schema, in its order. How many there are is
-    verified here, and the kinds of attributes; `onnx.StandardOp` verifies the types.
+    attributes and results are those of the schema, in its order. This class verifies their
+    number, and the kinds of attributes; `onnx.StandardOp` verifies the types.
     """
 
     SCHEMA: ClassVar[OpSchema]

@@ -67,7 +67,10 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 KnobValue = IntegerAttr | FloatAttr | StringAttr
 
 OPTIONS = ("batch", "d", "t", "p", "k", "zero")
-"""What a knob can be of a distribution: options of `distribute`, and the size of the batch."""
+"""
+What a knob can stand for in a distribution: options of `distribute`, and the size of the
+batch.
+"""
 
 
 @irdl_op_definition
@@ -260,10 +263,10 @@ class ReplaceOp(IRDLOperation):
 @irdl_op_definition
 class KernelOp(IRDLOperation):
     """
-    Puts a user's kernel, called `symbol`, in the place of each of these groups, which become
-    its references: see `distir.dialects.kernel` for what it says of the function
-    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows from
-    the group.
+    Replaces each of these groups by a user's kernel called `symbol`; the groups become its
+    references. `distir.dialects.kernel` explains the properties of the function
+    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows
+    from the group.
     """
 
     name = "schedule.kernel"
@@ -466,9 +469,9 @@ class ExpectOp(IRDLOperation):
 class KnobOp(IRDLOperation):
     """
     A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
-    `values`; the only one needs no choice. Of a knob that depends on earlier ones, `values`
-    is a list for each combination of theirs, in row-major order: those of the last operand
-    change the fastest, in the order of `all_values`.
+    `values`; if there is only one, it need not be chosen. For a knob that depends on
+    earlier ones, `values` has a list for each combination of theirs, in row-major order:
+    those of the last operand change the fastest, in the order of `all_values`.
 
     With `option`, one of `OPTIONS`, it is also that option of `distribute`, or the size of
     the batch, when the schedule is tuned.
@@ -491,7 +494,7 @@ class KnobOp(IRDLOperation):
 
     @property
     def cases(self) -> list[list[KnobValue]]:
-        """The values for each combination of the earlier knobs' values."""
+        """Returns the values for each combination of the earlier knobs' values."""
         cases = list(self.values) if self.earlier else [self.values]
         return [
             [value for value in case if isinstance(value, KnobValue)]
@@ -501,7 +504,10 @@ class KnobOp(IRDLOperation):
 
     @property
     def all_values(self) -> list[KnobValue]:
-        """The values that any of the cases has, in the order in which they first appear."""
+        """
+        Returns the values that occur in any of the cases, in the order in which they first
+        appear.
+        """
         return list(dict.fromkeys(value for case in self.cases for value in case))
 
     def verify_(self) -> None:
@@ -527,8 +533,8 @@ class KnobOp(IRDLOperation):
 @irdl_op_definition
 class RequireOp(IRDLOperation):
     """
-    Requires that knobs have values that go together: `holds` says for each combination
-    whether they do, in the order of `schedule.knob`.
+    Requires that knobs have values that go together: for each combination, in the order of
+    `schedule.knob`, `holds` says whether they do.
 
     ```mlir
     schedule.require %batch, %ratio {holds = [true, true, true, false]}
@@ -547,7 +553,10 @@ class RequireOp(IRDLOperation):
 
 
 def _check_cases(what: str, knobs: Sequence[SSAValue], count: int) -> None:
-    """Refuses a number of cases that is not the number of combinations of knobs."""
+    """
+    Refuses a number of cases that is not the number of combinations of knobs. Raises
+    VerifyException.
+    """
     owners = [knob.owner for knob in knobs]
     if not all(isinstance(owner, KnobOp) for owner in owners):
         raise VerifyException(f"{what} depends on knobs, which schedule.knob gives")

@@ -75,8 +75,8 @@ def import_model(
 
 def build(model: str, **options: Any) -> ModelProgram:
     """
-    A model of any size without weights, such as `gpt`, `llama` or `unet`: as `distir build`,
-    with its options. Raises DistIRError.
+    Builds a model of any size without weights, such as `gpt`, `llama` or `unet`, like
+    `distir build` and with its options. Raises DistIRError.
     """
     from distir.tools.commands.build import built
 

@@ -58,7 +58,7 @@ def lower(
 ) -> LoweredProgram:
     """
     Writes the PyTorch package that runs a distributed program to the folder `output`, made
-    if needed. `kernels` are the files of users' kernels that it may have copies of. Raises
+    if needed. `kernels` are files of users' kernels, which it may contain copies of. Raises
     DistIRError.
     """
     source = ModelProgram.of(program)

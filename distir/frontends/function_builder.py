@@ -38,7 +38,10 @@ Shape = Sequence[int]
 
 
 class Parameter(NamedTuple):
-    """A parameter of a layer, or another weight; `initial` as `dist.initial`, `role` as `dist.role`."""
+    """
+    A parameter of a layer, or another weight; `initial` is as `dist.initial`, `role` as
+    `dist.role`.
+    """
 
     name: str
     shape: Shape
@@ -104,7 +107,9 @@ class FunctionBuilder:
         return value
 
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
-        """Arguments for the parameters of the module with that scope; "" is the model."""
+        """
+        Adds arguments for the parameters of the module with that scope; "" is the model.
+        """
         found: list[SSAValue] = []
         for name, shape, initial, role in wanted:
             path = f"{scope}.{name}" if scope else name
@@ -120,7 +125,10 @@ class FunctionBuilder:
         shapes: Sequence[Shape],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
-        """An op with one result for each shape; None is an input that is left out."""
+        """
+        Adds an op with one result for each shape, and returns the results; None is an
+        omitted input.
+        """
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
 
     def op(

@@ -1,4 +1,4 @@
-"""A user's kernel, as scripts name it."""
+"""Users' kernels, as scripts name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xdsl.ir import Attribute
 @dataclass(frozen=True)
 class Kernel:
     """
-    A Python function that takes the place of groups of ops:
+    A Python function that replaces groups of ops:
 
     ```python
     attention = Kernel("mine", "my_kernels:attention", rule="[b,q,h 64], [b,k,h 64], "
@@ -20,17 +20,19 @@ class Kernel:
     s["h.3.attn"].find(patterns.causal_attention).replace(attention)
     ```
 
-    - `name`: of the kernel in the program;
-    - `implementation`: the function, `module:function`. It takes tensors in the order of the
-      pattern's arguments, whole or parts, and gives one;
-    - `rule`: the factors of every dimension; what is not given follows from the ops that are
+    - `name`: the name of the kernel in the program;
+    - `implementation`: the function, `module:function`. It takes tensors in the order of
+      the pattern's arguments, whole or parts, and returns one;
+    - `rule`: the factors of every dimension; by default it follows from the ops that are
       replaced. `keep`: the factors that stay whole. The rule is proved;
     - `gradient`: `reference`: what was replaced is computed again, and differentiated;
       `autograd`: PyTorch differentiates the function; `module:function`: a function of the
-      arguments and the gradient of the result, which gives one for each argument;
-    - `tolerance`: how far it may be from what was replaced, relative to the largest element;
-    - `flops`: floating-point operations, if not those of what was replaced; `workspace`: bytes
-      that it needs besides. Both are sums of products of factors: `4*b*h*q`.
+      arguments and the gradient of the result, which returns one gradient for each
+      argument;
+    - `tolerance`: the largest difference from what was replaced, relative to the largest
+      element;
+    - `flops`: floating-point operations, if not those of what was replaced; `workspace`:
+      bytes that it needs besides. Both are sums of products of factors: `4*b*h*q`.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Kernel:
 
     @property
     def attributes(self) -> Mapping[str, Attribute]:
-        """What of it is said, as `schedule.kernel` has it."""
+        """Returns what is given of it, as the properties of `schedule.kernel`."""
         rule = f"{self.rule} keep {self.keep}" if self.keep else self.rule
         texts = {
             "symbol": self.name,

@@ -357,9 +357,9 @@ class FoundGroups:
 
     def replace(self, other: Onnx | Kernel) -> None:
         """
-        Puts an operator of ONNX in the place of each, which is refused unless it computes
-        the same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`. Or a
-        function of yours, which `distir schedule --verify` compares with them:
+        Replaces each group by an operator of ONNX, which is refused unless it computes the
+        same: `s.find(lambda x: x * torch.sigmoid(x)).replace(onnx("Swish"))`; or by a
+        function of yours, which `distir schedule --verify` compares with the group:
         `.replace(Kernel("swish", "my_kernels:swish"))`.
         """
         attributes: dict[str, Attribute]
@@ -439,11 +439,12 @@ class Schedule(Modules):
         option: Literal["batch", "d", "t", "p", "k", "zero"] | None = None,
     ) -> Knob:
         """
-        A value that is chosen when the schedule is applied (`--set NAME=VALUE`) or tuned
-        (`--tune`), one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`. A function gives the
-        values that go with those of earlier knobs, which its parameters name:
-        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option` the
-        knob is also that option of `distribute`, or the size of the batch, when it is tuned.
+        Returns a value that is chosen when the schedule is applied (`--set NAME=VALUE`) or
+        tuned (`--tune`), one of `values`: `s.knob("ratio", [1.0, 0.5, 0.0])`. A function
+        returns the values that go with those of earlier knobs, which its parameters name:
+        `s.knob("ratio", lambda batch: [1.0] if batch > 128 else [1.0, 0.5])`. With `option`
+        the knob is also that option of `distribute`, or the size of the batch, when it is
+        tuned.
         """
         known, attributes = self._recording.knobs, dict[str, Attribute]()
         earlier: list[Knob] = []
@@ -467,7 +468,7 @@ class Schedule(Modules):
 
     def require(self, predicate: Callable[..., bool]) -> None:
         """
-        Leaves out combinations of knobs, which the parameters of the predicate name, for
+        Excludes combinations of knobs, which the parameters of the predicate name, for
         which it is false: `s.require(lambda batch, ratio: batch * (1 - ratio) < 100)`.
         """
         knobs = knobs_of(predicate, self._recording.knobs, _caller())

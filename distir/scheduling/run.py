@@ -29,15 +29,15 @@ _WHAT = "apply-schedule"
 
 class ScheduleRun:
     """
-    A schedule that is being carried out.
+    A schedule that is being applied.
 
-    - `module`: the program; `modules`: what modules it has, as long as nothing changes that;
-    - `chosen`: the values of knobs by their names, as texts; `values`: those of the knobs
-      that were met so far, by their handles.
+    - `module`: the program; `modules`: its modules, as long as no op changes them;
+    - `chosen`: the values of knobs by their names, as text; `values`: those of the knobs
+      met so far, by their handles.
 
-    What handles stand for is kept by the values that they are: the paths of modules
-    (`modules_of`), the indices of arguments (`parameters_of`), or a knob's value
-    (`value_of`).
+    What a handle stands for is stored by its SSA value: the paths of modules
+    (`modules_of`), the indices of arguments (`parameters_of`), groups of ops (`groups_of`),
+    or a knob's value (`value_of`).
     """
 
     def __init__(self, module: ModuleOp, chosen: dict[str, str]):
@@ -73,7 +73,7 @@ class ScheduleRun:
         return [places[name] for name in self._parameters[handle]]
 
     def value_of(self, handle: SSAValue) -> KnobChoice:
-        """The value of a knob."""
+        """Returns the value of a knob."""
         return knob_value(self.values[handle])
 
     def is_groups(self, handle: SSAValue) -> bool:

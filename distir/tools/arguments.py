@@ -57,7 +57,7 @@ def dimension(text: str) -> tuple[str, int]:
 
 
 def add_kernels(parser: ArgumentParser) -> None:
-    """The files of the kernels that a program may use."""
+    """Declares the files of the kernels that a program may use."""
     parser.add_argument(
         "--kernels",
         action="append",

@@ -1,4 +1,7 @@
-"""What the methods of a class ask it for: what to call values, members, children, groups."""
+"""
+What the methods of a class ask it for: names of values, and paths of members, children and
+groups.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the classes of the program of one rank have in common: names, layouts, what they use."""
+"""What the classes of the program of one rank share: names, layouts, and what they use."""
 
 from __future__ import annotations
 
@@ -79,7 +79,10 @@ class RankClasses:
         self.numbers: list[int] = []
         self.groups: set[tuple[str, tuple[str, ...]]] = set()
         self.written: dict[ModuleClass, tuple[str, bool]] = {}
-        """The name of each class that is written, and whether it takes meshes and numbers."""
+        """
+        The name of each class that has been written, and whether it takes meshes and
+        numbers.
+        """
 
     def callee(self, call: CallOp) -> FuncOp:
         """Returns the function that a call calls."""

@@ -10,7 +10,7 @@ from . import collectives, flattening
 
 
 class Strided(NamedTuple):
-    """Where a box begins in the flat part that holds it, and its strides there."""
+    """The beginning of a box in the flat part that holds it, and its strides there."""
 
     offset: int
     strides: tuple
@@ -34,7 +34,7 @@ def boxes(spec, mesh, rank):
 
 
 def _flat_boxes(spec, mesh, rank):
-    """The same of a part of a flattened tensor, which is some boxes in a row."""
+    """Returns the boxes of a part of a flattened tensor, which is a few boxes in a row."""
     splits = spec.flattened[1]
     shape = flattening.block_shape(spec.shape, splits)
     begin, end, blocks = flattening.held(spec, mesh, rank)
@@ -57,7 +57,10 @@ def _flat_boxes(spec, mesh, rank):
 
 
 def _cut(begin, end, shape):
-    """The boxes, by their beginnings and sizes, that a range of row-major positions is."""
+    """
+    Returns the boxes, by their beginnings and sizes, of which a range of row-major
+    positions consists.
+    """
     if begin >= end:
         return
     if not shape:

@@ -37,8 +37,8 @@ def normal(key, positions):
 
 def positions(spec, mesh, rank):
     """
-    The positions, in the whole tensor, of the elements that a process holds; -1 of the
-    zeros behind a flattened one.
+    Returns the positions, in the whole tensor, of the elements that a process holds; -1 for
+    the zeros at the end of a flattened one.
     """
     if spec.flattened:
         return _flat_positions(spec, mesh, rank)
@@ -55,7 +55,7 @@ def positions(spec, mesh, rank):
 
 
 def _flat_positions(spec, mesh, rank):
-    """The positions of what a process holds of a flattened tensor."""
+    """Returns the positions of what a process holds of a flattened tensor."""
     splits = spec.flattened[1]
     begin, end, blocks = flattening.held(spec, mesh, rank)
     found = torch.empty((end - begin, len(blocks)), dtype=torch.int64)

@@ -18,7 +18,10 @@ FOLDER = "user_kernels"
 
 @cache
 def _function(module, name):
-    """A function of a user's file, which must be the one that the package was made with."""
+    """
+    Returns a function of a user's file, which must be the file that the package was made
+    with.
+    """
     folder = Path(__file__).parent
     file = folder / FOLDER / f"{module}.py"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -36,7 +39,7 @@ def _function(module, name):
 
 
 def _checked(what, values, types):
-    """What a function gave, which must be tensors of these types."""
+    """Checks that what a function returned are tensors of these types, and returns it."""
     values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(types):
         raise ProgramError(
@@ -56,15 +59,15 @@ def _checked(what, values, types):
 
 
 def call(module, name, types, *inputs):
-    """What a kernel gives for these inputs, of these types."""
+    """Returns what a kernel computes from these inputs, of these types."""
     found = _function(module, name)(*inputs)
     return _checked(f"{module}:{name}", found, types)
 
 
 def _recordable(inputs):
     """
-    The inputs as tensors that PyTorch can record gradients of: copies of those that were made
-    in inference mode.
+    Returns the inputs as tensors for which PyTorch can record gradients: those that were
+    made in inference mode are copied.
     """
     with torch.inference_mode(False):
         return [x.clone() if x.is_inference() else x for x in inputs]
@@ -72,8 +75,8 @@ def _recordable(inputs):
 
 def autograd(module, name, wrt, types, *inputs):
     """
-    The gradients of some arguments of a kernel, by number, through PyTorch. The last input is
-    the gradient of the kernel's result.
+    Returns the gradients of some arguments of a kernel, by index, through PyTorch. The last
+    input is the gradient of the kernel's result.
     """
     *values, gradient = _recordable(inputs)
     with torch.inference_mode(False), torch.enable_grad():
@@ -93,8 +96,8 @@ def autograd(module, name, wrt, types, *inputs):
 
 def backward(module, name, wrt, types, *inputs):
     """
-    The gradients of some arguments of a kernel, by number, from a user's function, which gives
-    one for each argument.
+    Returns the gradients of some arguments of a kernel, by index, from a user's function,
+    which returns one for each argument.
     """
     what = f"{module}:{name}"
     with torch.inference_mode(False), torch.no_grad():

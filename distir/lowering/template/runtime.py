@@ -25,16 +25,20 @@ class ProgramError(Exception):
 @dataclass(frozen=True)
 class Tensor:
     """
-    An argument or result: its global shape, and per dimension the axes of `mesh` that
-    split it, with their run lengths. Over the axes in `partial` the processes hold
-    terms of a reduction. No mesh: process 0 holds it. `updates` is the argument that a
-    result replaces in the next step of a training; `of` the parameter that a state or
-    gradient belongs to; `initial` what a training starts with where no file holds it;
-    `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
-    `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
-    dimension along which it holds other tensors, and their names and sizes. With
-    `flattened`, its length and the splits of `flattening.flatten`, processes have it
-    flattened, and `split` is of that.
+    An argument or result: its global shape, and for each dimension the axes of `mesh` that
+    split it, with their run lengths. Over the axes in `partial` the processes hold terms of
+    a reduction. Without a mesh, process 0 holds it.
+
+    - `updates`: the argument that a result replaces in the next step of a training;
+    - `of`: the parameter that a state or gradient belongs to;
+    - `initial`: the value that a training starts with if no file holds it;
+    - `counter`: whether it counts steps;
+    - `setting`: for an argument of role "setting", a number, the hyper-parameter of the
+      optimizer that it is; `default`: its value if nobody gives one;
+    - `repacked`: the dimension along which it holds other tensors, and their names and
+      sizes;
+    - `flattened`: if processes hold it flattened, its length and the splits of
+      `flattening.flatten`; `split` then describes the flattened tensor.
     """
 
     name: str

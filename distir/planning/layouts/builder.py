@@ -146,7 +146,7 @@ class GraphBuilder:
 
     @property
     def graph(self) -> ReshardGraph:
-        """What was built last."""
+        """The graph that was built last."""
         return self.building.graph
 
     def is_sum(self, port: LayoutPort) -> bool:

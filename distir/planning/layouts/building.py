@@ -1,4 +1,4 @@
-"""What is known of a graph of layouts while it is built."""
+"""The state of a graph of layouts while it is being built."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ class Before:
 @dataclass
 class Building:
     """
-    - `graph`: what is built, whose nodes choose what the mesh's first `axes` axes do;
-    - `requests`: what is asked for of arguments of the entry, by index;
+    The state of a graph of layouts while it is being built.
+
+    - `graph`: the graph, whose nodes choose what the mesh's first `axes` axes do;
+    - `requests`: what is asked for arguments of the entry, by index;
     - `before`: what was decided earlier and stays, if anything;
-    - `node_times`: for nodes of the entry how often they run: once, or for each micro-batch.
+    - `node_times`: for nodes of the entry how often they run: once, or once per
+      micro-batch.
     """
 
     cost_model: CostModel
@@ -47,7 +50,7 @@ class Building:
         self.mesh = self.cost_model.mesh
 
     def axes_before(self) -> set[str]:
-        """The axes whose choices were made before."""
+        """Returns the axes whose choices were made earlier."""
         count = self.before.axes if self.before else 0
         return {axis for axis, _ in self.mesh.axes[:count]}
 

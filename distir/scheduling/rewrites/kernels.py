@@ -1,4 +1,4 @@
-"""Users' kernels in the place of groups of ops, which become their references."""
+"""Replaces groups of ops by users' kernels; the groups become their references."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from distir.sharding.rule import shape_of
 
 class KernelMaker:
     """
-    Puts a kernel in the place of groups: one `kernel.def` for groups that are alike.
-    `given` is what the schedule says of it, by the names of `schedule.kernel`.
+    Replaces groups by a kernel: there is one `kernel.def` for groups that are alike.
+    `given` is what the schedule says of the kernel, by the property names of
+    `schedule.kernel`.
     """
 
     def __init__(self, module: ModuleOp, given: Mapping[str, Attribute]):
@@ -40,7 +41,7 @@ class KernelMaker:
 
     def replace(self, group: OpGroup) -> None:
         """
-        Calls the kernel in the place of a group. Raises DistIRError for a group that cannot
+        Replaces a group by a call of the kernel. Raises DistIRError for a group that cannot
         be its reference, and for a rule that is wrong for it.
         """
         reference = _reference(group)
@@ -94,7 +95,7 @@ class KernelMaker:
 
 
 def _reference(group: OpGroup) -> Block:
-    """The ops of a group as a block of the values that the pattern named."""
+    """Returns the ops of a group as a block of the values that the pattern named."""
     block = Block(arg_types=[value.type for value in group.inputs])
     values: dict[SSAValue, SSAValue] = {}
     for value, argument in zip(group.inputs, block.args, strict=True):
@@ -126,7 +127,7 @@ def _reference(group: OpGroup) -> Block:
 
 
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
-    """A constant that ops of a group read, in their reference."""
+    """Returns a constant that ops of a group read, in their reference."""
     if direct_constant(value) is None:
         raise DistIRError(
             f"{describe(op)} reads a value that the pattern has no argument for; find a "

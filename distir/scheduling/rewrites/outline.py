@@ -115,7 +115,7 @@ class GroupOutliner:
 
 
 def content_of(block: Block) -> object:
-    """What is equal for blocks that compute the same in the same order."""
+    """Returns a key that is equal for blocks that compute the same in the same order."""
     numbers: dict[SSAValue, int] = {}
     for argument in block.args:
         numbers[argument] = len(numbers)

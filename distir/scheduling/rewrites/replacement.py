@@ -102,7 +102,10 @@ def difference(ops: Sequence[Operation], result: SSAValue, new: OnnxOp) -> str |
 
 
 def put(ops: Sequence[Operation], result: SSAValue, new: Operation) -> None:
-    """Puts an op in the place of a group, of which nothing else is used outside."""
+    """
+    Replaces a group by an op; `result` must be the only value of the group that is used
+    outside.
+    """
     scope = ".".join(common_scope(list(ops)))
     if scope:
         new.attributes[SCOPE] = StringAttr(scope)

@@ -1,4 +1,4 @@
-"""From the ops of a function to its compiled form: each op once, however often it is called."""
+"""Compiles functions for the simulator: each op once, however often it is called."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once: `functions` are those of the module by name, `device_map` says
-    where values live.
+    Compiles functions, each once: `functions` are those of the module by name, `device_map`
+    says where values live.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
-    last one to use the argument: optimizers work in place. A result that is a view of what
-    an op computes is as good as that.
+    last one to use the argument: optimizers work in place. The same holds for a result that
+    is a view of what an op computes.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
