@@ -534,7 +534,7 @@ def name_hint(name: str) -> str | None:
     if not _HINT.fullmatch(hint):
         last = re.split("/|::", name)[-1]
         hint = re.sub(r"\W+", "_", last, flags=re.ASCII).strip("_")
-        # Digits alone would be what a printer gives to values without a name.
+        # Printers give names of digits alone to values without a name.
         if hint[:1].isdigit() and not hint.isdigit():
             hint = f"_{hint}"
     return hint if _HINT.fullmatch(hint) else None

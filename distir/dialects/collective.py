@@ -131,7 +131,7 @@ class CollectiveOp(IRDLOperation):
         for name, number in numbers.items():
             if number is not None:
                 properties[name] = IntegerAttr(number, i64)
-        # As IRDL's, which takes its time.
+        # Like IRDL's constructor, which is slow.
         Operation.__init__(
             self, operands=[source], result_types=[result_type], properties=properties
         )

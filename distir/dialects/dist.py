@@ -171,7 +171,7 @@ class Layout:
         """Returns this layout with other axes on one dimension of a tensor of that rank."""
         dims = list(self.full_dims(rank))
         dims[index] = tuple(shards)
-        # As `replace`, which takes its time.
+        # Like `replace`, which is slow.
         return Layout(self.mesh, tuple(dims), self.partial)
 
     def without_partial(self, axes: Sequence[str]) -> Layout:
@@ -328,7 +328,7 @@ class ReshardOp(_LayoutChange):
     assembly_format = "$source attr-dict `:` type($source) `->` type($result)"
 
     def __init__(self, source: SSAValue, result_type: Attribute):
-        # As IRDL's, which takes its time.
+        # Like IRDL's constructor, which is slow.
         Operation.__init__(self, operands=[source], result_types=[result_type])
 
     def verify_(self) -> None:

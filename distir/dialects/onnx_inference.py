@@ -86,7 +86,7 @@ def infer_node(
     its operands, and from the operands' values where these are known. Raises `ONNX_ERRORS`.
     """
     for attribute in node.attribute:
-        # With either of these ONNX ends the process, or never comes back.
+        # With either of these ONNX ends the process, or never returns.
         if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
             raise ValueError(f"{attribute.s.decode()!r} is no equation of sums")
         if attribute.name == "num_outputs" and attribute.i != len(node.output):
@@ -115,7 +115,7 @@ def inferred_types(
         operand_types = [_with_element(t, f64, f32) for t in operand_types]
     operands = iter(range(len(op.operands)))
     names = ["" if v is None else f"x{next(operands)}" for v in op.input_values]
-    # ONNX wants all results of a batch normalization in training, needed or not.
+    # ONNX requires all results of a batch normalization in training, used or not.
     training = op.SCHEMA.name == "BatchNormalization" and op.attribute("training_mode")
     outputs = [f"y{i}" for i in range(3 if training else len(op.results))]
     try:

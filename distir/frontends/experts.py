@@ -84,8 +84,8 @@ def _gates(
     chosen = b.results("TopK", [gates, count], [(best, None), (best, i64)], axis=-1)[1]
     chosen = b.op("Transpose", [chosen], by_choice, i64, perm=[0, 2, 1])
 
-    # The place of a choice in its expert: how many chose it before. One that is past the
-    # last place is a row of zeros.
+    # The place of a choice in its expert: how many chose that expert before. A choice
+    # beyond the last place is a row of zeros.
     one_of = (*by_choice, experts)
     depth, ends = (b.constant(np.array(v, np.int64)) for v in (experts, [0, 1]))
     mask = b.op("OneHot", [chosen, depth, ends], one_of, i64, axis=-1)

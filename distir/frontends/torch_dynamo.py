@@ -27,7 +27,7 @@ def export_dynamo(
     from distir.frontends.torch_gradients import write_stops
 
     source: torch.nn.Module | torch.export.ExportedProgram = module
-    # What fails here the exporter tries in other ways, and says what is wrong.
+    # If this fails, the exporter tries other ways and reports what is wrong.
     with contextlib.suppress(Exception), torch.enable_grad():
         source = torch.export.export(module, args, kwargs, strict=False)
     if isinstance(source, torch.export.ExportedProgram):

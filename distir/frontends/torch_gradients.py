@@ -97,7 +97,7 @@ def own_backwards() -> Generator[set[str]]:
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not cls.__module__.startswith("torch."):
             found.add(cls.__name__)
-        # Inside, PyTorch has switched gradients off, which stops none.
+        # Inside, PyTorch has switched gradients off, which does not count as a stop.
         with quiet():
             return original.__func__(cls, *args, **kwargs)
 

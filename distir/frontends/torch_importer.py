@@ -98,7 +98,7 @@ def import_exported(
     from distir.frontends.onnx_importer import import_onnx
 
     imported = import_onnx(path)
-    # The file may go away; what is mapped from it has to be read.
+    # The file may be deleted, so mapped tensors must be read now.
     imported.weights = {n: a.copy() for n, a in imported.weights.items()}
     _mark(module, imported, trainable, frozen)
     return imported

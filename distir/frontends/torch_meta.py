@@ -97,7 +97,7 @@ def _computed(module: torch.nn.Module, held: Sequence[_Place]) -> list[_Place]:
         if compute is None or not hasattr(root, "_initialize_weights"):
             continue
         for part in root.modules():
-            # It draws new values for a part's parameters, which real ones are not to get.
+            # It draws new values for a part's parameters, which real ones must not get.
             if any(not hasattr(p, "fake_mode") for p in part.parameters()):
                 continue
             buffers = part._buffers  # pyright: ignore[reportPrivateUsage]
@@ -125,7 +125,7 @@ def _determined(
             for name in names:
                 like = before[name]
                 buffers[name] = torch.full(like.shape, filling, dtype=like.dtype)
-            # What fails leaves the fillings, which differ.
+            # If this fails, the fill values stay, which differ.
             with torch.no_grad(), contextlib.suppress(Exception):
                 compute()
             outcomes.append({name: buffers[name] for name in names})

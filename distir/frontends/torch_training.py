@@ -264,7 +264,7 @@ class _Step:
             assert exported is not None
             exported.save(path)
             program = import_onnx(path)
-            # The file goes away; what is mapped from it has to be read.
+            # The file is deleted, so mapped tensors must be read now.
             weights = {n: a.copy() for n, a in program.weights.items()}
         function = entry_function(program.module)
         attributes = argument_attributes(function)

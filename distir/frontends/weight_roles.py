@@ -96,7 +96,7 @@ class WeightRoles:
         self.exported = exported_tensors(source)
         self.is_traced = is_traced and self.exported is None
         self.guessed: list[str] = []
-        """The names of parameters that only their use tells."""
+        """The names of parameters that are known as such only by their use."""
         lost = self.exported.kinds if self.exported is not None else ()
         self.frozen = matching(frozen, weights, "frozen", lost)
         self.trainable = matching(trainable, weights, "trainable", lost)
@@ -160,8 +160,8 @@ class WeightRoles:
             return WeightRole("parameter", doubt=FOLDED)
         if kind == PARAMETER:
             return WeightRole("parameter")
-        # A name that no tensor of the module has. One that no operation of PyTorch reads
-        # is within what one operation became.
+        # No tensor of the module has this name. If no operation of PyTorch reads it, it
+        # belongs to the expansion of one operation.
         users = [node for node, _ in self.uses.get(name, ())]
         if not any(name in operands_in_torch(node) for node in users):
             return fixed

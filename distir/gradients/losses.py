@@ -68,8 +68,8 @@ def add_loss(
             TensorType(wide, sizes), "label", "labels", position=position
         )
         error = build.onnx("Sub", build.cast(prediction, target), target)
-        # Not as a ReduceMean, whose gradient is one number for each element: that of the
-        # sum of squares is a multiple of the error, part by part.
+        # Not a ReduceMean, whose gradient has one number for each element, while that of
+        # the sum of squares is a multiple of the error, part by part.
         total = build.onnx("ReduceSumSquare", error, keepdims=0)
         return build.onnx("Div", total, build.scalar(prod(sizes), total))
     if len(sizes) < 2:

@@ -158,7 +158,7 @@ class SearchShardingPass(PipelineOptions, DistIRPass):
         known = Mesh.of(meshes[0]).axes if meshes else axes
         if any(name == TIME_AXIS for name, _ in known):
             raise DistIRError(
-                f"search-sharding: {TIME_AXIS!r} is the axis over time, which is no axis of "
+                f"search-sharding: {TIME_AXIS!r} is the micro-batch axis, which is no axis of "
                 f"devices; say with `k` how many micro-batches there are"
             )
         if meshes:

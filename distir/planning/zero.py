@@ -173,8 +173,8 @@ class _Storage:
         self.roles = argument_roles(self.function)
         self.names = argument_names(self.function)
         self.types = self.function.function_type.inputs.data
-        # An optimizer outside of the program updates what it is given: parameters and
-        # gradients are split for it in every stage, and so that DTensor can say how.
+        # An optimizer outside the program updates what it is given: for it, parameters and
+        # gradients are split in every stage, in a way that DTensor can express.
         self.outside = bool(parameters_of_gradients(self.function))
         everything = stage == 3 or self.outside
         self.stored = ("parameter", "state") if everything else ("state",)

@@ -49,11 +49,12 @@ class ScheduleRun:
         self._modules: dict[SSAValue, list[str]] = {}
         self._parameters: dict[SSAValue, list[str]] = {}
         self._groups: dict[SSAValue, list[OpGroup]] = {}
-        # Handles of groups that were rewritten, and who did.
+        # Handles of groups that were rewritten, with the op of the schedule that did it.
         self._consumed: dict[SSAValue, str] = {}
-        # What rewrites took out of the program, modules and parameters, and who did.
+        # Modules and parameters that rewrites removed, with the op of the schedule that did
+        # it.
         self._gone: dict[str, str] = {}
-        # Who rewrote the program last, and the op that is being carried out, for messages.
+        # The op that rewrote the program last, and the current one, for messages.
         self._last = self._now = ""
 
     def modules_of(self, handle: SSAValue) -> list[str]:

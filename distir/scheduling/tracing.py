@@ -179,7 +179,7 @@ def traced(function: Callable[..., Any]) -> Region:
             "a pattern that is a Python function is traced with PyTorch, which is not "
             "installed; write the pattern as ops of `schedule.find`"
         ) from error
-    # What a function does that fx cannot follow, and its own mistakes, may raise anything.
+    # Functions that fx cannot follow, and functions with mistakes, may raise anything.
     try:
         graph = fx.symbolic_trace(function).graph
     except Exception as error:
@@ -211,7 +211,7 @@ def _called(tracer: _Tracer, node: Any) -> SSAValue:
     name = node.target if isinstance(node.target, str) else node.target.__name__
     name = name.strip("_")
     written = ", ".join(sorted({*_NAMES, *_FORMS}))
-    # A step in place computes the same as one that is not, in a pattern.
+    # In a pattern, an in-place operation counts as the same one out of place.
     if node.op not in ("call_function", "call_method") or not (
         name in _NAMES or name in _FORMS
     ):

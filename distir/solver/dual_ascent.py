@@ -178,7 +178,7 @@ class DualAscent:
             if k in near[j]:
                 table = table + near[j][k]
             near[j][k], near[k][j] = table, table.T
-        # What is forbidden is very dear, so that nothing infinite is subtracted.
+        # Forbidden pairs get a very high cost, so that no infinities are subtracted.
         self.dearest = self.dearest_edges
         self.dearest += sum(float(np.abs(c).max()) for c in self.costs.values())
         self.forbidden = most = FORBIDDEN * self.dearest + 1.0

@@ -12,7 +12,7 @@ from distir.solver.graph import CostGraph, replay
 from distir.solver.problem import Costs
 from distir.solver.reductions import NoAlternative, Reductions
 
-# How much what is occupied counts, against the costs: cost of the whole per capacity.
+# The weights of memory against cost: cost of everything per capacity.
 WEIGHTS = (0.0, 0.1, 1.0, 10.0, 1e3)
 
 
@@ -47,7 +47,7 @@ def _dive(graph: CostGraph, weight: float) -> bool:
     reductions.run()
     # Points that no longer matter are looked for only where that takes no time.
     follow = reductions.settle if len(graph.costs) <= 1000 else reductions.drain
-    # Those first that lose the most by their second best alternative.
+    # First those that lose most with their second-best alternative.
     regret = {i: _regret(_price(graph, i, weight)) for i in graph.costs}
     for node in sorted(regret, key=lambda i: -regret[i]):
         if node not in graph.costs:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from distir.solver.graph import CostGraph
 
-# Costs that differ by less than this fraction are the same: sums of floats are rounded.
+# Costs that differ by less than this fraction count as equal, as sums of floats are
+# rounded.
 ROUNDING = 1e-9
 
 

@@ -129,7 +129,7 @@ class Lagrangian:
             return self.result()
         begin = self.clock.seconds
         multipliers = self.climb()
-        # Where layers differ it takes no time, and where they are repeated too much.
+        # If layers differ this takes no time; if they repeat, too much.
         quick = self.clock.part(0.5, max(1.0, self.clock.seconds - begin))
         if not self.combine(self.choices, quick):
             near = self.stagger(multipliers)
@@ -246,7 +246,7 @@ class Lagrangian:
             rise = self.bound - before
             idle = 0 if rise > RISE * self.gap * abs(self.bound) else idle + 1
             if idle > self.idle:
-                # The planes are near the bound: what they belong to may be enough.
+                # The planes are close to the bound: their choices may suffice.
                 before = self.best.objective
                 self.combine(self.choices, clock.part(0.2))
                 if self.best.objective == before or self.step < 1:
@@ -299,7 +299,7 @@ class Lagrangian:
             if self.priced[-1].fits:
                 self.raise_first(nodes, multipliers, step)
                 self.raise_first(nodes[::-1], multipliers, step)
-            # A small step does not pay for the change of layouts between the nodes.
+            # A small step does not outweigh the changes of layout between the nodes.
             if self.best.objective < before:
                 break
         return near

@@ -187,7 +187,7 @@ class Reductions:
         width = sum(m.shape[1] for m in matrices)
         if number * number * width > DOMINANCE_ENTRIES:
             return False
-        # worse[a, b]: by how much a is dearer than b at least, whatever the neighbours do
+        # worse[a, b]: by how much a costs more than b at least, whatever the neighbours do
         worse = costs[:, None] - costs
         for matrix in matrices:
             # Where a is impossible anyway, the difference is infinite.

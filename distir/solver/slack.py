@@ -19,7 +19,8 @@ def forget_slack(graph: CostGraph) -> list[int]:
         return []
     most, begins, ends = _extremes(graph)
     capacity = graph.capacity
-    # A point at which even nothing is too much stays, for the answer that nothing fits.
+    # A point at which even nothing is too much stays, so that the answer is that nothing
+    # fits.
     kept = np.greater(most, capacity) | np.less(capacity, 0)
     tight = np.flatnonzero(kept)
     kept[tight] = _strictest(

@@ -36,14 +36,14 @@ class ProgramPrinter(Printer):
     """
 
     def __init__(self, stream: TextIO):
-        # Written piece by piece: half of the time would go to the layers of a file.
+        # Text is written in pieces, which is twice as fast to a StringIO as to a file.
         self._text = StringIO()
         self._file = stream
         super().__init__(stream=self._text)
         self._types: dict[int, tuple[Attribute, str]] = {}
         """
-        What stands for a tensor type, by its identity, as hashing a type takes long; what
-        is in it stays alive.
+        What is printed for a tensor type, by its identity, as hashing a type is slow; the
+        entries keep the types alive.
         """
 
     def print_program(self, module: ModuleOp) -> None:

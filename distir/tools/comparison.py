@@ -163,7 +163,7 @@ def _paired(
         return sorted(named + whole, key=lambda output: output.name)
 
     ours, theirs = parts(ours, packed[0]), parts(theirs, packed[1])
-    # What is a part in one of them is compared by its shape when it is there.
+    # A part of a result is compared by its shape once there are values.
     split = {o.name for o in (*ours, *theirs) if o.part is not None}
     blank = [
         [o._replace(text="") if o.name in split else o for o in x]

@@ -85,8 +85,8 @@ class _Verifier:
 
     def __init__(self) -> None:
         self._alike: set[object] = set()
-        # Of types as they are and without layouts, by their ids, as hashing takes long:
-        # types and attributes live as long as their module.
+        # The numbers of types with and without layouts, by the types' ids, as hashing is
+        # slow: types and attributes live as long as their module.
         self._types: dict[int, tuple[int, int]] = {}
         self._numbers: dict[Attribute, int] = {}
 

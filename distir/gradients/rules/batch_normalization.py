@@ -57,7 +57,8 @@ def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Grad
     epsilon = op.attribute("epsilon")
     fused = BatchNormGradOp(dy, x, scale, mean, variance, epsilon=epsilon)
     dx, dscale, dbias = build.add(fused).results
-    # y changes with the mean as against x, and with r = (variance + epsilon)^(-1/2).
+    # The derivative by the mean is minus that by x; the variance acts through r = (variance
+    # + epsilon)^(-1/2).
     shifted = build.onnx("Add", variance, build.scalar(epsilon, variance))
     inverse = build.onnx("Reciprocal", build.onnx("Sqrt", shifted))
     wide_scale = _as(scale, variance, build)

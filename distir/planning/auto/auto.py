@@ -193,7 +193,7 @@ class AutoSearch(PlanSearch):
         returned, so that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
-        # Those first that are quickly judged and most likely possible.
+        # First those that are judged quickly and most likely possible.
         plans = sorted(
             self.space.first(), key=lambda c: (isinstance(c, LayoutPlan), c.p)
         )

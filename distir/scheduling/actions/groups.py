@@ -162,7 +162,7 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
             call = outliner.outline(group.ops, result_of(group))
             call.attributes[RECOMPUTE] = StringAttr(policy)
         else:
-            # The result is what those behind the group keep, or do not.
+            # Whether the result is kept is up to the ops after the group.
             for inner in group.ops[:-1]:
                 inner.attributes[RECOMPUTE] = StringAttr(policy)
     run.consume(op.modules, op)

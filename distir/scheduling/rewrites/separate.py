@@ -62,7 +62,7 @@ class _Separator:
         self.found: list[OpGroup] = []
         self._own: dict[CallPath, list[OpGroup]] = {}
         self._on_the_way: set[CallPath] = set()
-        # A function and what is to be done in it, to the function that has it done.
+        # Maps a function and what is to be done in it to the function in which it was done.
         self._made: dict[_Treatment, FuncOp] = {}
         self._clones: dict[FuncOp, str] = {}
         for group in groups:

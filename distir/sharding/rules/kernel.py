@@ -13,7 +13,8 @@ from distir.sharding.rule import Rule, shape_of, sharding_rule
 def kernel_call(op: Operation) -> Rule:
     """The rule that the call repeats from its kernel."""
     assert isinstance(op, KernelCallOp)
-    # How factors are split is worked out for ops that compute; a workspace depends on it.
+    # The split of factors is only computed for ops with FLOPs, and the workspace depends on
+    # it.
     memory_bound = "" if op.workspace is None else "1"
     return parse_rule(op.rule.data).rule(
         [shape_of(value.type) for value in op.inputs],

@@ -97,7 +97,7 @@ class _Dividing:
         self.start = monotonic()
         self.end = self.start + time_limit
         self.is_exact = False
-        """Whether every division was taken into account."""
+        """Whether every division was considered."""
         self.found_by = "in-order"
         """The method that found the division to start from."""
 

@@ -33,7 +33,7 @@ class InOrder:
         layers = np.zeros(problem.nodes)
         layers[list(problem.layer_nodes)] = 1
         count = _sums(layers)
-        # Where a stretch from each node has its first layer behind it.
+        # For each node, the first end of a stretch from it that contains a layer.
         self._first_end: Ints = np.searchsorted(count, count + 0.5).astype(np.int64)
         self._last_in_memory = self._memory_ends()
         self._changes = _changes(problem)

@@ -99,7 +99,7 @@ class CompiledFunctionBuilder:
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
-        # What a result is a view of is computed into the argument's memory.
+        # The value that a result is a view of is computed into the argument's memory.
         viewed = {
             step.view_of: updated[step.results[0].slot]
             for step in (compiled.steps if updated else ())
@@ -140,7 +140,7 @@ class Compiler:
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
-        # By the ids of types, which so stay.
+        # By the ids of types, which are kept alive here.
         self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
         self._known_transfers: dict[
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
@@ -294,7 +294,7 @@ class Compiler:
             or self.device_map.hardware.has_profiles
         ):
             return transfers_of(op, self.device_map)
-        # By the ids of the types, which so stay.
+        # By the ids of the types, which are kept alive here.
         types = op.operands[0].type, op.results[0].type
         key = (type(op), axes, *map(id, types))
         if key not in self._known_transfers:

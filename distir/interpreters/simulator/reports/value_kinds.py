@@ -43,7 +43,7 @@ KINDS = (
 
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
-# Through these a value stays what it is, in another form or place ...
+# These ops change the form or place of a value, but not its kind ...
 _FORMS = frozenset(
     f"onnx.{name}"
     for name in (
@@ -51,7 +51,7 @@ _FORMS = frozenset(
         *("Transpose", "Slice", "Split", "Concat", "Pad"),
     )
 )
-# ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
+# ... and these, which add up, scale or clip, turn gradients into gradients.
 _ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
 
 
