@@ -37,8 +37,7 @@ kernel_gradient("LogSoftmax", LogSoftmaxGradOp, "axis", keeps_result=True)
 
 def _is_per_row(scale: SSAValue, sizes: Sequence[int], axis: int) -> bool:
     """
-    Whether a scale has one number for each element of a row, and does not differ between
-    rows.
+    Whether a scale broadcasts along a row and is the same for all rows.
     """
     have = shape(scale)
     extra = len(have) - (len(sizes) - axis)

@@ -315,8 +315,8 @@ class AutoSearch(PlanSearch):
 
     def _beam(self, width: int, refined: bool) -> list[Simulated]:
         """
-        Returns the plans whose neighbours come next, `width` of each kind: with `refined`,
-        the refined variants of plans near the best; otherwise the others.
+        Returns the plans, `width` of each kind, whose neighbours come next. With `refined`,
+        these are the refined neighbours, and only plans near the best are returned.
         """
         fitting = ranked(self.results.values())
         large = [r for r in simulated(self.results.values()) if not r.fits]

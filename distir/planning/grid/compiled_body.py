@@ -67,7 +67,7 @@ class _Prototype:
 @dataclass(frozen=True)
 class SharedFunction:
     """
-    A function of stages that do the same: the meshes along which it communicates, and
+    A function of stages that do the same: the mesh axes along which it communicates, and
     whether it takes the number of the micro-batch.
     """
 

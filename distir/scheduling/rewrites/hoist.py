@@ -57,8 +57,8 @@ def hoist(module: ModuleOp, joined: Sequence[Operation], name: str) -> None:
 
 def _join_in_calls(function: FuncOp, op: OnnxOp) -> list[Operation]:
     """
-    Moves a Concat of arguments before each call, and passes its result to the function.
-    Returns the new Concats.
+    Computes what a Concat of arguments does before each call, and passes the result to the
+    function as one more argument. Returns the new Concats.
     """
     found: list[Operation] = []
     indices = [v.index for v in op.operands if isinstance(v, BlockArgument)]
