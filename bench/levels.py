@@ -56,7 +56,7 @@ def gpt_step(layers: int, batch: int, sequence: int) -> ModuleOp:
 
 
 def experts_step(layers: int) -> ModuleOp:
-    """16 groups of 1,024 tokens, 8 experts."""
+    """Returns a step of 16 groups of 1,024 tokens with 8 experts."""
     return moe_step(layers, groups=16, tokens=1024, width=1024, experts=8, slots=128)
 
 
@@ -74,7 +74,7 @@ PROGRAMS: dict[str, tuple[Callable[[], ModuleOp], Axes]] = {
 
 
 def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
-    """The choices of a program without sharing, in nanoseconds."""
+    """Returns the choices of a program without sharing, in nanoseconds."""
     cluster = load_cluster("dgx2")
     first = program.body.block.first_op
     assert first is not None
@@ -89,7 +89,7 @@ def graph_of(program: ModuleOp, axes: Axes) -> tuple[Problem, Segments]:
 
 
 def timed(action: Callable[[], Solution]) -> tuple[Solution, float]:
-    """The result, and the least CPU seconds of two runs."""
+    """Returns the result, and the least CPU seconds of two runs."""
     seconds: list[float] = []
     for _ in range(2):
         gc.collect()
@@ -100,7 +100,7 @@ def timed(action: Callable[[], Solution]) -> tuple[Solution, float]:
 
 
 def row(name: str) -> list[str]:
-    """A program solved at both levels."""
+    """Returns the table's row of a program, solved at both levels."""
     make, axes = PROGRAMS[name]
     program = make()
     ops = work_size(reachable_functions(program))

@@ -31,7 +31,10 @@ Array = npt.NDArray[Any]
 
 
 def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
-    """What `train.flatten` computes: the blocks side by side, zeros up to that length."""
+    """
+    Computes what `train.flatten` does: the blocks side by side, with zeros up to that
+    length.
+    """
     for dim, parts, run in splits:
         sizes = tensor.shape
         tensor = tensor.reshape(*sizes[:dim], -1, parts, run, *sizes[dim + 1 :])
@@ -44,7 +47,7 @@ def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
 
 
 def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
-    """What `train.unflatten` computes: the tensor of that shape."""
+    """Computes what `train.unflatten` does: the tensor of that shape."""
     block = shape_of_part(shape, splits)
     assert block is not None  # the op's verifier, `Flattened`
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
@@ -61,8 +64,8 @@ def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> A
 @dataclass(frozen=True)
 class Flattened:
     """
-    The tensor that an argument stands for: its shape, the length that it has with the zeros
-    behind it, and the splits that cut it into blocks.
+    The tensor that an argument stands for: its shape, its length when flattened with the
+    zeros at the end, and the splits that cut it into blocks.
     """
 
     shape: tuple[int, ...]
@@ -76,7 +79,7 @@ class Flattened:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """What `dist.flattened` says of it."""
+        """Returns the value of `dist.flattened`."""
         entries: dict[str, Attribute] = {
             "shape": DenseArrayBase.from_list(i64, self.shape),
             "length": IntegerAttr(self.length, i64),
@@ -86,16 +89,19 @@ class Flattened:
         return DictionaryAttr(entries)
 
     def flat(self, tensor: Array) -> Array:
-        """The value of the argument, of that of the tensor."""
+        """Returns the value of the argument, given that of the tensor."""
         return flattened(tensor, self.length, self.splits)
 
     def whole(self, flat: Array) -> Array:
-        """The value of the tensor, of that of the argument."""
+        """Returns the value of the tensor, given that of the argument."""
         return unflattened(flat, self.shape, self.splits)
 
 
 def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
-    """What an argument or result with these attributes stands for. Raises DistIRError."""
+    """
+    Returns what an argument or result with these attributes stands for, if it is flattened.
+    Raises DistIRError.
+    """
     attr = attributes.get(FLATTENED)
     if attr is None:
         return None

@@ -1,4 +1,4 @@
-"""`distir.parallelize`."""
+"""`distir.parallelize`, which makes a module of PyTorch run distributed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from distir.planning.distribution import DistributionOptions
 from distir.planning.found_plan import FoundPlan
 
 CLUSTER = "cpu"
-"""What modules are distributed for if nothing is said."""
+"""The cluster that modules are distributed for by default."""
 
 
 def parallelize(
@@ -57,8 +57,8 @@ def parallelize(
     seed: int = 0,
 ) -> ParallelModule:
     """
-    The module, distributed over the processes that call this: all of them, under
-    `torchrun`, or one alone. Its class is `ParallelModule`.
+    Returns the module distributed over the processes that call this: all of them, under
+    `torchrun`, or a single one. The result is a `ParallelModule`.
 
     - `args`, `kwargs`: example inputs of the global batch; their shapes, and everything in
       them that is no tensor, become fixed.
@@ -135,7 +135,10 @@ def _planned(
     forward: ForwardOptions,
     plan: FoundPlan | str | Path,
 ) -> Request:
-    """What a plan asks for, beside which nothing else may be. Raises DistIRError."""
+    """
+    Returns the request of a plan, with which no other options may be given. Raises
+    DistIRError.
+    """
     plain = DistributionOptions()
     given = [
         name for name, value in vars(options).items() if value != vars(plain)[name]
@@ -152,7 +155,7 @@ def _planned(
 
 
 def _degrees(distribution: DistributionOptions | FoundPlan) -> str:
-    """How many processes are asked for, and by what."""
+    """Says how many processes are asked for, and by what."""
     if isinstance(distribution, FoundPlan):
         return f"the plan ({distribution.result.plan})"
     axes = ("d", "t", "p") if distribution.c == 1 else ("d", "c", "t", "p")

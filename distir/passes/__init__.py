@@ -49,7 +49,7 @@ _PASSES: dict[str, str] = {
 
 
 def get_all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
-    """Every pass by name, imported on demand."""
+    """Returns every pass by name; each is imported when it is used."""
 
     def loader(name: str, class_name: str) -> Callable[[], type[ModulePass]]:
         def load() -> type[ModulePass]:

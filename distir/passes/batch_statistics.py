@@ -1,4 +1,6 @@
-"""`batch-statistics`: training-mode batch normalisation as statistics and their use."""
+"""
+`batch-statistics`: writes training-mode batch normalisation as statistics and their use.
+"""
 
 from __future__ import annotations
 

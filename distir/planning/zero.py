@@ -109,7 +109,7 @@ def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
 
 
 def _flattened_note(names: Sequence[str], axis: str, mesh: Mesh) -> str:
-    """The note for what is flattened."""
+    """Returns the note for what is flattened."""
     shown = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         shown += f" and {len(names) - _NAMED} more"
@@ -196,8 +196,8 @@ class _Storage:
         self.roles = argument_roles(self.function)
         self.names = argument_names(self.function)
         self.types = self.function.function_type.inputs.data
-        # An optimizer outside of the program updates what it is given: parameters and
-        # gradients are split for it in every stage, and so that DTensor can say how.
+        # An optimizer outside the program updates what it is given: for it, parameters and
+        # gradients are split in every stage, in a way that DTensor can express.
         self.outside = bool(parameters_of_gradients(self.function))
         self.gathers_once = stage < 3 and (self.outside or gather_first)
         everything = stage == 3 or self.gathers_once
@@ -205,14 +205,14 @@ class _Storage:
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
-        """What the axis divides in no dimension."""
+        """The arguments, by index, that the axis divides in no dimension."""
         self.kept: list[str] = []
         """Notes on what users want whole."""
         self.is_split = False
         self.flattener = UpdateFlattener(self.function)
 
     def _chosen(self, only: Sequence[str]) -> list[int]:
-        """The arguments of the parameters that this applies to."""
+        """Returns the arguments of the parameters that ZeRO applies to."""
         roles, names = self.roles, self.names
         if not any(
             roles[i] in self.stored and shape_of(self.types[i])
@@ -258,8 +258,8 @@ class _Storage:
 
     def _split(self, i: int, cut_runs: bool) -> None:
         """
-        Splits an argument in one of its dimensions, if the axis divides one; with `cut_runs`
-        also one that is split in runs already.
+        Splits an argument in one of its dimensions, if the axis divides one; with
+        `cut_runs` also one that is split in runs already.
         """
         before = requested_layout(self.attributes[i]) or Layout(self.mesh.name)
         if self.axis in fixed_axes(self.attributes[i]):
@@ -287,7 +287,7 @@ class _Storage:
         self.is_split = True
 
     def _flatten(self) -> None:
-        """Flattens what is left whole with the updates that are elementwise."""
+        """Flattens what is left whole, together with the updates that are elementwise."""
         found: dict[UpdateOp, list[int]] = {}
         for result, argument in self.updates.items():
             op = update_of(self.function, result)
@@ -313,8 +313,8 @@ class _Storage:
 
     def _are_alike(self, op: UpdateOp, stored: Sequence[int]) -> bool:
         """
-        Whether arguments can be flattened alike: other axes do the same to them, and nothing
-        but the update uses what are states.
+        Whether arguments can be flattened in the same way: other axes do the same to them,
+        and nothing but the update uses those that are states.
         """
         uses = [
             use.operation
@@ -325,12 +325,12 @@ class _Storage:
         return len(self._requests(stored)) < 2 and all(user is op for user in uses)
 
     def _requests(self, stored: Sequence[int]) -> set[Layout]:
-        """The different layouts that are asked for these arguments."""
+        """Returns the different layouts that are requested for these arguments."""
         found = (requested_layout(self.attributes[i]) for i in stored)
         return {layout for layout in found if layout is not None}
 
     def _reshard_early(self) -> None:
-        """Has gradients reduced and scattered where they are computed."""
+        """Requests that gradients are reduced and scattered where they are computed."""
         for result, argument in self.updates.items():
             owner = return_op(self.function).operands[result].owner
             if (
@@ -343,7 +343,7 @@ class _Storage:
             op.attributes[RESHARD_EARLY] = UnitAttr()
 
     def _refuse(self) -> None:
-        """Raises DistIRError: nothing is left to split."""
+        """Raises DistIRError, as there is nothing left to split."""
         axis, mesh = self.axis, self.mesh
         if self.kept:
             raise DistIRError(
@@ -360,7 +360,9 @@ class _Storage:
 def _blocks(
     shape: Sequence[int], layout: Layout, mesh: Mesh
 ) -> tuple[list[str], list[Split]]:
-    """The axes of a layout, and what each of them splits of a tensor of that shape."""
+    """
+    Returns the axes of a layout, and what each of them splits of a tensor of that shape.
+    """
     axes: list[str] = []
     splits: list[Split] = []
     for dim, size in enumerate(shape):

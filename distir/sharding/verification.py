@@ -53,7 +53,7 @@ class DistributionVerifier:
         self._communication: set[int] = set()
         """Signatures of sends and collectives that were found right."""
         self._checked: dict[int, Operation] = {}
-        """Signatures of ops that were found right, so that all alike are."""
+        """Signatures of ops that were found right, so that ops like these are right too."""
 
     def verify(self) -> None:
         """

@@ -1,4 +1,4 @@
-"""Run integer and linear programs in HiGHS."""
+"""Runs integer and linear programs in HiGHS."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from distir.solver.program import ConstraintRows, LinearProgram, ProgramSolution
 
 
 def is_installed() -> bool:
-    """Whether there is HiGHS."""
+    """Whether HiGHS is installed."""
     return find_spec("highspy") is not None
 
 
 class Highs:
     """
-    A program in HiGHS; rows can be added between runs. A run can be
-    interrupted: HiGHS works in a thread of its own and is told to stop.
+    A program in HiGHS; rows can be added between runs. A run can be interrupted: HiGHS
+    works in a thread of its own and is told to stop.
     """
 
     def __init__(self, program: LinearProgram):
@@ -63,7 +63,7 @@ class Highs:
         return model
 
     def add(self, rows: ConstraintRows) -> None:
-        """Add rows; the next run continues from the last."""
+        """Adds rows; the next run continues from the last one."""
         self.highs.addRows(
             len(rows.lower),
             rows.lower,

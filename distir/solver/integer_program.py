@@ -1,11 +1,11 @@
 """
-Solve a graph as an integer program.
+Solves a graph as an integer program.
 
-With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each pair
-how much more than the bound a choice with it costs at least. Only what costs little more is
-kept; what is left is reduced again and is much smaller. Its optimum is that of the whole
-unless it costs more than what was left out, in which case more is kept. Memory rows are added
-at the points that a solution exceeds.
+With HiGHS the relaxation comes first: it gives a bound, and for each alternative and each
+pair by how much the cost of a choice with it exceeds the bound at least. Only what exceeds
+it by little is kept; the rest is reduced again and is much smaller. Its optimum is that of
+the whole unless it costs more than what was left out, in which case more is kept. Memory
+rows are added at the points where a solution exceeds the limit.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from distir.solver.reductions import reduce
 
 NEAR = 0.9
 """
-Points at which a relaxation needs this part of the memory are those at which an integer solution
-may need too much.
+Points at which a relaxation uses this fraction of the memory are those at which an integer
+solution may exceed it.
 """
 
 WIDE = 9e-3
@@ -37,7 +37,7 @@ the search among it takes several times as long, and hardly ever finds more.
 """
 
 SolverName = Literal["highs", "cbc"]
-"""What is run: HiGHS in this process, or CBC through PuLP."""
+"""The program that is run: HiGHS in this process, or CBC through PuLP."""
 
 
 def solve_integer_program(
@@ -64,7 +64,10 @@ def solve_integer_program(
 
 
 def decided(graph: CostGraph) -> SolverResult | None:
-    """What the reductions found already: that nothing fits, or the choice of no nodes."""
+    """
+    Returns what the reductions found already: that nothing fits, or the choice of no nodes;
+    None if nodes remain.
+    """
     if (graph.capacity < 0).any():
         return SolverResult(None, math.inf, math.inf)
     return None if graph.costs else SolverResult({}, graph.constant, graph.constant)
@@ -129,7 +132,9 @@ class _Relaxed:
                 slack = min(slack, max(enough, slack / 5))
 
     def part(self, reduced: Costs, slack: float) -> CostGraph | None:
-        """The graph without what costs more than the slack; None: nothing is left."""
+        """
+        Returns the graph without what costs more than the slack; None if nothing is left.
+        """
         graph, program = self.graph, self.program
         kept = reduced * program.scale <= slack
         part = graph.copy(memory=True)
@@ -150,8 +155,9 @@ def relax(
     program: Program, graph: CostGraph, clock: Clock
 ) -> tuple[ProgramSolution, list[int]]:
     """
-    The relaxation with all the memory rows that it needs: without columns when it has no
-    solution or found none in time. Their points, and those at which it leaves little.
+    Returns the solution of the relaxation with all the memory rows that it needs (without
+    columns if it has no solution or none was found in time), the points of these rows, and
+    the points at which it leaves little memory.
     """
     highs = Highs(program.relaxed())
     points: list[int] = []
@@ -173,7 +179,10 @@ def relax(
 def solve_directly(
     graph: CostGraph, gap: float, clock: Clock, nodes: int | None = None
 ) -> SolverResult:
-    """A reduced graph as one integer program in HiGHS, with memory rows as they are needed."""
+    """
+    Solves a reduced graph as one integer program in HiGHS, adding memory rows as they are
+    needed.
+    """
     found = decided(graph)
     if found is not None:
         return found

@@ -31,7 +31,7 @@ _NUMBERS = {
 
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Declares `--training` and what goes with it; gives the group of these options."""
+    """Declares `--training` and the options that go with it; returns their group."""
     group = parser.add_argument_group("training")
     group.add_argument(
         "--training",
@@ -105,7 +105,7 @@ def differentiate_pass(
     arguments: argparse.Namespace, loss: str | None = None
 ) -> DifferentiatePass | None:
     """
-    The pass that these arguments ask for; None without `--training`. `loss` is the
+    Returns the pass that these arguments ask for; None without `--training`. `loss` is the
     default loss. Raises DistIRError for arguments that do not go together.
     """
     from distir.errors import DistIRError

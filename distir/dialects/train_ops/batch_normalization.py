@@ -1,9 +1,10 @@
 """
-The statistics and gradients of batch normalisation: y = n * scale + bias with n = (x - mean) * r and
-r = 1 / sqrt(variance + epsilon), over x of shape [batch, channels, *space]. Everything but
-`x` and its gradients has one number per channel. What is summed over batch and space and
-what is computed per element are two ops, so that a split batch needs only the sums of
-its parts to be added up.
+The statistics and gradients of batch normalisation.
+
+With n = (x - mean) * r and r = 1 / sqrt(variance + epsilon), it is y = n * scale + bias,
+over x of shape [batch, channels, *space]. Everything but `x` and its gradients has one
+number per channel. What is summed over batch and space and what is computed per element are
+two ops, so that a split batch needs only the sums of its parts to be added up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from distir.dialects.train_ops.checks import (
 
 
 class BatchNormOp(TrainOp):
-    """Base of these ops."""
+    """Base of the ops of batch normalisation."""
 
     def _verify(self, x: SSAValue, mean: SSAValue) -> None:
         shape = shape_of(x)
@@ -43,8 +44,8 @@ class BatchNormOp(TrainOp):
 @irdl_op_definition
 class BatchNormVarianceOp(BatchNormOp):
     """
-    The variance of each channel about a given mean, of `count` elements each, in the
-    type of `mean`: variance = sum((x - mean)^2) / count.
+    The variance of each channel about a given mean, over `count` elements each, in the type
+    of `mean`: variance = sum((x - mean)^2) / count.
     """
 
     name = "train.batch_norm_variance"
@@ -90,8 +91,8 @@ class BatchNormSumsOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormGradOp(BatchNormOp):
     """
-    The gradients where mean and variance are given, not those of `x`: that of the input, and
-    those of scale and bias, sums over batch and space in the type of `mean`:
+    The gradients if mean and variance are given, and are not those of `x`: that of the
+    input, and those of scale and bias, sums over batch and space in the type of `mean`:
 
         dx = scale * r * dy, dscale = sum(dy * n), dbias = sum(dy)
     """
@@ -121,8 +122,8 @@ class BatchNormGradOp(BatchNormOp):
 @irdl_op_definition
 class BatchNormInputGradOp(BatchNormOp):
     """
-    The gradient of the input where mean and variance are those of `x` itself, from the
-    whole sums over `count` elements per channel:
+    The gradient of the input if mean and variance are those of `x` itself, from the whole
+    sums over `count` elements per channel:
 
         dx = scale * r * (dy - dbias / count - n * dscale / count)
     """

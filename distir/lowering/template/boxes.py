@@ -10,7 +10,7 @@ from . import collectives, flattening
 
 
 class Strided(NamedTuple):
-    """Where a box begins in the flat part that holds it, and its strides there."""
+    """The beginning of a box in the flat part that holds it, and its strides there."""
 
     offset: int
     strides: tuple
@@ -34,7 +34,7 @@ def boxes(spec, mesh, rank):
 
 
 def _flat_boxes(spec, mesh, rank):
-    """The same of a part of a flattened tensor, which is some boxes in a row."""
+    """Returns the boxes of a part of a flattened tensor, which is a few boxes in a row."""
     splits = spec.flattened[1]
     shape = flattening.block_shape(spec.whole_shape, splits)
     begin, end, blocks = flattening.held(spec, mesh, rank)
@@ -58,7 +58,10 @@ def _flat_boxes(spec, mesh, rank):
 
 
 def _cut(begin, end, shape):
-    """The boxes, by their beginnings and sizes, that a range of row-major positions is."""
+    """
+    Returns the boxes, by their beginnings and sizes, of which a range of row-major
+    positions consists.
+    """
     if begin >= end:
         return
     if not shape:
@@ -96,7 +99,7 @@ def runs(places):
 
 
 def box_of(part, own, sizes):
-    """The elements of a box in a part: where it begins there, and its sizes."""
+    """Returns the elements of a box in a part: where it begins there, and its sizes."""
     if isinstance(own, Strided):
         return part.as_strided(sizes, own.strides, part.storage_offset() + own.offset)
     for dim, (begin, size) in enumerate(zip(own, sizes, strict=True)):

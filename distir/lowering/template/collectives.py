@@ -262,7 +262,7 @@ def recv(shape, dtype, peer):
     return _unpacked(packed, x)
 
 
-# Sends that may still be under way, as pairs of a handle and the tensor that it reads.
+# Sends that may still be in flight, as pairs of a handle and the tensor that it reads.
 _sends = []
 
 

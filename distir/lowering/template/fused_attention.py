@@ -109,7 +109,7 @@ class Attention:
         self.is_causal = is_causal
         self.mask = None if mask is None else self._added(mask)
         if is_causal and mask is not None and query.is_cuda:
-            # Its kernels take one or the other.
+            # Its kernels take a mask or a causal flag, not both.
             self.mask = self.mask.masked_fill(self._seen().logical_not(), -torch.inf)
             self.is_causal = False
         if positions is not None:
@@ -198,7 +198,7 @@ class Attention:
                 attn_mask=self.mask,
                 scale=self.scale,
             )
-        # Of random numbers that nobody draws.
+        # The state of random numbers, none of which are drawn.
         lengths = self.query.shape[2], self.key.shape[2]
         none = torch.empty(2, dtype=torch.uint64, device=dy.device)
         if kernel == "flash":

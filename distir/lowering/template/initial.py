@@ -58,7 +58,7 @@ def positions(spec, mesh, rank):
 
 
 def _flat_positions(spec, mesh, rank):
-    """The positions of what a process holds of a flattened tensor."""
+    """Returns the positions of what a process holds of a flattened tensor."""
     splits = spec.flattened[1]
     begin, end, blocks = flattening.held(spec, mesh, rank)
     found = torch.empty((end - begin, len(blocks)), dtype=torch.int64)

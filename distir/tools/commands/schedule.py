@@ -1,4 +1,4 @@
-"""`distir schedule`: what a script asks for is written into a program."""
+"""`distir schedule`: applies the schedule of a script to a program."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ KINDS = (
 
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
-# Through these a value stays what it is, in another form or place ...
+# These ops change the form or place of a value, but not its kind ...
 _FORMS = frozenset(
     f"onnx.{name}"
     for name in (
