@@ -35,6 +35,7 @@ from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
+from distir.lowering.source.ownership import release_bundles
 from distir.lowering.source.text import broken
 from distir.program import (
     argument_attributes,
@@ -208,6 +209,7 @@ def _rank_source(
     fuse(program)
     outline(program)
     bundle(program)
+    release_bundles(program)
     return RankSource(program, devices, texts, constants).source()
 
 

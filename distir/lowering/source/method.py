@@ -195,6 +195,8 @@ class Method:
             names = [self._result(r) for r in op.results]
             for name, line in zip(names, written, strict=True):
                 self._add(f"{name} = {line}")
+        if isinstance(op, UnpackOp) and op.releases is not None:
+            self._add(f"{self.name(op.input)}.clear()")
         self._delete(dying)
 
     def _written(self, op: Operation) -> str | Sequence[str]:
@@ -206,8 +208,7 @@ class Method:
             ]
             return f"{self._callee(op)}({', '.join(passed)})"
         if isinstance(op, PackOp):
-            items = self.listed(op.inputs)
-            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+            return f"[{', '.join(self.listed(op.inputs))}]"
         if isinstance(op, UnpackOp):
             return self.name(op.input)
         return emitter_for(op)(Call(op, self))
