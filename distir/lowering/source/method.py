@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
@@ -67,7 +68,7 @@ class Method:
             for key in self._needed(statement):
                 self.last_use[key] = i
         self.variables: dict[SSAValue, str] = {}
-        """Local variables that hold one value, but for arguments."""
+        """Local variables, arguments that die among them, that hold one value."""
         self.popped: set[ValueList] = set()
 
     # ValueNames
@@ -102,22 +103,23 @@ class Method:
 
     # What statements need
 
-    def _key(self, value: SSAValue) -> Key:
+    def key(self, value: SSAValue) -> Key:
+        """What holds a value: a variable of its own, or a list."""
         held = self.plan.lists.get(value)
         return value if held is None else held[0]
 
     def _needed(self, statement: Statement) -> set[Key]:
         if not isinstance(statement, CallRun):
-            return {self._key(v) for v in statement.operands}
+            return {self.key(v) for v in statement.operands}
         members = self.writer.program.passed_members[statement.calls[0]]
         found: set[Key] = set()
         for position, value in enumerate(statement.calls[0].operands):
             if position in statement.taken:
                 found.add(statement.taken[position][0].source)
             elif position in statement.given:
-                found |= {self._key(v) for v in statement.given[position]}
+                found |= {self.key(v) for v in statement.given[position]}
             elif position not in members:
-                found.add(self._key(value))
+                found.add(self.key(value))
         return found
 
     def _dying(self, at: int) -> list[Key]:
@@ -125,13 +127,24 @@ class Method:
         statement = self.plan.statements[at]
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
         if not isinstance(statement, CallRun):
-            keys += [r for r in statement.results if self._key(r) not in self.last_use]
-        return [k for k in keys if not isinstance(k, BlockArgument)]
+            keys += [r for r in statement.results if self.key(r) not in self.last_use]
+        return [k for k in keys if not isinstance(k, BlockArgument) or self._frees(k)]
+
+    def _frees(self, argument: BlockArgument) -> bool:
+        """
+        Whether an argument is deleted behind its last use: a tensor that a caller may have
+        given away. Who calls the program keeps what it gives.
+        """
+        return (
+            self.function is not self.writer.program.entry
+            and argument in self.arguments
+            and isinstance(argument.type, TensorType)
+        )
 
     def _needed_in_order(self, statement: Statement) -> list[Key]:
         needed = self._needed(statement)
         calls = statement.calls if isinstance(statement, CallRun) else [statement]
-        keys = dict.fromkeys(self._key(v) for c in calls for v in c.operands)
+        keys = dict.fromkeys(self.key(v) for c in calls for v in c.operands)
         return [k for k in keys if k in needed] + [k for k in needed if k not in keys]
 
     # Text
@@ -147,6 +160,8 @@ class Method:
             hint = text_attribute(attributes[argument.index], NAME)
             name = self.names.fresh(hint or self.writer.hint(argument), "x")
             self.expressions[argument] = Expression(name)
+            if self._frees(argument):
+                self.variables[argument] = name
         parameters = ["self", *(str(self.expressions[a]) for a in self.arguments)]
         header = broken(f"def {self.name_}({', '.join(parameters)}):")
         if text_attribute(self.function.attributes, COMPILED) == "inductor":
@@ -244,7 +259,7 @@ class Method:
     def _assign_list(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
         results = list(op.results)
         whole = ValueList([(r,) for r in results], results[0])
-        whole.name = self.names.fresh(self._plural(results[0]), "values")
+        whole.name = self.names.fresh(self.plural(results[0]), "values")
         uses = [self.last_use[r] for r in results if r in self.last_use]
         for i, result in enumerate(results):
             self.plan.lists[result] = whole, i, None
@@ -297,10 +312,14 @@ class Method:
             *run.inputs.values(),
             *([run.outputs[1]] if run.outputs else []),
         ]:
-            source.name = self.names.fresh(self._plural(source.hint), "values")
+            source.name = self.names.fresh(self.plural(source.hint), "values")
             self._add(f"{source.name} = []")
         loop = Loop(self, run, dying, variables)
         header, body = loop.header(), loop.body()
+        for line in loop.prepared:
+            self._add(line)
+        self._delete(loop.released)
+        dying = [k for k in dying if k not in loop.released]
         self._add(header)
         self.indent = "    "
         for line in body:
@@ -338,7 +357,8 @@ class Method:
             found[result] = taken
         return found
 
-    def _plural(self, value: SSAValue) -> str:
+    def plural(self, value: SSAValue) -> str:
+        """What to call a list of such values."""
         hint = sanitized(self.writer.hint(value)) or "value"
         return hint if hint.endswith(("s", "ed")) else f"{hint}s"
 
