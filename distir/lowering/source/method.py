@@ -128,7 +128,12 @@ class Method:
         keys = [k for k in self._needed_in_order(statement) if self.last_use[k] == at]
         if not isinstance(statement, CallRun):
             keys += [r for r in statement.results if self.key(r) not in self.last_use]
-        return [k for k in keys if not isinstance(k, BlockArgument) or self._frees(k)]
+        frees = not isinstance(self.plan.statements[at + 1], ReturnOp)
+        return [
+            k
+            for k in keys
+            if not isinstance(k, BlockArgument) or (frees and self._frees(k))
+        ]
 
     def _frees(self, argument: BlockArgument) -> bool:
         """
@@ -199,10 +204,9 @@ class Method:
         if _is_returned(op):
             self.expressions[op.results[0]] = Expression(str(written))
             return  # written with the `return`, behind which everything is gone
-        if isinstance(op, UpdatesOp) and op.in_place is not None:
+        overwritten = op.overwritten if isinstance(op, UpdatesOp | MessageOp) else {}
+        if overwritten and len(overwritten) == len(op.results):
             self._add(str(written))
-            for result, operand in zip(op.results, op.replaced, strict=True):
-                self.expressions[result] = self.expressions[operand]
             dying = [k for k in dying if k not in op.results]
         elif isinstance(written, str):
             dying = self._assign(op, written, dying)
@@ -210,6 +214,8 @@ class Method:
             names = [self._result(r) for r in op.results]
             for name, line in zip(names, written, strict=True):
                 self._add(f"{name} = {line}")
+        for result, operand in overwritten.items():
+            self.expressions[result] = self.expressions[operand]
         if isinstance(op, UnpackOp) and op.releases is not None:
             self._add(f"{self.name(op.input)}.clear()")
         self._delete(dying)

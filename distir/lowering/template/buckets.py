@@ -26,6 +26,18 @@ def _fill(rows, parts):
     torch._foreach_copy_(places, [x for own in parts for x in own])
 
 
+def _write(whole, parts, dims):
+    """Writes what each process has of some tensors to where it belongs in the whole ones."""
+    places, pieces = [], []
+    for x, own, (dim, run) in zip(whole, zip(*parts, strict=True), dims, strict=True):
+        if run is None:
+            places += split(x, len(own), dim)
+            pieces += own
+        else:
+            x.copy_(join(list(own), dim, run))
+    torch._foreach_copy_(places, pieces)
+
+
 def _pieces(flat, shapes):
     """The tensors of these shapes that a flat one holds."""
     pieces = flat.split([shape.numel() for shape in shapes])
@@ -84,9 +96,12 @@ def start_reduce_scatter(tensors, group, dims, reduction):
     return _shared(handle, finish, len(tensors), carrier)
 
 
-def start_all_gather(tensors, group, dims):
-    """`dims`: for each tensor the dimension that is gathered, and in which runs."""
-    if group.size == 1:
+def start_all_gather(tensors, group, dims, into=None):
+    """
+    `dims`: for each tensor the dimension that is gathered, and in which runs. What comes is
+    written to the tensors `into`, if they are given, and is these.
+    """
+    if group.size == 1 and into is None:
         return _alone(tensors)
     shapes = [x.shape for x in tensors]
     length = sum(shape.numel() for shape in shapes)
@@ -100,6 +115,9 @@ def start_all_gather(tensors, group, dims):
     def finish():
         by_position = group.by_position(list(rows))
         parts = [_pieces(row, shapes) for row in by_position]
+        if into is not None:
+            _write(into, parts, dims)
+            return list(into)
         return [
             join(list(own), *dim)
             for own, dim in zip(zip(*parts, strict=True), dims, strict=True)
@@ -116,5 +134,5 @@ def reduce_scatter(tensors, group, dims, reduction):
     return [x.wait() for x in start_reduce_scatter(tensors, group, dims, reduction)]
 
 
-def all_gather(tensors, group, dims):
-    return [x.wait() for x in start_all_gather(tensors, group, dims)]
+def all_gather(tensors, group, dims, into=None):
+    return [x.wait() for x in start_all_gather(tensors, group, dims, into)]
