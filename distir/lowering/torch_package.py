@@ -61,6 +61,7 @@ def write_package(
     helpers: Sequence[str] = (),
     *,
     evaluation: bool = False,
+    compiled: bool = False,
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
@@ -69,7 +70,8 @@ def write_package(
     `manifest.json`, which names the arguments, the results and the weights file. `helpers`
     are modules that whoever runs it needs besides. A training step takes its learning rate
     and weight decay as arguments (`add-step-settings`); with `evaluation` the package holds
-    its forward program too, in files of its own. Returns the directory. Raises DistIRError
+    its forward program too, in files of its own. If it is `compiled`, its methods but for those
+    that call others are made kernels of by `torch.compile`. Returns the directory. Raises DistIRError
     for programs that have no torch lowering; nothing is written then.
     """
     check_links(entry_function(module))
@@ -77,7 +79,7 @@ def write_package(
     if trains and has_step_settings(module):
         module = module.clone()
         add_step_settings(module)
-    source = program_source(module)
+    source = program_source(module, compiled=compiled)
     entry = entry_function(module)
     manifest = {
         "processes": source.processes,
@@ -90,11 +92,13 @@ def write_package(
         ],
         "results": result_names(entry),
         "trains": trains,
+        "compiled": compiled,
         "weights": None if weights is None else str(Path(weights).resolve()),
     }
     sources = [source]
     if evaluation:
-        sources.append(program_source(evaluation_program(module), EVALUATION))
+        forward = evaluation_program(module)
+        sources.append(program_source(forward, EVALUATION, compiled=compiled))
     texts = {"manifest.json": json.dumps(manifest, indent=2)}
     needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers}
     needed |= {helper for each in sources for helper in each.helpers}

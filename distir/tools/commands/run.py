@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop the ranks after that long, in a training after that long without a "
         "new step (default 600)",
     )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="let PyTorch's compiler (torch.compile) make kernels of the layers, which "
+        "takes a while in the first step",
+    )
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",
@@ -291,7 +297,13 @@ def executed(
     with TemporaryDirectory(prefix="distir-") as folder:
         with progress(f"lowering {path}"):
             evaluates = training is not None and training.eval_every > 0
-            package = write_package(module, folder, file, evaluation=evaluates)
+            package = write_package(
+                module,
+                folder,
+                file,
+                evaluation=evaluates,
+                compiled=arguments.compile,
+            )
         with progress("running"):
             return run_package(
                 package,
