@@ -344,6 +344,30 @@ def start(backend, processes, timeout_s, init_method):
     return rank, device
 
 
+def check_compiler(backend):
+    """Raises ProgramError where nothing compiles the kernels of `torch.compile`."""
+    if backend == "nccl":
+        from torch.utils._triton import has_triton
+
+        found, missing = (
+            has_triton(),
+            "Triton (pip install triton) and a GPU that it knows",
+        )
+    else:
+        from torch._inductor import cpp_builder, exc
+
+        missing = "a C++ compiler (g++ or clang++; the variable CXX may name it)"
+        try:
+            found = bool(cpp_builder.get_cpp_compiler())
+        except exc.InvalidCxxCompiler:
+            found = False
+    if not found:
+        raise ProgramError(
+            f"this program is compiled when it runs (--compile), which needs {missing}; "
+            f"install that, or write the package without --compile"
+        )
+
+
 def body_of(program, rank, device):
     """Returns what a process runs of a program; every process makes all meshes."""
     meshes = {
