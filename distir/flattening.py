@@ -1,10 +1,6 @@
 """
-Arguments that stand for a flattened tensor of the source model, followed by zeros.
-
-`dist.flattened` on an argument of the entry function, and on the result that replaces it,
-describes the tensor: its shape, and the blocks into which it is cut first
-(`train.flatten`). Weights files, checkpoints and all values outside a program hold the
-tensor in its own shape.
+Tensors that are flattened, with zeros behind them (`train.flatten`), and `dist.flattened`,
+which says so of arguments and results.
 """
 
 from __future__ import annotations
@@ -21,10 +17,8 @@ from xdsl.dialects.builtin import (
     DenseArrayBase,
     DictionaryAttr,
     IntegerAttr,
-    TensorType,
     i64,
 )
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
@@ -32,7 +26,6 @@ from distir.dialects.dist import FLATTENED
 from distir.dialects.train_ops.flattening import blocks_attribute
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 from distir.errors import DistIRError
-from distir.program import argument_attributes, result_attributes
 
 Array = npt.NDArray[Any]
 
@@ -127,76 +120,3 @@ def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
         f"cannot read {FLATTENED} = {attr}; write {{shape = array<i64: 5, 7>, "
         f"length = 36 : i64}}, with a length that holds all elements"
     )
-
-
-def argument_forms(function: FuncOp) -> list[Flattened | None]:
-    """
-    Returns the tensor that each argument of a program stands for; None for those that are
-    not flattened.
-    """
-    return _forms(function.function_type.inputs.data, argument_attributes(function))
-
-
-def result_forms(function: FuncOp) -> list[Flattened | None]:
-    """
-    Returns the tensor that each result of a program stands for; None for those that are not
-    flattened.
-    """
-    return _forms(function.function_type.outputs.data, result_attributes(function))
-
-
-def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
-    """
-    Returns the types of the arguments and results of a program as the source model has
-    them.
-    """
-    types = function.function_type
-    return (
-        _source_types(types.inputs.data, argument_forms(function)),
-        _source_types(types.outputs.data, result_forms(function)),
-    )
-
-
-def check_flattened(function: FuncOp) -> None:
-    """
-    Raises DistIRError for arguments and results whose types contradict `dist.flattened`.
-    """
-    types = function.function_type
-    for what, found, attributes in (
-        ("argument", types.inputs.data, argument_attributes(function)),
-        ("result", types.outputs.data, result_attributes(function)),
-    ):
-        for i, (type_, own) in enumerate(zip(found, attributes, strict=True)):
-            form = flattened_of(own)
-            if form is not None and not _has_form(type_, form):
-                raise DistIRError(
-                    f"{what} {i} of @{function.sym_name.data} is a {type_}, but "
-                    f"{FLATTENED} says that its shape is {list(form.flat_shape)}; "
-                    f"correct one of them"
-                )
-
-
-def _has_form(type_: Attribute, form: Flattened) -> bool:
-    return isinstance(type_, TensorType) and type_.get_shape() == form.flat_shape
-
-
-def _forms(
-    types: Sequence[Attribute], attributes: Sequence[Mapping[str, Attribute]]
-) -> list[Flattened | None]:
-    forms = map(flattened_of, attributes)
-    # In the program of one rank types are those of its parts.
-    return [
-        form if form is not None and _has_form(type_, form) else None
-        for type_, form in zip(types, forms, strict=True)
-    ]
-
-
-def _source_types(
-    types: Sequence[Attribute], forms: Sequence[Flattened | None]
-) -> list[Attribute]:
-    return [
-        TensorType(type_.element_type, form.shape)
-        if form is not None and isinstance(type_, TensorType)
-        else type_
-        for type_, form in zip(types, forms, strict=True)
-    ]

@@ -432,6 +432,7 @@ class PermuteOp(CollectiveOp):
     """
 
     name = "collective.permute"
+    CAN_BE_ASYNCHRONOUS: ClassVar[bool] = True
 
     shift = opt_prop_def(I64)
 

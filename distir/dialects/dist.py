@@ -4,39 +4,44 @@ The `dist` dialect: where the tensors of a distributed program live.
 A distributed value is an ordinary ranked tensor type whose shape is the *global* shape and
 whose encoding is a `#dist.layout`. Attributes with meaning:
 
-- on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`, `"label"`,
-  `"setting"`), `dist.name` (the name in the source model, under which loaders look it up)
-  and, in a sequential program, `dist.layout`, a requested layout; with `dist.fixed`, a list
-  of axes, the request holds for these axes only, and others are free to split the argument
-  too; `dist.fixed_by` says for each of them who asked;
-- on a parameter: `dist.frozen`: it is not trained; `dist.doubt`: why it cannot be trained
-  (a word of `distir.doubts`, or text);
-- on a state: `dist.of`, the name of the parameter that it belongs to; `dist.counter`: it
-  counts the steps done before; `dist.initial`: its value if no file holds it (`"ones"`, or
-  `"copy"` of the parameter);
-- on a setting: `dist.setting`, the hyper-parameter of the optimizer that it is in this
-  step; `dist.default`, its value if nobody gives one;
-- on arguments also: `dist.repacked`: it is several tensors of the source model in one,
-  along `dim`, with these `names` and `sizes`; `dist.flattened` (on results too): it is a
-  tensor of the source model of that `shape`, as `train.flatten` makes it, with that
-  `length` and those `blocks`;
-- on results: `dist.name`; `dist.updates`, the name of the argument that the result replaces
-  in the next step; `dist.role`: `"loss"`, or `"gradient"` with `dist.of`, the name of the
-  parameter;
-- on an `onnx.Identity`: `dist.stop_gradient`: no gradient flows through it;
-- on an op of the entry function: `dist.stage_start`: the next pipeline stage begins with it
-  (its value says who asks for that); `dist.stage`: the stage that was found;
+- on arguments: `dist.role` (`"parameter"`, `"state"`, `"constant"`, `"input"`,
+  `"label"`, `"setting"`), `dist.name` (the name in the source model, under which loaders look it up)
+  and, in a sequential program, `dist.layout`, a requested layout; with `dist.fixed`, a
+  list of axes, a user asks for what these do, and others are free to split the argument
+  too; `dist.fixed_by` says for each of them who asked; on a parameter,
+  `dist.frozen`: it is not trained, and `dist.doubt`: why it cannot be trained (a word of
+  `distir.doubts`, or text); on a state, `dist.of`, the name of the parameter that it
+  belongs to, and `dist.counter`: it counts the steps done before; `dist.initial`: what
+  it is where no file holds it (`"ones"`, or `"copy"` of what it is `dist.of`); on a setting
+  `dist.setting`, the hyper-parameter of the optimizer that it is in this step, and
+  `dist.default`, what it is where nobody says otherwise; `dist.repacked`: it is several
+  tensors of the source model in one, along `dim`, with these `names` and `sizes`;
+  `dist.flattened`, on results too: it is a tensor of the source model of that `shape`, as
+  `train.flatten` makes it, with that `length` and those `blocks`; `dist.padded`, on results
+  too: it is a tensor of the source model that had that shape, with zeros behind it in some
+  dimensions (before it is flattened);
+- on results: `dist.name`, `dist.updates`, the name of the argument that the result
+  replaces in the next step, and `dist.role`: `"loss"`, or `"gradient"` with `dist.of`,
+  the name of the parameter;
+- on an `onnx.Identity`: `dist.stop_gradient`, no gradient flows through it;
+- on an op of the entry function: `dist.stage_start`, the next stage of a pipeline begins
+  with it, and as its value who asks for that; `dist.stage`, the stage that was found;
 - on a call: `dist.recompute`, the policy of `activation-checkpoint` for it alone; on
   another op of a function: the backward of the function recomputes it;
 - on a function: `dist.compiled`, what runs it as one piece (`"inductor"`, `"eager"`);
-- on any op: `scope`, the dotted path of the source module it came from; `dist.doubt`, why
-  no gradient can flow through it; and, in an annotated sequential program,
-  `dist.operand_layouts` and `dist.result_layouts`; `dist.reshard_early`: `partition` is to
-  bring the op's operands to their layouts where they are computed instead of where they are
-  used; `dist.reduce_late`: partial sums that reach the op are to be reduced after it;
-- on a module: `dist.expected`, how often modules of the model are expected to communicate;
-- on collectives: `dist.asynchronous`: devices go on meanwhile; `dist.joined`: it travels in
-  one message with the collective before it (see `CollectiveOp`).
+- on an op that looks something up in a padded table: `dist.entries`, how many of its
+  entries are not padding;
+- on any op: `scope`, the dotted path of the source module it came from, `dist.doubt`,
+  why no gradient can flow through it, and, in an annotated sequential program,
+  `dist.operand_layouts` and `dist.result_layouts`;
+  `dist.reshard_early` asks `partition` to bring the op's operands to their layouts where
+  they are computed instead of where they are used, `dist.reduce_late` that partial sums
+  that reach the op are reduced behind it.
+
+On a module, `dist.expected` lists how often modules of the model are to communicate.
+
+Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.joined`, it
+travels in one message with the collective before it (see `CollectiveOp`).
 """
 
 from __future__ import annotations
@@ -46,7 +51,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    IntAttr,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+)
 from xdsl.ir import Attribute, Data, Dialect, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -68,6 +79,7 @@ NAME = "dist.name"
 UPDATES = "dist.updates"
 OF = "dist.of"
 COUNTER = "dist.counter"
+LOSS_SCALE = "dist.loss_scale"
 INITIAL = "dist.initial"
 SETTING = "dist.setting"
 DEFAULT = "dist.default"
@@ -91,6 +103,8 @@ RECOMPUTE = "dist.recompute"
 EXPECTED = "dist.expected"
 REPACKED = "dist.repacked"
 FLATTENED = "dist.flattened"
+PADDED = "dist.padded"
+ENTRIES = "dist.entries"
 COMPILED = "dist.compiled"
 
 ROLES = ("parameter", "state", "constant", "input", "label", "setting")
@@ -268,6 +282,15 @@ def layout_of(value: SSAValue | Attribute) -> Layout | None:
         if isinstance(encoding, LayoutAttr):
             return encoding.data
     return None
+
+
+def entries_of(op: Operation) -> int | None:
+    """
+    Returns how many entries of the padded table that an op looks something up in are not
+    padding; None for an op that says nothing about it.
+    """
+    attr = op.attributes.get(ENTRIES)
+    return attr.value.data if isinstance(attr, IntegerAttr) else None
 
 
 def with_layout(type_: TensorType[Any], layout: Layout) -> TensorType[Any]:

@@ -23,11 +23,16 @@ import re
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     DenseArrayBase,
+    DictionaryAttr,
+    Float16Type,
     FloatAttr,
+    IntegerAttr,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
+    TensorType,
     UnitAttr,
     f64,
     i64,
@@ -50,7 +55,10 @@ from xdsl.utils.exceptions import VerifyException
 IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 """Matches the name of a function: a module and a function in it, `my_kernels:attention`."""
 
-TOLERANCE = 1e-3
+Option = IntegerAttr | FloatAttr | StringAttr
+"""What an option of a kernel may be."""
+
+TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
 The default tolerance of a kernel: the largest difference from its reference, relative to
 the largest element.
@@ -66,16 +74,15 @@ class KernelDefOp(IRDLOperation):
       arguments of the reference and returns one like its result;
     - `rule`: its sharding rule, in the notation of `distir.sharding.kernel_rule`;
     - `flops`: floating-point operations, a sum of products of the rule's factors;
-    - `gradient`: where its gradient comes from: the reference (if absent), `autograd`, or
-      another function `module:function` of the arguments and the gradient of the result,
-      which returns a gradient, or None, for each argument;
-    - `tolerance`: the largest difference from the reference, relative to the largest
-      element;
-    - `workspace`: the bytes that it needs besides while it runs, in the notation of
-      `flops`;
-    - `wrt`: for the gradient of another kernel: the arguments whose gradients it returns;
-      its last argument is the gradient of the result. With `autograd`, the function is the
-      kernel itself, which PyTorch differentiates.
+    - `gradient`: where its gradient comes from: the reference (without it), `autograd`, or
+      another function `module:function`, of the arguments and the gradient of the result. It
+      gives a gradient, or None, for each argument;
+    - `options`: what the function is given by name besides, numbers and texts;
+    - `tolerance`: how far it may be from the reference, relative to the largest element;
+    - `workspace`: the bytes that it needs besides while it runs, like `flops`;
+    - `wrt`: of the gradient of another kernel: the arguments whose gradients it gives, its last
+      argument being that of the result. With `autograd`, the function is the kernel itself,
+      which PyTorch differentiates.
     """
 
     name = "kernel.def"
@@ -85,6 +92,7 @@ class KernelDefOp(IRDLOperation):
     rule = prop_def(StringAttr)
     flops = opt_prop_def(StringAttr)
     gradient = opt_prop_def(StringAttr)
+    options = opt_prop_def(DictionaryAttr)
     tolerance = opt_prop_def(FloatAttr)
     workspace = opt_prop_def(StringAttr)
     wrt = opt_prop_def(DenseArrayBase.constr(i64))
@@ -104,6 +112,7 @@ class KernelDefOp(IRDLOperation):
         *,
         flops: str = "",
         gradient: str = "reference",
+        options: DictionaryAttr | None = None,
         tolerance: float | None = None,
         workspace: str = "",
         wrt: Sequence[int] | None = None,
@@ -122,6 +131,8 @@ class KernelDefOp(IRDLOperation):
             properties["flops"] = StringAttr(flops)
         if gradient != "reference":
             properties["gradient"] = StringAttr(gradient)
+        if options is not None:
+            properties["options"] = options
         if tolerance is not None:
             properties["tolerance"] = FloatAttr(tolerance, f64)
         if workspace:
@@ -145,9 +156,24 @@ class KernelDefOp(IRDLOperation):
         return last
 
     @property
+    def named_options(self) -> dict[str, int | float | str]:
+        """What the function is given by name, as Python values."""
+        given = {} if self.options is None else self.options.data
+        return {name: _option(attr) for name, attr in given.items()}
+
+    @property
     def largest_difference(self) -> float:
-        """The largest difference from the reference, relative to the largest element."""
-        return TOLERANCE if self.tolerance is None else self.tolerance.value.data
+        """How far the kernel may be from the reference, relative to the largest element."""
+        if self.tolerance is not None:
+            return self.tolerance.value.data
+        types = [
+            value.type for value in (*self.reference.block.args, *self.result.values)
+        ]
+        narrow = any(
+            isinstance(t, TensorType) and isinstance(t.element_type, _NARROW)
+            for t in types
+        )
+        return TOLERANCE_16_BITS if narrow else TOLERANCE
 
     def verify_(self) -> None:
         what = f"kernel.def @{self.symbol}"
@@ -161,6 +187,11 @@ class KernelDefOp(IRDLOperation):
                 raise VerifyException(
                     f"{what}: {name} = {text!r} names no function; write MODULE:FUNCTION, "
                     f"such as my_kernels:attention"
+                )
+        for name, attr in ({} if self.options is None else self.options.data).items():
+            if not name.isidentifier() or not isinstance(attr, Option):
+                raise VerifyException(
+                    f"{what}: option {name} = {attr} is no number or text with a name"
                 )
         if self.wrt is not None:
             count = len(self.reference.block.args) - 1
@@ -250,6 +281,14 @@ class KernelCallOp(IRDLOperation):
                     f"kernel.call of @{self.symbol}: {name} = {self.properties.get(name)}, "
                     f"but its kernel.def says {found.properties.get(name)}"
                 )
+
+
+_NARROW = BFloat16Type | Float16Type
+
+
+def _option(attr: Attribute) -> int | float | str:
+    assert isinstance(attr, Option)
+    return attr.data if isinstance(attr, StringAttr) else attr.value.data
 
 
 def _module_of(op: Operation) -> ModuleOp | None:

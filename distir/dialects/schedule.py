@@ -276,6 +276,7 @@ class KernelOp(IRDLOperation):
     implementation = attr_def(StringAttr)
     rule = opt_attr_def(StringAttr)
     gradient = opt_attr_def(StringAttr)
+    options = opt_attr_def(DictionaryAttr)
     tolerance = opt_attr_def(FloatAttr)
     flops = opt_attr_def(StringAttr)
     workspace = opt_attr_def(StringAttr)
@@ -440,6 +441,28 @@ class RecomputeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class AutocastOp(IRDLOperation):
+    """
+    Lets modules compute in an element type of 16 bits, `dtype`, as PyTorch's autocast does:
+    products of matrices, convolutions, attention and what passes their results on; norms,
+    softmax, sums and losses stay in f32, and so do parameters.
+    """
+
+    name = "schedule.cast"
+
+    modules = operand_def(AnyOpType())
+    dtype = attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        if self.dtype.data not in ("bf16", "f16"):
+            raise VerifyException(
+                f"schedule.cast: dtype = {self.dtype}; write bf16 or f16"
+            )
+
+
+@irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
     Expects that the forward of each of these modules (or its `backward`) has exactly these
@@ -588,6 +611,7 @@ ScheduleDialect = Dialect(
         MergeOp,
         StageOp,
         RecomputeOp,
+        AutocastOp,
         ExpectOp,
         KnobOp,
         RequireOp,

@@ -69,7 +69,7 @@ def import_model(
         trainable=given.trainable,
         frozen=given.frozen,
     )
-    prepare(made.module, given)
+    prepare(made, given)
     return ModelProgram(made.module, arrays=made.weights)
 
 

@@ -9,10 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    BFloat16Type,
     DictionaryAttr,
-    Float16Type,
-    Float32Type,
     StringAttr,
     TensorType,
     i64,
@@ -22,17 +19,10 @@ from xdsl.ir import Attribute, Block, Region, SSAValue, TypeAttribute
 
 from distir.dialects.dist import INITIAL, NAME, ROLE, SCOPE
 from distir.dialects.onnx import operator
-from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.onnx_values import FLOAT_TYPES, numpy_dtype
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError, one_of
 from distir.program import name_hint, set_argument_attributes
-
-DTYPES: dict[str, TypeAttribute] = {
-    "f16": Float16Type(),
-    "bf16": BFloat16Type(),
-    "f32": Float32Type(),
-}
-"""The element types that a model can be built with, by name."""
 
 Shape = Sequence[int]
 
@@ -251,5 +241,5 @@ def check_sizes(**sizes: int) -> None:
 
 
 def element_type(dtype: str) -> TypeAttribute:
-    """Returns the element type of that name. Raises DistIRError."""
-    return DTYPES[one_of("dtype", dtype, DTYPES)]
+    """The element type of that name. Raises DistIRError."""
+    return FLOAT_TYPES[one_of("dtype", dtype, FLOAT_TYPES)]

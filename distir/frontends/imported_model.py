@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 
 from distir.dialects.dist import WEIGHTS
+from distir.dialects.onnx_values import numpy_dtype
+from distir.dialects.train_ops.checks import FLOATS
 from distir.errors import DistIRError
 from distir.program import argument_names, argument_roles, entry_function
 from distir.weights import SUFFIX, save_weights
+
+
+class _CastWeights(Mapping[str, npt.NDArray[Any]]):
+    """Weights in the element types of a program's arguments, cast when they are looked up."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, npt.NDArray[Any]],
+        dtypes: Mapping[str, np.dtype[Any]],
+    ):
+        self._weights = weights
+        self._dtypes = dtypes
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        array = self._weights[name]
+        return array.astype(self._dtypes.get(name, array.dtype), copy=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def in_types_of(
+    module: ModuleOp, weights: Mapping[str, npt.NDArray[Any]]
+) -> Mapping[str, npt.NDArray[Any]]:
+    """
+    Weights in the types of floats that the arguments of a program have, which may have been
+    changed since it was imported.
+    """
+    function = entry_function(module)
+    pairs = zip(
+        argument_names(function), function.function_type.inputs.data, strict=True
+    )
+    dtypes = {
+        name: numpy_dtype(type_.element_type)
+        for name, type_ in pairs
+        if isinstance(type_, TensorType) and isinstance(type_.element_type, FLOATS)
+    }
+    return _CastWeights(weights, dtypes)
 
 
 @dataclass

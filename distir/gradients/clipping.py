@@ -24,13 +24,18 @@ def clipped(
     """
     if not gradients:
         return []
-    squares = [build.add(SquareSumOp(g)).results[0] for g in gradients]
-    wide = [_as(s, squares[0], build) for s in squares]
-    norm = build.onnx("Sqrt", build.onnx("Sum", *wide))
+    norm = build.onnx("Sqrt", sum_of_squares(gradients, build))
     bound = build.onnx("Add", norm, build.scalar(EPSILON, norm))
     ratio = build.onnx("Div", build.scalar(max_norm, norm), bound)
     factor = build.onnx("Min", ratio, build.scalar(1.0, norm))
     return [build.onnx("Mul", g, _as(factor, g, build)) for g in gradients]
+
+
+def sum_of_squares(gradients: Sequence[SSAValue], build: GradientBuilder) -> SSAValue:
+    """The sum of the squares of all elements of all gradients, of which there are some."""
+    squares = [build.add(SquareSumOp(g)).results[0] for g in gradients]
+    wide = [_as(s, squares[0], build) for s in squares]
+    return build.onnx("Sum", *wide)
 
 
 def _as(value: SSAValue, like: SSAValue, build: GradientBuilder) -> SSAValue:

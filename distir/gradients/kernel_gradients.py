@@ -65,7 +65,7 @@ class KernelGradients:
             block, reached = self._block(kernel, wanted)
             found = _inlined(block, [*op.inputs, gradient], build)
         else:
-            made = self._kernel(kernel, wanted)
+            made = self.kernel(kernel, wanted)
             call = KernelCallOp.of(made, [*op.inputs, gradient])
             found = build.add(call).results
             assert made.wrt is not None
@@ -75,8 +75,8 @@ class KernelGradients:
             gradients[i] = value
         return gradients
 
-    def _kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
-        """Returns the kernel, in the module, that is the gradient of another one."""
+    def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
+        """The kernel that gives these gradients of one that has its own, in the module."""
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:
             block, reached = self._block(kernel, wanted)
@@ -140,6 +140,7 @@ def gradient_kernel(
         str(rule),
         Region(block),
         flops=flops,
+        options=kernel.options,
         tolerance=None if kernel.tolerance is None else kernel.tolerance.value.data,
         workspace="" if kernel.workspace is None else kernel.workspace.data,
         wrt=reached,

@@ -57,11 +57,15 @@ class OptimizerOptions:
 
 
 Result = tuple[SSAValue, dict[str, Attribute]]
+"""A value that the step gives, and the attributes that say what it is."""
+
+Gradient = tuple[SSAValue, SSAValue]
+"""A parameter and its gradient."""
 
 
 def add_updates(
     step: TrainingStep,
-    gradients: Sequence[tuple[SSAValue, SSAValue]],
+    gradients: Sequence[Gradient],
     options: OptimizerOptions,
 ) -> list[Result]:
     """Adds the update of each parameter; returns the step's further results."""
@@ -94,7 +98,7 @@ def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:
         return []
     build = GradientBuilder(step.insert, None)
     one = build.constant(np.array(1, np.int64))
-    return [_update(build.onnx("Add", counter, one), step.names[counter.index])]
+    return [updated(build.onnx("Add", counter, one), step.names[counter.index])]
 
 
 def _gradient(value: SSAValue, parameter: str) -> Result:
@@ -102,7 +106,8 @@ def _gradient(value: SSAValue, parameter: str) -> Result:
     return value, {ROLE: role, NAME: name, OF: StringAttr(parameter)}
 
 
-def _update(value: SSAValue, name: str) -> Result:
+def updated(value: SSAValue, name: str) -> Result:
+    """The result that replaces the argument of that name in the next step."""
     return value, {NAME: StringAttr(name), UPDATES: StringAttr(name)}
 
 
@@ -149,7 +154,7 @@ def _one_update(
         )
         build.add(op)
         if op.new_buffer is not None:
-            states.append(_update(op.new_buffer, f"{name}.momentum"))
+            states.append(updated(op.new_buffer, f"{name}.momentum"))
         new = op.new_parameter
     else:
         assert counter is not None
@@ -166,10 +171,10 @@ def _one_update(
             epsilon=options.epsilon,
         )
         build.add(op)
-        states.append(_update(op.new_exp_avg, f"{name}.exp_avg"))
-        states.append(_update(op.new_exp_avg_sq, f"{name}.exp_avg_sq"))
+        states.append(updated(op.new_exp_avg, f"{name}.exp_avg"))
+        states.append(updated(op.new_exp_avg_sq, f"{name}.exp_avg_sq"))
         new = op.new_parameter
     if narrow:
-        states.append(_update(new, f"{name}.master"))
+        states.append(updated(new, f"{name}.master"))
         new = build.onnx("Cast", new, to=onnx_element_type(element))
-    return _update(new, name), states
+    return updated(new, name), states

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from distir.dialects.dist import COUNTER, NAME, ROLE
+from distir.dialects.dist import COUNTER, NAME, ROLE, UPDATES
 from distir.dialects.train_ops.optimizers import STEP
 from distir.errors import DistIRError
 from distir.program import (
@@ -26,6 +26,7 @@ from distir.program import (
     return_op,
     set_argument_attributes,
     set_results,
+    text_attribute,
     updated_arguments,
 )
 from distir.repacking import repacked_arguments
@@ -79,6 +80,13 @@ class TrainingStep:
         if not is_last:
             self.describe_arguments()
         return arg
+
+    def replaced(
+        self, result: tuple[SSAValue, Mapping[str, Attribute]]
+    ) -> SSAValue | None:
+        """The argument that a result replaces in the next step, if there is one."""
+        name = text_attribute(result[1], UPDATES)
+        return None if name is None else self.block.args[self.names.index(name)]
 
     def counter(self) -> SSAValue | None:
         """The argument that counts the steps done before, if there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
@@ -15,8 +16,10 @@ from torch.utils.data import Dataset, DistributedSampler
 from distir.errors import DistIRError
 from distir.parallel.calling import Inputs
 from distir.parallel.chunks import store_runs_apart
+from distir.parallel.filling import STATES, fill
+from distir.parallel.merged import merged_parts
 from distir.parallel.rank_program import RankProgram
-from distir.parallel.weights import batch_counters, names_of, values_of_rank_0
+from distir.parallel.weights import batch_counters
 
 
 class _Loss(torch.autograd.Function):
@@ -71,9 +74,8 @@ class ParallelModule(nn.Module):
         self._make_evaluation = evaluation
         self._evaluation: RankProgram | None = None
         self.data_rank, self.data_ranks = program.place_in_batch()
-        self._others: dict[str, torch.Tensor] = {}
         self._counters = batch_counters(source)
-        self._fill(source, seed)
+        self._others = fill(self, source, program, seed)
         self.train(source.training)
 
     # What training scripts use
@@ -125,57 +127,12 @@ class ParallelModule(nn.Module):
             gradient.to_local().mul_(factor)
         return norm
 
-    # Making it
-
-    def _fill(self, source: nn.Module, seed: int) -> None:
-        """Adds the source's parameters and buffers, under their names."""
-        program, names = self._program, names_of(source)
-        first = {name: f for f, all_names in names.items() for name in all_names}
-        own = {first.get(s.name, s.name): s for s in program.arguments.values()}
-        used = {first.get(s.name, s.name) for s in program.all_arguments}
-        for name, buffer in source.named_buffers():
-            if buffer.is_meta and name in used and name not in program.constants:
-                raise DistIRError(
-                    f"parallelize: buffer {name!r} is on the meta device and has no value, "
-                    f"and nothing tells which; make the module's buffers on the CPU"
-                )
-        values: dict[str, torch.Tensor] = {}
-        for name, value in values_of_rank_0(source):
-            if name in own:
-                values[name] = program.held(own[name], program.part(own[name], value))
-            elif name not in used:  # no op reads it
-                values[name] = value.to(program.device).clone()
-        for name, parameter in source.named_parameters():
-            if parameter.is_meta and name in own:
-                drawn = program.initial(own[name], seed)
-                values[name] = program.held(own[name], drawn)
-            if name in values:
-                made = nn.Parameter(values[name], parameter.requires_grad)
-                for each in names[name]:
-                    folder, last = _place(self, each)
-                    folder.register_parameter(last, made)
-        kept = source.state_dict(keep_vars=True)
-        for name, _ in source.named_buffers():
-            if name in values:
-                folder, last = _place(self, name)
-                folder.register_buffer(last, values[name], persistent=name in kept)
-        for name, spec in own.items():
-            if spec.role in ("constant", "state") and name not in values:
-                self._others[spec.name] = program.other(spec)
-
     # Running
 
     def _loss(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
         program = self._program
         given = self._given(program, args, kwargs)
-        results = program.run(
-            {
-                s.name: _local(self._tensor(s.name))
-                for s in program.arguments.values()
-                if s.name not in given
-            }
-            | given
-        )
+        results = self._scaled_results(given)
         trained: list[nn.Parameter] = []
         gradients: list[DTensor] = []
         for index, value in results.items():
@@ -183,8 +140,9 @@ class ParallelModule(nn.Module):
             if spec.updates:
                 _local(self._tensor(spec.updates)).copy_(value)
             elif spec.of:
-                trained.append(self.get_parameter(spec.of))
-                gradients.append(program.distributed(spec, value))
+                for part, own in self._parts_of_gradient(spec, value):
+                    trained.append(self.get_parameter(part.of))
+                    gradients.append(program.distributed(part, own))
         for counter in self._counters:
             self.get_buffer(counter).add_(1)
         loss = program.everywhere(program.all_results[0], results.get(0))
@@ -193,6 +151,59 @@ class ParallelModule(nn.Module):
         if not trained:  # the stages of this rank have no parameters
             return loss.requires_grad_()
         return cast(torch.Tensor, _Loss.apply(loss, gradients, *trained))
+
+    def _scaled_results(
+        self, given: Mapping[str, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """
+        The results of the program. Where its gradients overflow, because the loss is scaled by
+        too large a number, it runs again with a smaller one.
+        """
+        program = self._program
+        while True:
+            own = {
+                s.name: _local(self._tensor(s.name))
+                for s in program.arguments.values()
+                if s.name not in given
+            }
+            results = program.run({**own, **given})
+            if not self._has_smaller_scale(results):
+                return results
+
+    def _has_smaller_scale(self, results: Mapping[int, torch.Tensor]) -> bool:
+        """Whether the loss is to be scaled by less than it was; it is then, from now on."""
+        program = self._program
+        scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
+        if not scales:
+            return False
+        new = {
+            program.results[i].updates: value
+            for i, value in results.items()
+            if program.results[i].updates in scales
+        }
+        change = torch.zeros((), dtype=torch.int64, device=program.device)
+        for name, value in new.items():
+            if scales[name] == "exponent":
+                change = value - self._tensor(name)
+        dist.all_reduce(change, dist.ReduceOp.MIN)
+        if change >= 0:
+            return False
+        for name, value in new.items():
+            self._tensor(name).copy_(value)
+        return True
+
+    def _parts_of_gradient(
+        self, spec: Any, value: torch.Tensor
+    ) -> list[tuple[Any, torch.Tensor]]:
+        """A gradient, or those of the parameters that a schedule merged into its own."""
+        of = next(s for s in self._program.arguments.values() if s.name == spec.of)
+        if not of.repacked:
+            return [(spec, value)]
+        whole = replace(spec, repacked=of.repacked)
+        return [
+            (replace(part, of=part.name), view.contiguous())
+            for part, view in merged_parts(self._program, whole, value)
+        ]
 
     def _output(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if self._evaluation is None:
@@ -265,6 +276,8 @@ class ParallelModule(nn.Module):
         value = self._others.get(name)
         if value is None:
             value = self._found(name)
+        if value is None:
+            value = self._found(f"{STATES}.{name}")
         assert value is not None, name
         return value
 
@@ -287,16 +300,3 @@ def _share_of_square(gradient: DTensor) -> torch.Tensor:
     )
     norm = torch.linalg.vector_norm(gradient.to_local(), dtype=torch.float32)
     return norm**2 / copies
-
-
-def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """
-    Returns the module that holds what has this name, made if needed, and the name in that
-    module.
-    """
-    *path, last = name.split(".")
-    for part in path:
-        if part not in root._modules:  # pyright: ignore[reportPrivateUsage]
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
-    return root, last

@@ -17,6 +17,7 @@ from distir.doubts import reason
 from distir.errors import DistIRError, listed, one_of
 from distir.gradients.dropout_masks import DROPOUT_MASKS, with_masks
 from distir.gradients.gradient_types import GRADIENT_DTYPES, GradientTypes
+from distir.gradients.loss_scaling import LOSS_SCALINGS, LossScaling
 from distir.gradients.losses import LOSSES, add_loss, described, prediction_of
 from distir.gradients.optimizers import OPTIMIZERS, OptimizerOptions, add_updates
 from distir.gradients.reverse import ReverseMode
@@ -61,7 +62,12 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
       `f32`: gradients of f16 and bf16 parameters are added up and reduced in f32, each
       contribution cast where it is computed.
-    - `dropout_seed`: the seed of dropout's random numbers, 32 bits.
+    - `loss_scaling`: `dynamic`: the backward is that of the loss times a power of two, so that
+      gradients in f16 do not vanish; where one overflows the step updates nothing but that
+      power, a state (see `distir.gradients.loss_scaling`).
+    - `dropout_seed`: of the random numbers of dropout, 32 bits.
+    - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches` of
+      `batch-statistics`.
     """
 
     name = "differentiate"
@@ -71,14 +77,19 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     ignore_index: int | None = None
     dropout_masks: str = "drawn"
     gradient_dtype: str = "parameter"
+    loss_scaling: str = "none"
     dropout_seed: int = 0
+    batch_norm_devices: int = 1
+    batch_norm_micro_batches: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("loss", self.loss, LOSSES, self.name)
         one_of("optimizer", self.optimizer, OPTIMIZERS, self.name)
         one_of("way to have masks", self.dropout_masks, DROPOUT_MASKS, self.name)
         one_of("type of gradients", self.gradient_dtype, GRADIENT_DTYPES, self.name)
-        BatchStatisticsPass().apply(ctx, op)
+        one_of("loss scaling", self.loss_scaling, LOSS_SCALINGS, self.name)
+        parts = (self.batch_norm_devices, self.batch_norm_micro_batches)
+        BatchStatisticsPass(*parts).apply(ctx, op)
         TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         if self.dropout_masks == "stored":
             with_masks(op)
@@ -113,11 +124,14 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
                 f"{described(self.output, result)}, of type {result.type}, is no float "
                 f"that is computed from one; choose another output"
             )
+        scaling = LossScaling(step) if self.loss_scaling == "dynamic" else None
         assert isinstance(loss.type, TensorType)
-        one = GradientBuilder(step.insert, None).constant(
-            np.ones((), numpy_dtype(loss.type.element_type))
-        )
-        gradients: dict[SSAValue, SSAValue] = {loss: one}
+        if scaling is None:
+            ones = np.ones((), numpy_dtype(loss.type.element_type))
+            first = GradientBuilder(step.insert, None).constant(ones)
+        else:
+            first = scaling.gradient_of(loss)
+        gradients: dict[SSAValue, SSAValue] = {loss: first}
         ops = [o for o in step.block.ops if not isinstance(o, ReturnOp)]
         reverse.backward(ops, active, pairs, gradients, step.insert)
         found = [(p, gradients[p]) for p in parameters if p in gradients]
@@ -125,7 +139,12 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         results: list[tuple[SSAValue, dict[str, Attribute]]] = [
             (loss, {ROLE: StringAttr(LOSS), NAME: StringAttr("loss")})
         ]
-        results += add_updates(step, found, self)
+        if scaling is None:
+            results += add_updates(step, found, self)
+        else:
+            found = scaling.unscaled(found)
+            updates = add_updates(step, found, self)
+            results += scaling.results([g for _, g in found], updates)
         step.finish([*results, *step.kept()])
         erase_dead(step.block)
         erase_unreachable(op)

@@ -23,9 +23,12 @@ class ZeroPass(DistIRPass):
       gathered for each use, or once for all uses in a called function.
     - `only`: source names (with `*`) of the parameters this applies to; all by default.
 
-    If a dimension is split already (by `tensor-parallel`, before this pass), its parts are
-    split further, so that each device reduces, scatters and gathers its own part alone. A
-    tensor that the axis divides in no dimension stays whole; a note says so.
+    Of a dimension that is split already (`tensor-parallel`, before this pass) the parts are
+    split, so that each device reduces, scatters and gathers its own part alone.
+    What the axis divides in no dimension is stored flat, with zeros behind it, and updated
+    like that (`train.flatten`, `dist.flattened`); a note says so. Stays whole, with a note,
+    what is not updated by an optimizer's op, such as running statistics, and what an
+    optimizer outside of the program is to update.
     """
 
     name = "zero"

@@ -39,6 +39,7 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
+from distir.repacking import repacked_of
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
@@ -55,6 +56,7 @@ def _storage(
     axis: str,
     outside: bool,
     cut_runs: bool,
+    merged: int | None = None,
 ) -> Layout:
     """
     Returns the layout with one more dimension split over an axis: the first one that the
@@ -66,7 +68,8 @@ def _storage(
     parts have to move. Of stacks of matrices (experts), dimensions that no other axis
     splits come first, as work may then be split along them, too. For an optimizer
     `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
-    dimensions whose runs the axis would divide are not split.
+    dimensions whose runs the axis would divide are not split, nor is the dimension along
+    which several of its parameters are `merged`.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -75,6 +78,8 @@ def _storage(
     )
     for dim in dims:
         if _has_runs(layout, dim) and not cut_runs:
+            continue
+        if outside and dim == merged:
             continue
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
@@ -136,34 +141,52 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
-    """Lets all uses of a parameter share one copy of it that is whole on an axis."""
+    """
+    Lets all uses of a parameter but its update share one copy of it that is whole on an
+    axis.
+    """
     if parameter.first_use is None:
         return
     gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
-    parameter.replace_all_uses_with(gathered.result)
-    gathered.operands[0] = parameter
+    for use in list(parameter.uses):
+        if not isinstance(use.operation, UpdateOp) and use.operation is not gathered:
+            use.operation.operands[use.index] = gathered.result
     block = parameter.owner
     assert isinstance(block, Block) and block.first_op is not None
     block.insert_op_before(gathered, block.first_op)
 
 
 def store_split(
-    module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
+    module: ModuleOp,
+    stage: int,
+    axis: str,
+    only: Sequence[str] = ("*",),
+    *,
+    gather_first: bool = False,
 ) -> None:
     """
     Annotates what a training step keeps to be stored split over a mesh axis, as the pass
     `zero` documents. In a step that returns gradients, the gradients and parameters are
-    split. Raises DistIRError.
+    split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
+    brought together once, in front of the forward of the next step instead of behind their
+    update. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    _Storage(module, stage, axis, only).split()
+    _Storage(module, stage, axis, only, gather_first).split()
 
 
 class _Storage:
     """What a training step keeps, and how a stage of ZeRO splits it over a mesh axis."""
 
-    def __init__(self, module: ModuleOp, stage: int, axis: str, only: Sequence[str]):
+    def __init__(
+        self,
+        module: ModuleOp,
+        stage: int,
+        axis: str,
+        only: Sequence[str],
+        gather_first: bool,
+    ):
         self.module = module
         self.stage = stage
         self.axis = axis
@@ -176,7 +199,8 @@ class _Storage:
         # An optimizer outside the program updates what it is given: for it, parameters and
         # gradients are split in every stage, in a way that DTensor can express.
         self.outside = bool(parameters_of_gradients(self.function))
-        everything = stage == 3 or self.outside
+        self.gathers_once = stage < 3 and (self.outside or gather_first)
+        everything = stage == 3 or self.gathers_once
         self.stored = ("parameter", "state") if everything else ("state",)
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
@@ -249,12 +273,16 @@ class _Storage:
                 )
             return
         shape = shape_of(self.types[i])
-        layout = _storage(shape, before, self.mesh, self.axis, self.outside, cut_runs)
+        repacked = repacked_of(self.attributes[i])
+        merged = None if repacked is None else repacked.dim
+        layout = _storage(
+            shape, before, self.mesh, self.axis, self.outside, cut_runs, merged
+        )
         if layout == before:
             self.whole.append(i)
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
-        if self.outside and self.stage < 3:
+        if self.gathers_once and self.roles[i] == "parameter":
             _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
         self.is_split = True
 

@@ -7,7 +7,7 @@ with `actions`, one for each op. `tracing` turns Python functions into patterns,
 changes programs. `library` holds scripts for families of models.
 """
 
-from distir.scheduling import patterns
+from distir.scheduling import kernels, patterns
 from distir.scheduling.kernel import Kernel
 from distir.scheduling.recorder import (
     Columns,
@@ -29,6 +29,7 @@ __all__ = [
     "Parameters",
     "Rows",
     "Schedule",
+    "kernels",
     "onnx",
     "patterns",
 ]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from xdsl.dialects.builtin import FloatAttr, StringAttr, f64
+from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, StringAttr, f64
 from xdsl.ir import Attribute
+
+from distir.scheduling.knobs import knob_attribute
+
+
+def _no_options() -> Mapping[str, int | float | str]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,11 @@ class Kernel:
       replaced. `keep`: the factors that stay whole. The rule is proved;
     - `gradient`: `reference`: what was replaced is computed again, and differentiated;
       `autograd`: PyTorch differentiates the function; `module:function`: a function of the
-      arguments and the gradient of the result, which returns one gradient for each
-      argument;
-    - `tolerance`: the largest difference from what was replaced, relative to the largest
-      element;
-    - `flops`: floating-point operations, if not those of what was replaced; `workspace`:
-      bytes that it needs besides. Both are sums of products of factors: `4*b*h*q`.
+      arguments and the gradient of the result, which gives one for each argument;
+    - `options`: numbers and texts that the functions are given by name besides;
+    - `tolerance`: how far it may be from what was replaced, relative to the largest element;
+    - `flops`: floating-point operations, if not those of what was replaced; `workspace`: bytes
+      that it needs besides. Both are sums of products of factors: `4*b*h*q`.
     """
 
     name: str
@@ -43,6 +48,11 @@ class Kernel:
     tolerance: float | None = None
     flops: str = ""
     workspace: str = ""
+    options: Mapping[str, int | float | str] = field(default_factory=_no_options)
+
+    def having(self, **options: int | float | str) -> Kernel:
+        """The kernel with other options: `kernels.attention.having(head_size=64)`."""
+        return replace(self, options={**self.options, **options})
 
     @property
     def attributes(self) -> Mapping[str, Attribute]:
@@ -57,6 +67,9 @@ class Kernel:
             "workspace": self.workspace,
         }
         found: dict[str, Attribute] = {k: StringAttr(v) for k, v in texts.items() if v}
+        if self.options:
+            own = {name: knob_attribute(value) for name, value in self.options.items()}
+            found["options"] = DictionaryAttr(own)
         if self.tolerance is not None:
             found["tolerance"] = FloatAttr(self.tolerance, f64)
         return found

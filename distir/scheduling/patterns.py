@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from distir.scheduling.tracing import op
+
 
 def attention(query: Any, key: Any, value: Any) -> Any:
     """Attention of all queries to all keys."""
@@ -43,3 +45,24 @@ def bias_gelu_tanh(x: Any, bias: Any) -> Any:
     import torch.nn.functional as F
 
     return F.gelu(x + bias, approximate="tanh")
+
+
+def add_norm(x: Any, residual: Any, weight: Any, shift: Any) -> Any:
+    """Layer normalisation of a sum, with an epsilon of 1e-5."""
+    import torch.nn.functional as F
+
+    return F.layer_norm(x + residual, (), weight, shift)
+
+
+def bias_add_norm(x: Any, bias: Any, residual: Any, weight: Any, shift: Any) -> Any:
+    """Layer normalisation of a sum with a bias, with an epsilon of 1e-5."""
+    import torch.nn.functional as F
+
+    return F.layer_norm(x + bias + residual, (), weight, shift)
+
+
+def linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
+    """The mean of the cross-entropies of rows of a linear layer without a bias."""
+    import torch.nn.functional as F
+
+    return F.cross_entropy(op("Gemm", x, weight, transB=1), labels)

@@ -35,6 +35,7 @@ from xdsl.rewriter import InsertPoint
 
 from distir.dialects.schedule import (
     BY,
+    AutocastOp,
     DecomposeOp,
     ExpectOp,
     FindOp,
@@ -313,6 +314,18 @@ class Modules:
             attributes["backward"] = UnitAttr()
         self._recording.add(
             ExpectOp.create(operands=[self._handle], attributes=attributes)
+        )
+        return self
+
+    def cast(self, dtype: Literal["bf16", "f16"]) -> Modules:
+        """
+        Lets them compute in 16 bits as PyTorch's autocast does, with parameters and norms in
+        f32: `s["transformer.h.*"].cast("bf16")`. What speaks of groups comes before it.
+        """
+        self._recording.add(
+            AutocastOp.create(
+                operands=[self._handle], attributes={"dtype": StringAttr(dtype)}
+            )
         )
         return self
 

@@ -20,16 +20,7 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
     `schedule` of a Python file records. Raises DistIRError, ParseError or VerifyException.
     """
     if path.suffix == ".mlir":
-        parser = ProgramParser(new_context(), path.read_bytes().decode(), str(path))
-        ops = parser.parse_module().body.block.ops
-        found = [op for op in ops if isinstance(op, NamedSequenceOp)]
-        if not found:
-            raise DistIRError(
-                f"{path} holds no schedule; write a transform.named_sequence @{SEQUENCE}"
-            )
-        for op in found:
-            op.detach()
-        return found
+        return parse_script(path.read_bytes().decode(), str(path))
     if path.suffix != ".py":
         raise DistIRError(f"{path}: a schedule is a .py or an .mlir file")
     path.read_bytes()  # says what is wrong if it cannot be read
@@ -54,6 +45,22 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
             f"{path} has no function `schedule`; write `def schedule(s): ...`"
         )
     return [schedule.recorded()]
+
+
+def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
+    """
+    The schedules in the text of a module, which messages call by that name. Raises
+    DistIRError, ParseError or VerifyException.
+    """
+    ops = ProgramParser(new_context(), text, name).parse_module().body.block.ops
+    found = [op for op in ops if isinstance(op, NamedSequenceOp)]
+    if not found:
+        raise DistIRError(
+            f"{name} holds no schedule; write a transform.named_sequence @{SEQUENCE}"
+        )
+    for op in found:
+        op.detach()
+    return found
 
 
 def add_schedules(module: ModuleOp, schedules: list[NamedSequenceOp]) -> None:

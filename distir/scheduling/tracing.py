@@ -135,6 +135,28 @@ def _layer_norm(
     )
 
 
+def _cross_entropy(
+    t: _Tracer,
+    scores: Any,
+    labels: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: int = -100,
+    reduce: Any = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> SSAValue:
+    if label_smoothing or any(x is not None for x in (weight, size_average, reduce)):
+        raise DistIRError(
+            "a pattern's cross_entropy has no weight, label_smoothing, size_average or reduce"
+        )
+    having = {
+        "reduction": StringAttr(reduction),
+        "ignore_index": IntegerAttr(ignore_index, i64),
+    }
+    return t.node("SoftmaxCrossEntropyLoss", scores, labels, having=having)
+
+
 def _attention(
     t: _Tracer,
     query: Any,
@@ -154,6 +176,7 @@ def _transpose(t: _Tracer, x: Any, first: int, second: int) -> SSAValue:
 
 
 _FORMS: Mapping[str, _Form] = {
+    "cross_entropy": _cross_entropy,
     "gelu": _gelu,
     "silu": _silu,
     "softmax": _softmax,
@@ -206,8 +229,32 @@ def traced(function: Callable[..., Any]) -> Region:
     return Region(tracer.block)
 
 
+def op(name: str, *inputs: Any, **attributes: int | float | str) -> Any:
+    """
+    An operator of ONNX in a pattern, with attributes that it must have:
+    `s.find(lambda x, w: op("Gemm", x, w, transB=1))`.
+    """
+    from torch import fx
+
+    tracers = [value.tracer for value in inputs if isinstance(value, fx.Proxy)]
+    if not tracers:
+        raise DistIRError(f"op({name!r}, ...) is part of a pattern, of its values")
+    return tracers[0].create_proxy("call_function", op, (name, *inputs), attributes)
+
+
+def _onnx_attribute(value: int | float | str) -> Attribute:
+    if isinstance(value, str):
+        return StringAttr(value)
+    return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f32)
+
+
 def _called(tracer: _Tracer, node: Any) -> SSAValue:
-    """Adds the ops of the pattern for a call in a traced function."""
+    """The ops of the pattern for a call in a traced function."""
+    if node.target is op:
+        name, *inputs = node.args
+        having = {key: _onnx_attribute(value) for key, value in node.kwargs.items()}
+        values = [_looked_up(tracer, value) for value in inputs]
+        return tracer.node(name, *values, having=having)
     name = node.target if isinstance(node.target, str) else node.target.__name__
     name = name.strip("_")
     written = ", ".join(sorted({*_NAMES, *_FORMS}))

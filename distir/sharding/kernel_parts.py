@@ -132,7 +132,7 @@ def split_problem(block: Block, rule: Rule, factor: int) -> str | None:
     element.
     """
     size = rule.factors[factor].size
-    counts = dict.fromkeys((_smallest_divisor(size), size))
+    counts = dict.fromkeys((smallest_divisor(size), size))
     problems = (_problem(block, rule, factor, n) for n in counts if n > 1)
     return next((found for found in problems if found is not None), None)
 
@@ -219,7 +219,7 @@ def flops_of(block: Block, rule: KernelRule) -> str:
     divided: dict[Operation, list[str]] = {}
     for factor, name in enumerate(rule.names):
         if name not in rule.kept and sizes[name] > 1:
-            parts = {factor: _smallest_divisor(sizes[name])}
+            parts = {factor: smallest_divisor(sizes[name])}
             found = reference_part(block, plain, parts)
             assert not isinstance(found, str), found
             for op in found.split:
@@ -234,7 +234,8 @@ def flops_of(block: Block, rule: KernelRule) -> str:
     return " + ".join("*".join([str(n), *names]) for names, n in terms.items())
 
 
-def _smallest_divisor(size: int) -> int:
+def smallest_divisor(size: int) -> int:
+    """The fewest parts, more than one, that so many elements can be split into evenly."""
     return next((n for n in range(2, isqrt(size) + 1) if size % n == 0), size)
 
 

@@ -38,7 +38,7 @@ class Highs:
         self.highs: Any = highspy.Highs()
         self.highs.silent()
         # The default relative gap of 1e-4 would pass for optimal.
-        self.highs.setOptionValue("mip_abs_gap", 0.0)
+        self.highs.setOptionValue("mip_rel_gap", 0.0)
         self.highs.passModel(self._model(program))
         self.highs.HandleUserInterrupt = True
 
@@ -82,12 +82,12 @@ class Highs:
         start: Costs | None = None,
     ) -> ProgramSolution:
         """
-        Solves the program within a time, within so many nodes of a branch-and-bound search,
-        and to a relative gap; from the values of the first columns in a solution, if one is
-        known.
+        Solve within a time and so many nodes of a search, and to a gap, in the unit of the
+        program's costs: of what these leave out HiGHS knows nothing, and a fraction would be
+        one of the rest. From the values of the first columns in a solution, if one is known.
         """
         highs, kinds = self.highs, self.kinds
-        highs.setOptionValue("mip_rel_gap", gap)
+        highs.setOptionValue("mip_abs_gap", gap)
         if start is not None:
             highs.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
         if nodes is not None:

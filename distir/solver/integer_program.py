@@ -30,6 +30,12 @@ Points at which a relaxation uses this fraction of the memory are those at which
 solution may exceed it.
 """
 
+WIDE = 9e-3
+"""
+Where a good choice is enough, what costs a larger part of the bound more than it is left out:
+the search among it takes several times as long, and hardly ever finds more.
+"""
+
 SolverName = Literal["highs", "cbc"]
 """The program that is run: HiGHS in this process, or CBC through PuLP."""
 
@@ -42,17 +48,18 @@ def solve_integer_program(
     gap: float = 0.0,
     start: Mapping[int, int] | None = None,
     nodes: int | None = None,
+    enough: float = -math.inf,
 ) -> SolverResult:
     """
-    Solves a reduced graph within a time and to a relative gap, from a choice to start with
-    if there is one. With HiGHS, `nodes` limits the nodes of each search, for when a good
-    choice is enough. On a time-out or an interruption the best choice found is the answer.
+    Solve a reduced graph within a time and to a relative gap, from a choice to start with if
+    there is one; with HiGHS also within so many nodes of each search, or until a choice costs
+    less than `enough`, where a good choice will do. On a time-out or an interruption the best found is the answer.
     """
     found = decided(graph)
     if found is not None:
         return found
     if solver == "highs":
-        return _Relaxed(graph, gap, clock, start, nodes).run()
+        return _Relaxed(graph, gap, clock, start, nodes, enough).run()
     return _solve_with_cbc(graph, gap, clock, start)
 
 
@@ -76,8 +83,10 @@ class _Relaxed:
         clock: Clock,
         start: Mapping[int, int] | None,
         nodes: int | None,
+        enough: float,
     ):
-        self.graph, self.gap, self.clock, self.nodes = graph, gap, clock, nodes
+        self.graph, self.gap, self.clock = graph, gap, clock
+        self.nodes, self.enough = nodes, enough
         self.program = Program(graph)
         self.bound = trivial_bound(graph)
         self.best = SolverResult.of(graph, start, self.bound)
@@ -94,6 +103,7 @@ class _Relaxed:
         limited = False
         while True:
             whole = slack >= float(reduced.max(initial=0.0)) * program.scale
+            wide = slack >= WIDE * abs(self.bound)
             # What is left out costs more above the relaxation than the slack.
             outside = math.inf if whole else self.bound + slack
             part = self.part(reduced, slack)
@@ -111,6 +121,10 @@ class _Relaxed:
             if whole or best.proven(self.gap) or self.clock.stopped:
                 return best
             if limited and best.choice is not None:
+                return best
+            if best.objective < self.enough:
+                return best
+            if wide and best.choice is not None and self.enough > -math.inf:
                 return best
             slack *= 10
             if best.choice is not None:
@@ -174,14 +188,16 @@ def solve_directly(
         return found
     program = Program(graph)
     # An integer program takes longer than all the relaxations that say which rows decide.
-    _, known = relax(program, graph, clock)
+    relaxed, known = relax(program, graph, clock)
+    least = program.real(relaxed.bound)
+    absolute = gap * max(least, 0.0) / program.scale if math.isfinite(least) else 0.0
     extra = [program.points(np.array(known, np.int64))]
     bound = -math.inf
     while True:
         highs = Highs(program.linear)
         for rows in extra:
             highs.add(rows)
-        answer = highs.run(clock, gap, nodes)
+        answer = highs.run(clock, absolute, nodes)
         bound = max(bound, program.real(answer.bound))
         if answer.columns is None:
             return SolverResult(None, math.inf, bound)

@@ -104,7 +104,7 @@ class Lagrangian:
         self.priced: list[Priced] = []
         self.seconds: list[float] = []
         self.vain = 0
-        self.combined = 0
+        self.combined: set[tuple[int, int]] = set()
         self.points: list[int] = []
         self.highest: list[float] = []
         self.bound = -math.inf
@@ -326,23 +326,26 @@ class Lagrangian:
         Finds the best combination of the alternatives of some choices and the best one;
         returns whether the time sufficed.
         """
-        if self.is_over or len(self.priced) == self.combined:
-            return True
-        self.combined = len(self.priced)
         graph = self.graph
         before = self.best.objective
-        part = graph.copy(memory=True)
         if self.best.choice is not None:
             chosen = [*chosen, self.best.choice]
+        some: dict[int, Table] = {
+            i: np.unique([choice[i] for choice in chosen]) for i in graph.costs
+        }
+        among = {(i, a) for i, kept in some.items() for a in kept.tolist()}
+        if self.is_over or among <= self.combined:
+            return True
+        self.combined = among
+        part = graph.copy(memory=True)
         for i, costs in graph.costs.items():
-            some: Table = np.array([choice[i] for choice in chosen])
             kept = np.full(len(costs), np.inf)
-            kept[some] = costs[some]
+            kept[some[i]] = costs[some[i]]
             part.costs[i] = kept
         if not reduce(part):
             return True
         found = solve_integer_program(
-            part, clock=clock, gap=0.2 * self.gap, nodes=NODES
+            part, clock=clock, gap=0.2 * self.gap, nodes=NODES, enough=before
         )
         if found.choice is not None:
             choice = replay(part.steps, dict(found.choice))

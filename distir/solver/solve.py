@@ -11,7 +11,7 @@ import numpy as np
 
 from distir.errors import DistIRError, one_of
 from distir.solver.clock import Clock
-from distir.solver.elimination import eliminate, plan
+from distir.solver.elimination import EliminationOrder, eliminate, plan
 from distir.solver.failures import InfeasibleError
 from distir.solver.first_choice import first_choice
 from distir.solver.flow import Segments
@@ -41,6 +41,10 @@ SEGMENTS_GAP = 5e-3
 
 # How much of the gap a choice at some prices for memory may be from the best one at them.
 PASS_GAP = 3.0
+
+# Additions and comparisons of an elimination that is worth repeating at many prices for memory: a
+# tenth of a second. Dual ascent goes on from the last prices, and takes less than more of them.
+PASS_WORK = 3e7
 
 # Seconds for the reductions, and for the smallest peak where nothing fits so far, even if the
 # time is over.
@@ -271,17 +275,27 @@ class _Solving:
         return found.better(again.run())
 
     @cached_property
-    def is_small(self) -> bool:
-        """Whether elimination without the memory limit takes seconds at most."""
+    def order(self) -> EliminationOrder | None:
+        """How to eliminate all nodes, memory left out; None: nothing is possible."""
         free = self.graph.copy(memory=False)
-        return not reduce(free) or fits(plan(free, WORK))
+        return plan(free, WORK) if reduce(free) else None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether elimination takes seconds at most, where memory is left out."""
+        return self.order is None or fits(self.order)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether elimination may be repeated at many prices for memory."""
+        return self.order is None or self.order.work <= PASS_WORK
 
     def by_passes(self) -> Lagrangian:
         """
         Returns the Lagrangian; it is exact at given multipliers if elimination is quick.
         """
         graph, clock = self.graph, self.clock
-        if self.is_small:
+        if self.is_quick:
             return Lagrangian(graph, self.gap, clock, self.progress)
         near = near_optimum(graph, PASS_GAP * self.gap)
         return Lagrangian(graph, self.gap, clock, self.progress, near, is_exact=False)
@@ -295,7 +309,7 @@ class _Solving:
         if graph.pieces and not reduce(free):
             return SolverResult(None, math.inf, math.inf)
         order = plan(free, WORK)
-        self.is_small = fits(order)  # not to be found out again
+        self.order = order  # not to be found out again
         if not self.is_small:
             if method == "elimination":
                 raise DistIRError(

@@ -9,6 +9,12 @@ from argparse import ArgumentParser, ArgumentTypeError
 from math import isfinite
 from pathlib import Path
 
+DTYPES = ("f32", "f16", "bf16")
+"""The types of floats that models compute in."""
+
+NARROW_DTYPES = ("f16", "bf16")
+"""Those of 16 bits."""
+
 
 def positive_integer(text: str) -> int:
     """Parses a whole number of at least 1."""

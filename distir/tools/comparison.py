@@ -92,13 +92,13 @@ def _outputs(module: ModuleOp) -> list[_Output]:
     from xdsl.dialects.builtin import TensorType
 
     from distir.dialects.onnx_values import numpy_dtype
-    from distir.flattening import source_types
     from distir.program import (
         argument_names,
         entry_function,
         result_names,
         updated_arguments,
     )
+    from distir.source_forms import source_types
 
     function = entry_function(module)
     arguments, updates = argument_names(function), updated_arguments(function)
@@ -212,8 +212,8 @@ def _check_outputs(path: str | Path, module: ModuleOp, results: Sequence[Any]) -
 
     from distir.dialects.onnx_values import numpy_dtype
     from distir.errors import DistIRError
-    from distir.flattening import source_types
     from distir.program import entry_function
+    from distir.source_forms import source_types
 
     _, types = source_types(entry_function(module))
     for (name, text, *_), type_, value in zip(

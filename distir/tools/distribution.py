@@ -40,6 +40,11 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         default=1,
         help="data-parallel degree (default 1)",
     ),
+    "-c": dict(
+        type=positive_integer,
+        default=1,
+        help="context-parallel degree: sequences are split, through attention (default 1)",
+    ),
     "-t": dict(
         type=positive_integer,
         default=1,
@@ -88,7 +93,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         action="append",
         default=[],
         metavar="NAME:DIM=AXIS[:RUN]",
-        help="split dimension DIM of argument NAME over mesh axis AXIS (d or t), in runs "
+        help="split dimension DIM of argument NAME over mesh axis AXIS (d, c or t), in runs "
         "of RUN elements; may be repeated. Refused where it cannot be done",
     ),
     "--whole": dict(
@@ -114,6 +119,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--sequence-parallel": dict(
         action="store_true",
         help="split sequences over the tensor-parallel devices between the blocks",
+    ),
+    "--context": dict(
+        choices=("gather", "ring"),
+        default="gather",
+        help="how keys and values come to the queries of the other -c devices: all are "
+        "gathered (default), or blocks go around while devices compute, which takes less "
+        "memory",
+    ),
+    "--context-order": dict(
+        choices=("contiguous", "cyclic"),
+        default="contiguous",
+        help="which tokens of a sequence each of the -c devices has: neighbours, or, dealt "
+        "out in turn, some from everywhere, so that a causal mask leaves equal work to all",
     ),
     "--overlap": dict(
         action="extend",

@@ -16,6 +16,13 @@ from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
+)
+from distir.dialects.train_ops.causal_attention import (
+    MergeAttentionOp,
+    PlacedAttentionGradOp,
+    PlacedAttentionOp,
 )
 from distir.dialects.train_ops.convolution import (
     AveragePoolGradOp,
@@ -165,6 +172,36 @@ attention_cases(*(a.astype(np.float16) for a in _packed), **_heads, is_causal=Tr
 _wide = [a.astype(np.float64) for a in _packed]
 attention_cases(*_wide, **_heads, is_causal=True, label="f64")
 
+attention_cases(_dy, _q, *_few, blocks=2, label="blocks")
+attention_cases(*(a.repeat(3, 1) for a in _packed), **_heads, blocks=2, run=3)
+
+
+def placed_attention_cases(dy: Array, *operands: Array, label: str, **options: Any):
+    """Attention at positions, its gradient, and what it gives merged with itself."""
+    case(PlacedAttentionOp, *operands, label=label, **options)
+    y, sums = forward = sequential(CASES[-1]).results
+    case(PlacedAttentionGradOp, dy, *forward, *operands, label=label, **options)
+    case(MergeAttentionOp, y, sums, dy, np.flip(sums, 2).copy(), label=label)
+
+
+_rng = np.random.default_rng(26)
+_places = [np.array([5, 0, 3, 9]), np.array([4, 1, 2, 8, 7, 3])]
+placed_attention_cases(_dy, *_places, _q, *_kv, label="positions")
+placed_attention_cases(_dy, *_places, _q, *_kv, real(4, 6), label="positions and mask")
+placed_attention_cases(
+    *(_dy, _places[0], _places[1][:4], _q, *_few),
+    blocks=2,
+    softcap=0.5,
+    label="in blocks",
+)
+placed_attention_cases(_packed[0], *_places, *_packed[1:], **_heads, label="packed")
+placed_attention_cases(
+    *(_packed[0].astype(np.float16), *_places),
+    *(a.astype(np.float16) for a in _packed[1:]),
+    **_heads,
+    label="packed f16",
+)
+
 # Dropout
 _rng = np.random.default_rng(15)
 for _dtype in (np.float16, np.float32, np.float64):
@@ -216,6 +253,9 @@ for _dtype in (np.float32, np.float16):
     case(BatchNormGradOp, *_x, real(6), real(6), positive(6), epsilon=1e-5)
     _values = [real(6), *_values, real(6), real(6)]
     case(BatchNormInputGradOp, *_x, *_values, epsilon=1e-5, count=8)
+    _values, _parts = [real(6), real(6)], dict(groups=2, epsilon=1e-5)
+    case(GhostBatchNormOp, _x[1], *_values, **_parts)
+    case(GhostBatchNormGradOp, *_x, real(6), real(2, 6), positive(2, 6), **_parts)
 case(BatchNormSumsOp, real(4, 6), real(4, 6), real(6), positive(6), epsilon=0.5)
 
 # Softmax, normalisation layers, activations

@@ -17,7 +17,12 @@ from xdsl.irdl import irdl_op_definition, operand_def, prop_def, result_def
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.train_ops.base import F32, I64, TrainOp, Types, like
-from distir.dialects.train_ops.checks import check_shape, shape_of
+from distir.dialects.train_ops.checks import (
+    check_shape,
+    check_type,
+    element_type,
+    shape_of,
+)
 
 
 class BatchNormOp(TrainOp):
@@ -146,4 +151,118 @@ class BatchNormInputGradOp(BatchNormOp):
         check_shape(self, "scale", self.scale, shape_of(self.mean))
 
 
-OPS = [BatchNormVarianceOp, BatchNormSumsOp, BatchNormGradOp, BatchNormInputGradOp]
+class GhostNormOp(TrainOp):
+    """
+    Base of ghost batch normalisation, of statistics of parts of the batch ("Train longer,
+    generalize better", 2017), and its gradient. The samples of `x` are `groups` parts of
+    equal sizes, one after the other; a statistic is [groups, channels].
+    """
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    groups = prop_def(I64)
+    epsilon = prop_def(F32)
+
+    def check_statistic(self, name: str, value: SSAValue) -> None:
+        """Raises VerifyException unless a tensor has a number for each part and channel."""
+        check_type(
+            self, name, value, ghost_statistic(self.scale, self.groups.value.data)
+        )
+
+    def verify_(self) -> None:
+        shape = shape_of(self.x)
+        if len(shape) < 2:
+            raise VerifyException(
+                f"{self.name}: x has {len(shape)} dimensions, expected at least 2"
+            )
+        groups = self.groups.value.data
+        if groups < 1 or shape[0] % groups:
+            raise VerifyException(
+                f"{self.name}: {shape[0]} samples cannot be {groups} equal parts"
+            )
+        check_shape(self, "scale", self.scale, shape[1:2])
+        super().verify_()
+
+
+def ghost_statistic(scale: SSAValue, groups: int) -> TensorType:
+    """The type of a statistic of that many parts of the batch."""
+    return TensorType(element_type(scale), [groups, *shape_of(scale)])
+
+
+@irdl_op_definition
+class GhostBatchNormOp(GhostNormOp):
+    """
+    y = n * scale + bias, with `mean` and `inverse` = 1 / sqrt(var(x) + epsilon) of each
+    channel in each part of the batch. What micro-batches and devices have in PyTorch, where
+    each works with the statistics of its own samples.
+    """
+
+    name = "train.ghost_batch_norm"
+
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    bias = operand_def(TensorType)
+    y = result_def(TensorType)
+    mean = result_def(TensorType)
+    inverse = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"bias": like("scale"), "y": like("x")}
+
+    def __init__(
+        self,
+        x: SSAValue,
+        scale: SSAValue,
+        bias: SSAValue,
+        *,
+        groups: int,
+        epsilon: float,
+    ):
+        """Makes the op; its result types follow from the operands."""
+        statistics = dict.fromkeys(("mean", "inverse"), ghost_statistic(scale, groups))
+        super().__init__(x, scale, bias, groups=groups, epsilon=epsilon, **statistics)
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_statistic("mean", self.mean)
+        self.check_statistic("inverse", self.inverse)
+
+
+@irdl_op_definition
+class GhostBatchNormGradOp(GhostNormOp):
+    """
+    The gradients of `train.ghost_batch_norm`, from the statistics that it gives:
+
+        dscale = sum(dy * n), dbias = sum(dy), over all parts of the batch,
+        dx = scale * inverse * (dy - mean(dy) - n * mean(dy * n)), with the means of its part
+    """
+
+    name = "train.ghost_batch_norm_grad"
+
+    dy = operand_def(TensorType)
+    x = operand_def(TensorType)
+    scale = operand_def(TensorType)
+    mean = operand_def(TensorType)
+    inverse = operand_def(TensorType)
+    dx = result_def(TensorType)
+    dscale = result_def(TensorType)
+    dbias = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {
+        **dict.fromkeys(("dy", "dx"), like("x")),
+        **dict.fromkeys(("dscale", "dbias"), like("scale")),
+    }
+
+    def verify_(self) -> None:
+        super().verify_()
+        self.check_statistic("mean", self.mean)
+        self.check_statistic("inverse", self.inverse)
+
+
+OPS = [
+    BatchNormVarianceOp,
+    BatchNormSumsOp,
+    BatchNormGradOp,
+    BatchNormInputGradOp,
+    GhostBatchNormOp,
+    GhostBatchNormGradOp,
+]

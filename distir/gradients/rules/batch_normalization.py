@@ -13,6 +13,8 @@ from distir.dialects.train_ops.batch_normalization import (
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
 )
 from distir.dialects.train_ops.checks import element_type
 from distir.errors import DistIRError
@@ -49,6 +51,19 @@ def batch_normalization(
     )
     found = _as(total_scale, scale, build), _as(total_bias, bias, build)
     return [build.result(fused), *found, None, None]
+
+
+@gradient_rule("train.ghost_batch_norm")
+def ghost_batch_normalization(
+    op: GhostBatchNormOp, gradients: Gradients, build: GradientBuilder
+) -> Gradients:
+    """Needs the input, the scale and the statistics."""
+    dy = gradients[0]
+    assert dy is not None
+    fused = GhostBatchNormGradOp(
+        *(dy, op.x, op.scale, op.mean, op.inverse), groups=op.groups, epsilon=op.epsilon
+    )
+    return build.add(fused).results
 
 
 def _for_given_moments(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:

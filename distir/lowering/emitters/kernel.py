@@ -29,4 +29,5 @@ def kernel_call(call: Call) -> str:
         function = "backward" if kernel.autograd is None else "autograd"
         arguments.append(repr(tuple(kernel.wrt.get_values())))
     arguments += [f"[{types}]", *call.operands()]
+    arguments += [f"{name}={value!r}" for name, value in kernel.named_options.items()]
     return f"{call.helper('kernels')}.{function}({', '.join(arguments)})"

@@ -25,23 +25,24 @@ def boxes(spec, mesh, rank):
         return _flat_boxes(spec, mesh, rank)
     place = {} if mesh is None else mesh.coordinates()[mesh.ranks.index(rank)]
     dims = []
-    for dim, size in enumerate(spec.shape):
+    for dim, size in enumerate(spec.whole_shape):
         index = torch.arange(size, device="cpu")
         for axis, run in spec.split[dim] if spec.split and mesh is not None else ():
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
-        dims.append(runs(index))
+        dims.append(runs(index[index < spec.shape[dim]]))
     return [tuple(zip(*box, strict=True)) or ((), (), ()) for box in product(*dims)]
 
 
 def _flat_boxes(spec, mesh, rank):
     """Returns the boxes of a part of a flattened tensor, which is a few boxes in a row."""
     splits = spec.flattened[1]
-    shape = flattening.block_shape(spec.shape, splits)
+    shape = flattening.block_shape(spec.whole_shape, splits)
     begin, end, blocks = flattening.held(spec, mesh, rank)
     strides = tuple(len(blocks) * prod(shape[d + 1 :]) for d in range(len(shape)))
     found = []
     for column, block in enumerate(blocks):
-        places = flattening.places(spec.shape, splits, block)
+        places = flattening.places(spec.whole_shape, splits, block)
+        places = [own[own < n] for own, n in zip(places, spec.shape, strict=True)]
         for first, sizes in _cut(begin, min(end, prod(shape)), shape):
             dims = [
                 runs(own[start : start + size])

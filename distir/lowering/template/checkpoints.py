@@ -389,8 +389,8 @@ class Checkpoint:
                     continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
-                # Behind a flattened tensor are zeros, which a checkpoint does not hold.
-                made = torch.zeros if spec.flattened else torch.empty
+                # A checkpoint does not hold the zeros that a tensor is filled up with.
+                made = torch.zeros if spec.padded or spec.flattened else torch.empty
                 part = made(shape, dtype=spec.dtype, device="cpu")
                 found[spec.name] = part
                 key = ".".join(key_of(spec))

@@ -8,6 +8,14 @@ import torch
 from . import collectives
 
 
+def pad(tensor, shape):
+    """The tensor with zeros behind it in each dimension, up to that shape."""
+    added = []
+    for size, whole in zip(tensor.shape, shape, strict=True):
+        added = [0, whole - size, *added]
+    return torch.nn.functional.pad(tensor, added)
+
+
 def flatten(tensor, length, splits=()):
     """
     Returns the elements in row-major order, followed by zeros up to that length. Splits

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import DictionaryAttr, StringAttr
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from distir.dialects.dist import COMPILED, RECOMPUTE
@@ -100,12 +100,12 @@ def replace(op: Operation, run: ScheduleRun) -> None:
                 f"{origin(op)}: onnx.{op.op.data} does not compute what the group does that "
                 f"ends with {describe(group.ops[-1])}: {problem}"
             )
+    moved: dict[SSAValue, SSAValue] = {}  # one group may use what another computed
     for group in separate(run.module, groups):
-        put(
-            group.ops,
-            result_of(group),
-            replacing(op.op.data, attributes, group.inputs),
-        )
+        inputs = [moved.get(value, value) for value in group.inputs]
+        new, result = replacing(op.op.data, attributes, inputs), result_of(group)
+        put(group.ops, result, new)
+        moved[result] = new.results[0]
     run.consume(op.groups, op)
     run.rewritten(op)
 

@@ -131,6 +131,14 @@ def stage(op: Operation, run: ScheduleRun) -> None:
             raise DistIRError(
                 f"{origin(op)}: a stage begins with {describe(first)} already ({before})"
             )
+        later = next((o for o in _behind(first) if STAGE_START in o.attributes), None)
+        if later is not None:
+            raise DistIRError(
+                f"{origin(op)}: the stages are out of order: {describe(first)} comes before "
+                f"{describe(later)}, with which a stage begins "
+                f"({text_attribute(later.attributes, STAGE_START)}); ask for stages in the "
+                f"order of the program"
+            )
         first.attributes[STAGE_START] = StringAttr(origin(op))
 
 
@@ -177,6 +185,14 @@ def expect_collectives(op: Operation, run: ScheduleRun) -> None:
 
 def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
     return iter(run.modules.entry.body.block.ops)
+
+
+def _behind(op: Operation) -> Iterator[Operation]:
+    """The ops behind one in its block."""
+    following = op.next_op
+    while following is not None:
+        yield following
+        following = following.next_op
 
 
 def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
+    DTYPES,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -18,8 +19,6 @@ from distir.tools.training_arguments import add_training_arguments, differentiat
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
-
-DTYPES = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,9 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
     shown = users[0] if isinstance(op, ReshardOp) and users else op
     return DistIRError(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
-        f"{describe(_origin(op, value))} makes of the whole batch, as batch normalisation "
-        f"does; use one micro-batch (k=1), or a model without it"
+        f"{describe(_origin(op, value))} makes of the whole batch; use one micro-batch "
+        f"(k=1), or, for batch normalisation, --batch-norm-micro-batches when the training "
+        f"step is made"
     )
 
 

@@ -50,8 +50,8 @@ _FORMS = frozenset(
         *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
         *("Transpose", "Slice", "Split", "Concat", "Pad"),
     )
-)
-# ... and these, which add up, scale or clip, turn gradients into gradients.
+) | {"train.flatten", "train.unflatten"}
+# ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
 _ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
 
 
