@@ -186,7 +186,7 @@ def _of_parts(
 
 class RunningStatistics:
     """
-    Returns the updates of a function's running statistics to its callers, as further
+    Passes the updates of running statistics from functions to their callers, as further
     results, up to the entry function, which updates its arguments with them.
     """
 

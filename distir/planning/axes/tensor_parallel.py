@@ -102,8 +102,8 @@ def _split_tables(
     """
     Requests that an axis splits the entries of tables that are larger than the rows looked
     up in them: the memory saved is then worth the sum over devices, each of which finds
-    only entries of its own part. A head that is tied to such a table gets its columns split
-    without communication.
+    only entries of its own part. A head that is tied to such a table has its columns split
+    as well.
     """
     parts = mesh.size(axis)
     for op in function.body.block.ops:

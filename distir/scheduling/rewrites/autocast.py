@@ -41,7 +41,10 @@ _FOLLOWS = frozenset(
         *("Split", "Slice", "Concat", "Dropout", "MaxPool", "AveragePool"),
     )
 )
-"""The ops that compute in 16 bits if all of their operands already exist in 16 bits."""
+"""
+The ops that compute in 16 bits if their operands exist in 16 bits already, but for numbers
+and parameters, which are cast.
+"""
 
 
 class Autocast:
