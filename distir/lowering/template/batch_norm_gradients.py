@@ -55,7 +55,8 @@ def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
 
 def ghost_norm(x, scale, bias, groups, epsilon):
     """
-    Returns a batch normalised in that many parts, and their means and inverse deviations.
+    Returns the batch, normalised in `groups` parts, with the means and inverse deviations
+    of the parts.
     """
     parts = [
         torch.native_batch_norm(part, scale, bias, None, None, True, 0.0, epsilon)
@@ -70,7 +71,7 @@ def ghost_norm(x, scale, bias, groups, epsilon):
 
 
 def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
-    """Returns the gradients of `ghost_norm`'s input, scale and bias."""
+    """Returns the gradients of the input, scale and bias of `ghost_norm`."""
     parts = [
         torch.ops.aten.native_batch_norm_backward(
             *(*part, scale, None, None, *statistics, True, epsilon, [True, True, True])

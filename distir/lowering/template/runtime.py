@@ -66,7 +66,7 @@ class Tensor:
 
     @property
     def whole_shape(self):
-        """The shape that it has before it is flattened."""
+        """The shape with padding, before the tensor is flattened."""
         return self.padded or self.shape
 
 
@@ -155,7 +155,7 @@ class ProcessMesh:
 
 
 def shard(value, spec, mesh, rank):
-    """The part of a global tensor that a rank of the mesh holds."""
+    """Returns the part of a global tensor that a rank of the mesh holds."""
     if spec.padded:
         value = flattening.pad(value, spec.padded)
     if spec.flattened:
@@ -173,7 +173,7 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """The shape of the part that one process holds."""
+    """Returns the shape of the part that one process holds."""
     shape = spec.whole_shape
     if spec.flattened:
         length, splits = spec.flattened
