@@ -282,7 +282,7 @@ class _Storage:
             self.whole.append(i)
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
-        if self.gathers_once and self.roles[i] == "parameter":
+        if self.gathers_once and (self.outside or self.roles[i] == "parameter"):
             _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
         self.is_split = True
 
