@@ -259,8 +259,7 @@ class KernelOp(IRDLOperation):
     """
     Puts a user's kernel, called `symbol`, in the place of each of these groups, which become
     its references: see `distir.dialects.kernel` for what it says of the function
-    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows from
-    the group.
+    `implementation`. Without a `rule`, it follows from the group.
     """
 
     name = "schedule.kernel"
