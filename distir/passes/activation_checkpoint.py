@@ -21,7 +21,8 @@ class ActivationCheckpointPass(DistIRPass):
       runs all of it again, as `torch.utils.checkpoint` does, also the last product of a
       GPT's layer, which no gradient needs: slower, and here to predict software that does
       so; `selective`: it recomputes what attention computes between its two products of
-      activations (Korthikanti et al. 2022).
+      activations (Korthikanti et al. 2022); `offload`: it computes nothing again, and
+      activations are in the host's memory meanwhile.
     - `every`: apply the policy to every n-th layer only; `layers`: to these only
       (indices in program order). All layers by default.
 

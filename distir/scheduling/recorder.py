@@ -321,7 +321,7 @@ class Modules:
         return self
 
     def recompute(
-        self, policy: Literal["full", "whole", "selective", "none"] | Knob
+        self, policy: Literal["full", "whole", "selective", "offload", "none"] | Knob
     ) -> Modules:
         """
         Asks that the backward computes them again instead of keeping what they computed, by
