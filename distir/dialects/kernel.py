@@ -1,10 +1,11 @@
 """
-The `kernel` dialect: functions of a user in the place of groups of ops.
+The `kernel` dialect: functions of a user that replace groups of ops.
 
-A `kernel.def` names a Python function and holds its *reference*: the ops that it stands for.
-A `kernel.call` is in their place, in the sequential, the distributed and the per-rank form.
-What the kernel means, its gradient, its work and the proof of its sharding rule come from the
-reference; text only names the function, and nothing is loaded by it.
+A `kernel.def` names a Python function and holds its *reference*: the ops that it stands
+for. A `kernel.call` stands in their place, in the sequential, the distributed and the
+per-rank form. The meaning of the kernel, its gradient, its work and the proof of its
+sharding rule come from the reference; the text only names the function, and reading it
+loads nothing.
 
 ```mlir
 kernel.def @scores attributes {implementation = "mine:scores", rule = "[b, q, d], [b, k, d] -> [b, q, k]"} {
@@ -52,15 +53,15 @@ from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
-"""How a function is named: a module and a function in it, `my_kernels:attention`."""
+"""Matches the name of a function: a module and a function in it, `my_kernels:attention`."""
 
 Option = IntegerAttr | FloatAttr | StringAttr
 """What an option of a kernel may be."""
 
 TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
-How far a kernel may be from its reference where nothing else is said: the largest difference,
-relative to the largest element.
+The default tolerance of a kernel: the largest difference from its reference, relative to
+the largest element.
 """
 
 
@@ -70,8 +71,8 @@ class KernelDefOp(IRDLOperation):
     A user's kernel.
 
     - `implementation`: the Python function, `module:function`. It takes tensors like the
-      arguments of the reference and gives one like its result;
-    - `rule`: how dimensions relate, as `distir.sharding.kernel_rule` reads it;
+      arguments of the reference and returns one like its result;
+    - `rule`: its sharding rule, in the notation of `distir.sharding.kernel_rule`;
     - `flops`: floating-point operations, a sum of products of the rule's factors;
     - `gradient`: where its gradient comes from: the reference (without it), `autograd`, or
       another function `module:function`, of the arguments and the gradient of the result. It
@@ -117,7 +118,10 @@ class KernelDefOp(IRDLOperation):
         wrt: Sequence[int] | None = None,
         autograd: bool = False,
     ) -> KernelDefOp:
-        """A kernel with these properties, as Python values; empty texts stand for none."""
+        """
+        Returns a kernel with these properties, given as Python values; empty texts stand
+        for absent ones.
+        """
         properties: dict[str, Attribute] = {
             "sym_name": SymbolRefAttr(name),
             "implementation": StringAttr(implementation),
@@ -146,7 +150,7 @@ class KernelDefOp(IRDLOperation):
 
     @property
     def result(self) -> KernelResultOp:
-        """The end of the reference."""
+        """The op that ends the reference."""
         last = self.reference.block.last_op
         assert isinstance(last, KernelResultOp)
         return last
@@ -203,7 +207,7 @@ class KernelDefOp(IRDLOperation):
 
 @irdl_op_definition
 class KernelResultOp(IRDLOperation):
-    """Ends a kernel's reference: the values that it computes."""
+    """Ends a kernel's reference with the values that it computes."""
 
     name = "kernel.result"
 
@@ -216,8 +220,8 @@ class KernelResultOp(IRDLOperation):
 @irdl_op_definition
 class KernelCallOp(IRDLOperation):
     """
-    A user's kernel on values. It repeats what its `kernel.def` says of `rule`, `flops` and
-    `workspace`, so that the op alone tells how it can be split and what it costs.
+    A call of a user's kernel. It repeats the `rule`, `flops` and `workspace` of its
+    `kernel.def`, so that the op alone tells how it can be split and what it costs.
     """
 
     name = "kernel.call"
@@ -237,7 +241,7 @@ class KernelCallOp(IRDLOperation):
 
     @staticmethod
     def of(kernel: KernelDefOp, inputs: Sequence[SSAValue]) -> KernelCallOp:
-        """A call of a kernel in the sequential form."""
+        """Returns a call of a kernel in the sequential form."""
         properties: dict[str, Attribute] = {
             "kernel": kernel.sym_name,
             "rule": kernel.rule,
@@ -295,13 +299,13 @@ def _module_of(op: Operation) -> ModuleOp | None:
 
 
 def kernels(module: ModuleOp) -> dict[str, KernelDefOp]:
-    """The kernels of a program by name."""
+    """Returns the kernels of a program by name."""
     ops = module.body.block.ops
     return {op.symbol: op for op in ops if isinstance(op, KernelDefOp)}
 
 
 def kernel_of(module: ModuleOp, call: KernelCallOp) -> KernelDefOp:
-    """The kernel that is called. Raises VerifyException if there is none."""
+    """Returns the kernel that is called. Raises VerifyException if there is none."""
     found = kernels(module).get(call.symbol)
     if found is None:
         raise VerifyException(

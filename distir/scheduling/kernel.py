@@ -1,4 +1,4 @@
-"""A user's kernel, as scripts name it."""
+"""Users' kernels, as scripts name them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _no_options() -> Mapping[str, int | float | str]:
 @dataclass(frozen=True)
 class Kernel:
     """
-    A Python function that takes the place of groups of ops:
+    A Python function that replaces groups of ops:
 
     ```python
     attention = Kernel("mine", "my_kernels:attention", rule="[b,q,h 64], [b,k,h 64], "
@@ -27,10 +27,10 @@ class Kernel:
     s["h.3.attn"].find(patterns.causal_attention).replace(attention)
     ```
 
-    - `name`: of the kernel in the program;
-    - `implementation`: the function, `module:function`. It takes tensors in the order of the
-      pattern's arguments, whole or parts, and gives one;
-    - `rule`: the factors of every dimension; what is not given follows from the ops that are
+    - `name`: the name of the kernel in the program;
+    - `implementation`: the function, `module:function`. It takes tensors in the order of
+      the pattern's arguments, whole or parts, and returns one;
+    - `rule`: the factors of every dimension; by default it follows from the ops that are
       replaced. `keep`: the factors that stay whole. The rule is proved;
     - `gradient`: `reference`: what was replaced is computed again, and differentiated;
       `autograd`: PyTorch differentiates the function; `module:function`: a function of the
@@ -64,7 +64,7 @@ class Kernel:
 
     @property
     def attributes(self) -> Mapping[str, Attribute]:
-        """What of it is said, as `schedule.kernel` has it."""
+        """Returns what is given of it, as the properties of `schedule.kernel`."""
         rule = f"{self.rule} keep {self.keep}" if self.keep else self.rule
         texts = {
             "symbol": self.name,

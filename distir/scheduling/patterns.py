@@ -1,8 +1,8 @@
 """
-Patterns for `find` of what kernels often take the place of: `layer.find(patterns.attention)`.
+Patterns for `find` of what kernels often replace: `layer.find(patterns.attention)`.
 
-`distir import` and the builders make one op of attention, so that its pattern is one op, too:
-of queries, keys and values of four dimensions, or of three, in which heads are packed.
+`distir import` and the builders make one op of attention, so that its pattern is one op
+too: of queries, keys and values of four dimensions, or of three, in which heads are packed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def attention(query: Any, key: Any, value: Any) -> Any:
 
 
 def causal_attention(query: Any, key: Any, value: Any) -> Any:
-    """Attention of each query to the keys up to its place."""
+    """Attention of each query to the keys up to its position."""
     import torch.nn.functional as F
 
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)

@@ -10,7 +10,7 @@ from distir.lowering.emitter import Call, torch_emitter
 
 @torch_emitter("kernel.call")
 def kernel_call(call: Call) -> str:
-    """A call of the function that the kernel names, or of its gradient."""
+    """Returns a call of the function that the kernel names, or of its gradient."""
     op = call.op
     assert isinstance(op, KernelCallOp)
     parent = op.parent_op()

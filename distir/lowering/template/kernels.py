@@ -18,7 +18,10 @@ FOLDER = "user_kernels"
 
 @cache
 def _function(module, name):
-    """A function of a user's file, which must be the one that the package was made with."""
+    """
+    Returns a function of a user's file, which must be the file that the package was made
+    with.
+    """
     folder = Path(__file__).parent
     file = folder / FOLDER / f"{module}.py"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -36,7 +39,7 @@ def _function(module, name):
 
 
 def _checked(what, values, types):
-    """What a function gave, which must be tensors of these types."""
+    """Checks that what a function returned are tensors of these types, and returns it."""
     values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(types):
         raise ProgramError(
@@ -62,8 +65,8 @@ def called(function, what, types, inputs):
 
 def _recordable(inputs):
     """
-    The inputs as tensors that PyTorch can record gradients of: copies of those that were made
-    in inference mode.
+    Returns the inputs as tensors for which PyTorch can record gradients: those that were
+    made in inference mode are copied.
     """
     with torch.inference_mode(False):
         return [x.clone() if x.is_inference() else x for x in inputs]

@@ -1,4 +1,7 @@
-"""Ops that find groups of ops by a pattern, and what is done to these."""
+"""
+Actions of the ops that find groups of ops by a pattern, and of those that change such
+groups.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +146,8 @@ def decompose_ops(op: Operation, run: ScheduleRun) -> None:
 
 def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
     """
-    Asks that the backward computes groups again: what is in a called function is marked, op
-    by op; a group of the entry function becomes a call. Raises DistIRError.
+    Requests that the backward recomputes groups: ops in a called function are marked one by
+    one, a group in the entry function becomes a call. Raises DistIRError.
     """
     if policy != "full":
         raise DistIRError(
@@ -159,7 +162,7 @@ def recompute_groups(op: RecomputeOp, run: ScheduleRun, policy: str) -> None:
             call = outliner.outline(group.ops, result_of(group))
             call.attributes[RECOMPUTE] = StringAttr(policy)
         else:
-            # The result is what those behind the group keep, or do not.
+            # Whether the result is kept is up to the ops after the group.
             for inner in group.ops[:-1]:
                 inner.attributes[RECOMPUTE] = StringAttr(policy)
     run.consume(op.modules, op)

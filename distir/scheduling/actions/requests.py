@@ -1,4 +1,7 @@
-"""Ops that leave requests on a program, which every way of distributing it honours."""
+"""
+Actions of the ops that leave requests on a program, which every way of distributing it
+obeys.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,10 @@ def split_linear(op: Operation, run: ScheduleRun) -> None:
 
 
 def _products(scope: str, run: ScheduleRun) -> Iterator[tuple[ScopedOp, int, Rule]]:
-    """The contractions of a module with a parameter, and which operand that is."""
+    """
+    Yields the contractions of a module with a parameter, with the parameter's operand index
+    and the sharding rule.
+    """
     for scoped in run.modules.within(scope):
         for position, use in scoped.uses.items():
             if run.modules.roles[use.index] == "parameter" and len(use.dims) > 1:
@@ -190,7 +196,9 @@ def _behind(op: Operation) -> Iterator[Operation]:
 
 
 def _entered(op: Operation, scope: str, run: ScheduleRun) -> Operation:
-    """The op of the entry function that a module begins with. Raises DistIRError."""
+    """
+    Returns the op of the entry function with which a module begins. Raises DistIRError.
+    """
     inside = run.modules.within(scope) if scope else run.modules.ops
     ops = list(dict.fromkeys(scoped.entered for scoped in inside))
     # What comes from parameters and constants alone belongs to no stage.

@@ -1,4 +1,4 @@
-"""Ops that rewrite the program."""
+"""Actions of the ops that rewrite the program."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def cast(op: Operation, run: ScheduleRun) -> None:
 
 
 def _product(op: MergeOp, run: ScheduleRun, scope: str) -> ScopedOp:
-    """The one matrix product with a parameter of a module. Raises DistIRError."""
+    """Returns the only matrix product with a parameter in a module. Raises DistIRError."""
     found = [
         scoped
         for scoped in run.modules.within(scope)
@@ -117,7 +117,10 @@ def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:
 
 
 def _check_parameters(op: MergeOp, run: ScheduleRun, merged: set[Operation]) -> None:
-    """Refuses parameters that have other uses, or that requests speak of already."""
+    """
+    Refuses parameters that have other uses, or for which there are requests already. Raises
+    DistIRError.
+    """
     modules = run.modules
     used = {
         use.index: scoped

@@ -1,4 +1,4 @@
-"""Users' kernels in the place of groups of ops, which become their references."""
+"""Replaces groups of ops by users' kernels; the groups become their references."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from distir.sharding.rule import shape_of
 
 class KernelMaker:
     """
-    Puts a kernel in the place of groups: one `kernel.def` for groups that are alike.
-    `given` is what the schedule says of it, by the names of `schedule.kernel`.
+    Replaces groups by a kernel: there is one `kernel.def` for groups that are alike.
+    `given` is what the schedule says of the kernel, by the property names of
+    `schedule.kernel`.
     """
 
     def __init__(self, module: ModuleOp, given: Mapping[str, Attribute]):
@@ -47,7 +48,7 @@ class KernelMaker:
 
     def replace(self, group: OpGroup) -> None:
         """
-        Calls the kernel in the place of a group. Raises DistIRError for a group that cannot
+        Replaces a group by a call of the kernel. Raises DistIRError for a group that cannot
         be its reference, and for a rule that is wrong for it.
         """
         # One group may use what another computed.
@@ -142,7 +143,7 @@ def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
 
 
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
-    """A constant that ops of a group read, in their reference."""
+    """Returns a constant that ops of a group read, in their reference."""
     if direct_constant(value) is None:
         raise DistIRError(
             f"{describe(op)} reads a value that the pattern has no argument for; find a "
