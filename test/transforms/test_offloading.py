@@ -17,12 +17,18 @@ from distir.dialects.device import KindOp
 from distir.dialects.host import HostType
 from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
+from distir.hardware import load_cluster
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import simulate
 from distir.lowering.launch import Spawner, run_package
 from distir.lowering.torch_package import write_package
 from distir.passes.differentiate import DifferentiatePass
+from distir.planning.distribution import distribute
+from distir.planning.grid import Evaluator
+from distir.planning.plan import GridPlan
+from distir.planning.programs import replace_cluster
+from distir.planning.result import Simulated
 from distir.program import (
     argument_names,
     entry_function,
@@ -97,3 +103,16 @@ def test_a_schedule_offloads_some_layers(tmp_path: Path, spawner: Spawner) -> No
     wanted = run_program(step, arguments)
     for name, value in zip(result_names(entry_function(step)), wanted, strict=True):
         np.testing.assert_allclose(results[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_searches_know_what_it_costs() -> None:
+    """In pipelines too, whose programs are never made."""
+    step = training_gpt(layers=4)
+    replace_cluster(step, load_cluster("cpu"))
+    plan = GridPlan(4, d=2, p=2, k=2, checkpoint="offload")
+    found = Evaluator(lambda batch: step.clone()).evaluate(plan)
+    distribute(step, plan.options())
+    simulation = simulate(step)
+    assert isinstance(found, Simulated)
+    assert found.step_time_s == simulation.step_time_s
+    assert found.peak_memory_bytes == max(simulation.peak_memory_bytes)
