@@ -59,7 +59,9 @@ class Kernel:
             )
 
     def having(self, **options: int | float | str) -> Kernel:
-        """The kernel with other options: `kernels.attention.having(head_size=64)`."""
+        """
+        Returns the kernel with other options: `kernels.attention.having(head_size=64)`.
+        """
         return replace(self, options={**self.options, **options})
 
     @property

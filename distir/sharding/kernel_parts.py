@@ -243,13 +243,19 @@ def flops_of(block: Block, rule: KernelRule) -> str:
 
 
 def smallest_divisor(size: int) -> int:
-    """The fewest parts, more than one, that so many elements can be split into evenly."""
+    """
+    Returns the smallest number of parts, more than one, into which so many elements can be
+    split evenly.
+    """
     last = min(isqrt(size), MOST_PARTS)
     return next((n for n in range(2, last + 1) if size % n == 0), size)
 
 
 def _largest_divisor(size: int) -> int:
-    """The most parts, up to `MOST_PARTS`, that so many elements can be split into evenly."""
+    """
+    Returns the largest number of parts, up to `MOST_PARTS`, into which so many elements can
+    be split evenly.
+    """
     if size <= MOST_PARTS:
         return size
     return next(n for n in range(MOST_PARTS, 0, -1) if size % n == 0)
