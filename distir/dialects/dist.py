@@ -76,6 +76,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.host import HostType
+
 ROLE = "dist.role"
 NAME = "dist.name"
 UPDATES = "dist.updates"
@@ -432,4 +434,4 @@ class ConstrainOp(IRDLOperation):
             raise VerifyException("dist.constrain keeps the type of its operand")
 
 
-Dist = Dialect("dist", [ReshardOp, SendOp, ConstrainOp], [LayoutAttr])
+Dist = Dialect("dist", [ReshardOp, SendOp, ConstrainOp], [LayoutAttr, HostType])
