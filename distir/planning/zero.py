@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
     LAYOUT,
@@ -16,6 +17,7 @@ from distir.dialects.dist import (
     LayoutAttr,
     Shard,
 )
+from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.dialects.train_ops.splits import Split
@@ -140,16 +142,30 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
             )
 
 
+def _bytes(value: SSAValue) -> float:
+    """Returns how many bytes an element of a tensor takes."""
+    assert isinstance(value.type, TensorType)
+    return bytes_per_element(value.type.element_type)
+
+
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
-    """Lets all uses of a parameter share one copy of it that is whole on an axis."""
-    if parameter.first_use is None:
+    """
+    Lets all uses of a parameter share one copy of it that is whole on an axis. Of one that
+    is cast to a narrower type before all else, as in mixed precision, that is what the cast
+    gives.
+    """
+    value, use = parameter, parameter.get_user_of_unique_use()
+    if use is not None and use.name == "onnx.Cast":
+        value = min(use.results[0], parameter, key=_bytes)
+    if value.first_use is None:
         return
-    gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
-    parameter.replace_all_uses_with(gathered.result)
-    gathered.operands[0] = parameter
-    block = parameter.owner
-    assert isinstance(block, Block) and block.first_op is not None
-    block.insert_op_before(gathered, block.first_op)
+    gathered = ConstrainOp(value, Layout(mesh.name), [axis])
+    value.replace_all_uses_with(gathered.result)
+    gathered.operands[0] = value
+    if isinstance(value.owner, Operation):
+        Rewriter.insert_op(gathered, InsertPoint.after(value.owner))
+    else:
+        Rewriter.insert_op(gathered, InsertPoint.at_start(value.owner))
 
 
 def store_split(
