@@ -1,4 +1,4 @@
-"""What the builders of models append their ops with."""
+"""Appends ops and arguments to functions, for the builders of models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Shape = Sequence[int]
 
 
 class Parameter(NamedTuple):
-    """A parameter of a layer, or another weight; `initial` as `dist.initial`, `role` as `dist.role`."""
+    """
+    A parameter of a layer, or another weight; `initial` is as `dist.initial`, `role` as
+    `dist.role`.
+    """
 
     name: str
     shape: Shape
@@ -37,14 +40,14 @@ class Parameter(NamedTuple):
 
 
 def norm_parameters(name: str, width: int) -> list[Parameter]:
-    """The scale and the bias of a layer norm."""
+    """Returns the scale and the bias of a layer norm."""
     scale = Parameter(f"{name}.weight", (width,), "ones")
     return [scale, Parameter(f"{name}.bias", (width,))]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The function of a layer and the parameters that each call gives it, in order."""
+    """The function of a layer, and the parameters that each call passes to it, in order."""
 
     function: FuncOp
     parameters: Sequence[Parameter]
@@ -52,8 +55,8 @@ class Layer:
 
 class FunctionBuilder:
     """
-    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout`
-    the ratio and the seed of dropout.
+    Appends ops to one function. `scope` is the scope of the ops that follow, `dropout` the
+    ratio and the seed of dropout.
     """
 
     def __init__(self, element: TypeAttribute, dropout: tuple[float, int] = (0.0, 0)):
@@ -82,7 +85,9 @@ class FunctionBuilder:
         role: str | None = "parameter",
         element: TypeAttribute | None = None,
     ) -> SSAValue:
-        """A new last argument. One without a role is an intermediate value."""
+        """
+        Adds a last argument and returns it. One without a role is an intermediate value.
+        """
         value = self.block.insert_arg(self.type(shape, element), len(self.block.args))
         value.name_hint = name_hint(name.replace(".*", ""))
         attributes: dict[str, Attribute] = {}
@@ -92,7 +97,9 @@ class FunctionBuilder:
         return value
 
     def parameters(self, scope: str, wanted: Sequence[Parameter]) -> list[SSAValue]:
-        """Arguments for the parameters of the module with that scope; "" is the model."""
+        """
+        Adds arguments for the parameters of the module with that scope; "" is the model.
+        """
         found: list[SSAValue] = []
         for name, shape, initial, role in wanted:
             path = f"{scope}.{name}" if scope else name
@@ -108,7 +115,10 @@ class FunctionBuilder:
         shapes: Sequence[Shape],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
-        """An op with one result for each shape; None is an input that is left out."""
+        """
+        Adds an op with one result for each shape, and returns the results; None is an
+        omitted input.
+        """
         return self._append(name, inputs, [self.type(s) for s in shapes], attributes)
 
     def op(
@@ -119,7 +129,7 @@ class FunctionBuilder:
         element: TypeAttribute | None = None,
         **attributes: Any,
     ) -> SSAValue:
-        """An op with one result."""
+        """Adds an op with one result, and returns the result."""
         return self._append(name, inputs, [self.type(shape, element)], attributes)[0]
 
     def results(
@@ -129,7 +139,9 @@ class FunctionBuilder:
         types: Sequence[tuple[Shape, TypeAttribute | None]],
         **attributes: Any,
     ) -> Sequence[SSAValue]:
-        """An op with one result for each shape and element type."""
+        """
+        Adds an op with one result for each shape and element type, and returns the results.
+        """
         return self._append(name, inputs, [self.type(*t) for t in types], attributes)
 
     def _append(
@@ -158,7 +170,7 @@ class FunctionBuilder:
     def dropout(
         self, value: SSAValue, counter: SSAValue | None, stream: int
     ) -> SSAValue:
-        """The value after dropout; the value itself where there is no counter."""
+        """Returns the value after dropout; the value itself if there is no counter."""
         if counter is None:
             return value
         op = DropoutOp(value, counter, ratio=self.ratio, seed=self.seed, stream=stream)
@@ -167,7 +179,9 @@ class FunctionBuilder:
         return op.y
 
     def call_counter(self, step: SSAValue, calls: int, index: int) -> SSAValue:
-        """A number for one of the calls of a function in a step: another one for each."""
+        """
+        Returns a number for one of the calls of a function in a step, different for each.
+        """
         count, own = (self.constant(np.array(n, np.int64)) for n in (calls, index))
         before = self.op("Mul", [step, count], (), i64)
         return self.op("Add", [before, own], (), i64)
@@ -175,13 +189,13 @@ class FunctionBuilder:
     def call(
         self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
     ) -> SSAValue:
-        """A call of a function, and its first result."""
+        """Adds a call of a function, and returns its first result."""
         return self.calls(callee, scope, arguments)[0]
 
     def calls(
         self, callee: FuncOp, scope: str, arguments: Sequence[SSAValue]
     ) -> Sequence[SSAValue]:
-        """A call of a function, and its results."""
+        """Adds a call of a function, and returns its results."""
         results = callee.function_type.outputs.data
         call = CallOp(callee.sym_name.data, arguments, results)
         call.attributes[SCOPE] = StringAttr(scope)
@@ -191,7 +205,7 @@ class FunctionBuilder:
     def finish(
         self, name: str, results: Sequence[SSAValue], names: Sequence[str] = ()
     ) -> FuncOp:
-        """The function; it is private unless its results have source names."""
+        """Returns the function; it is private unless its results have source names."""
         self.block.add_op(ReturnOp(*results))
         function = FuncOp(
             name,
@@ -212,7 +226,7 @@ def layer_arguments(
     scope: str,
     layers: Sequence[Sequence[Parameter]],
 ) -> list[list[SSAValue]]:
-    """Arguments of `@main` for the parameters of each layer, layer by layer."""
+    """Adds arguments of `@main` for the parameters of each layer, layer by layer."""
     return [
         main.parameters(f"{scope}.{index}", parameters)
         for index, parameters in enumerate(layers)

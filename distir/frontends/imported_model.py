@@ -1,4 +1,4 @@
-"""What a frontend hands on: the program and the weights that it names."""
+"""The result of a frontend: the program and the weights that it names."""
 
 from __future__ import annotations
 
@@ -63,11 +63,13 @@ def in_types_of(
 @dataclass
 class ImportedModel:
     """
+    An imported model.
+
     - `module`: a sequential program with the entry function `@main`.
     - `weights`: the values of arguments with the role `parameter` or `constant`, by
-      `dist.name`: of all but those that the module had on the meta device (`valueless`).
+      `dist.name`, except for those that the module had on the meta device (`valueless`).
       Weights in external-data files are mapped, not read.
-    - `guessed`: the names of parameters of which only their use tells that they are.
+    - `guessed`: the names of parameters that are known as such only by their use.
     """
 
     module: ModuleOp
@@ -87,9 +89,9 @@ class ImportedModel:
 
     def save(self, path: str | Path) -> None:
         """
-        Writes the program to `path` and the weights beside it, under the same name with
-        the suffix `.safetensors`, which the program then names. What has no value is not
-        in that file; a program without any weights names none. Raises DistIRError.
+        Writes the program to `path` and the weights beside it, under the same name with the
+        suffix `.safetensors`, which the program then names. What has no value is not in
+        that file; a program without any weights names none. Raises DistIRError.
         """
         path = Path(path)
         if self.weights:

@@ -1,4 +1,4 @@
-"""The optimizers that `differentiate` puts behind the gradients."""
+"""The optimizers that `differentiate` appends to the gradients."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class OptimizerOptions:
     """
     The optimizer and its settings.
 
-    - `optimizer`: `sgd`, `adam`, `adamw`; `none` gives the gradients themselves;
+    - `optimizer`: `sgd`, `adam`, `adamw`; with `none` the step returns the gradients;
     - `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`, `weight_decay`: as in
-      PyTorch; `clip`: largest global norm of the gradients, 0 for none;
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
-      optimizer updates; else it updates them, and has its states, in their own type.
+      PyTorch; `clip`: largest global norm of the gradients, 0 for no limit;
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
+      updates; else it updates them, and has its states, in their own type.
     """
 
     optimizer: str = "adamw"
@@ -68,7 +68,7 @@ def add_updates(
     gradients: Sequence[Gradient],
     options: OptimizerOptions,
 ) -> list[Result]:
-    """Adds the update of each parameter; gives the step's further results."""
+    """Adds the update of each parameter; returns the step's further results."""
     names: dict[SSAValue, str] = dict(zip(step.block.args, step.names, strict=True))
     if options.optimizer == "none":
         found = [_gradient(value, names[parameter]) for parameter, value in gradients]
@@ -93,7 +93,7 @@ def add_updates(
 
 
 def _counted(step: TrainingStep, counter: SSAValue | None) -> list[Result]:
-    """The counter of steps, if there is one, after this step."""
+    """Returns the counter of steps after this step, if there is one."""
     if not isinstance(counter, BlockArgument):
         return []
     build = GradientBuilder(step.insert, None)
@@ -120,8 +120,8 @@ def _one_update(
     options: OptimizerOptions,
 ) -> tuple[Result, list[Result]]:
     """
-    The new parameter and new states. Narrow parameters get an f32 master copy, unless
-    `master_weights` is off.
+    Adds the update of one parameter; returns the new parameter and the new states. Narrow
+    parameters get an f32 master copy, unless `master_weights` is off.
     """
     assert isinstance(parameter.type, TensorType)
     build = GradientBuilder(step.insert, None)

@@ -1,4 +1,4 @@
-"""From a module to the package that runs it on every rank."""
+"""Compiles a module to the package that runs it on every rank."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from distir.frontends.imported_model import ImportedModel
 
 CONSTANTS = "constants.safetensors"
-"""The file of a package that holds what the exporter made constants of."""
+"""The file of a package that holds the constants that the exporter made."""
 
 INTERFACE = "interface.json"
-"""The file of a package that says how it is called."""
+"""The file of a package that describes how it is called."""
 
 
 @dataclass(frozen=True)
 class Request:
     """
-    What a module is to be made into.
+    What a module is to be compiled to.
 
-    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if
-      the module's output is the loss;
+    - `loss`: `cross_entropy`, `mse` or a function of the output and the labels; None if the
+      module's output is the loss;
     - `cluster`: a cluster, as text;
     - `distribution`: how to distribute over it, or a plan that a search found for it;
     - `forward`: what is asked of the program before it is differentiated.
@@ -50,11 +50,11 @@ class Request:
 
     @property
     def devices(self) -> int:
-        """How many processes run it."""
+        """The number of processes that run it."""
         own = self.distribution
         if isinstance(own, FoundPlan):
             return own.devices
-        return own.d * own.t * own.p
+        return own.devices
 
     def distribute_step(self, program: ModuleOp) -> None:
         """Distributes a step that computes gradients, in place. Raises DistIRError."""
@@ -92,8 +92,8 @@ def training_package(
     request: Request,
 ) -> dict[str, bytes]:
     """
-    The files of the package that computes the loss and the gradients of a module in
-    training mode, by name. Raises DistIRError.
+    Returns the files, by name, of the package that computes the loss and the gradients of a
+    module in training mode. Raises DistIRError.
     """
     imported, labels = training_program(
         module, args, kwargs, request.loss, forward=request.forward
@@ -110,9 +110,9 @@ def training_program(
     forward: ForwardOptions | None = None,
 ) -> tuple[ImportedModel, list[str]]:
     """
-    The sequential program of a module in training mode that computes the loss and what the
-    optimizer makes of the gradients, by default the gradients themselves; and the names of
-    its labels. Raises DistIRError.
+    Returns the sequential program of a module in training mode, which computes the loss and
+    what the optimizer makes of the gradients (by default the gradients themselves), and the
+    names of its labels. Raises DistIRError.
     """
     from distir.frontends.torch_importer import import_torch
     from distir.passes.differentiate import DifferentiatePass
@@ -157,7 +157,7 @@ def forward_program(
     kwargs: Mapping[str, Any],
     forward: ForwardOptions | None = None,
 ) -> ImportedModel:
-    """The sequential program of a module in evaluation mode. Raises DistIRError."""
+    """Returns the sequential program of a module in evaluation mode. Raises DistIRError."""
     from distir.frontends.torch_importer import import_torch
 
     imported = import_torch(module, args, kwargs, copy=False)
@@ -172,15 +172,15 @@ def evaluation_package(
     request: Request,
 ) -> dict[str, bytes]:
     """
-    The files of the package that computes the outputs of a module in evaluation mode, by
-    name. Raises DistIRError.
+    Returns the files, by name, of the package that computes the outputs of a module in
+    evaluation mode. Raises DistIRError.
     """
     imported = forward_program(module, args, kwargs, request.forward)
     return _package(imported, [], request.distribute_forward)
 
 
 def _arguments(module: ModuleOp, wanted: str) -> list[str]:
-    """The names of a program's arguments that have a role."""
+    """Returns the names of a program's arguments that have a role."""
     from distir.program import argument_names, argument_roles, entry_function
 
     function = entry_function(module)
@@ -189,7 +189,10 @@ def _arguments(module: ModuleOp, wanted: str) -> list[str]:
 
 
 def _loss_result(module: ModuleOp) -> int:
-    """Which result of a program is its loss: the first scalar float. Raises DistIRError."""
+    """
+    Returns the index of a program's loss: its first scalar float result. Raises
+    DistIRError.
+    """
     from xdsl.dialects.builtin import AnyFloat, TensorType
 
     from distir.program import entry_function
@@ -210,7 +213,7 @@ def _loss_result(module: ModuleOp) -> int:
 def _package(
     imported: ImportedModel, labels: Sequence[str], apply: Callable[[ModuleOp], None]
 ) -> dict[str, bytes]:
-    """The files of the package of a program, which `apply` distributes in place."""
+    """Returns the files of the package of a program, which `apply` distributes in place."""
     from distir.lowering.torch_package import write_package
     from distir.planning.annotations import read_notes
     from distir.weights import save_weights

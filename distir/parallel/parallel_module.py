@@ -1,4 +1,4 @@
-"""The module that a training script works with in place of the user's own."""
+"""The module that a training script works with instead of the user's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distir.parallel.weights import batch_counters
 
 
 class _Loss(torch.autograd.Function):
-    """A loss whose gradients are known already."""
+    """A loss whose gradients have been computed already."""
 
     @staticmethod
     def forward(
@@ -53,10 +53,10 @@ class ParallelModule(nn.Module):
     A module that runs on several processes, made by `distir.parallelize` on each of them.
 
     Its parameters have the names of the source module and are `DTensor`s: each process
-    holds its part, and with a pipeline those of its stages alone. In training mode a call
-    gives the loss of the global batch, and `backward` on that fills the gradients; in
-    evaluation mode it gives this rank's part of the output. `data_rank` of `data_ranks`,
-    or a `sampler`, say which part of a batch a rank is to be given.
+    holds its part, and with a pipeline only those of its own stages. In training mode a
+    call returns the loss of the global batch, and `backward` on that fills the gradients;
+    in evaluation mode it returns this rank's part of the output. `data_rank` of
+    `data_ranks`, or a `sampler`, say which part of a batch a rank must be given.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """
         Takes this rank's part of the batch, as the source module takes the whole, and in
-        training the labels as one more positional argument. Gives the loss of the global
+        training the labels as one more positional argument. Returns the loss of the global
         batch in training, this rank's part of the output in evaluation mode.
         """
         if self.training:
@@ -91,7 +91,10 @@ class ParallelModule(nn.Module):
         return self._output(args, kwargs)
 
     def step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Forward and backward: the loss of the global batch, with all gradients filled."""
+        """
+        Runs forward and backward: returns the loss of the global batch, with all gradients
+        filled.
+        """
         loss = self._loss(args, kwargs)
         loss.backward()
         return loss.detach()
@@ -99,15 +102,17 @@ class ParallelModule(nn.Module):
     def sampler(
         self, dataset: Dataset[Any], *, shuffle: bool = True, seed: int = 0
     ) -> DistributedSampler[Any]:
-        """The samples of a dataset that this rank is to be given, for a `DataLoader`."""
+        """
+        Returns the samples of a dataset that this rank must be given, for a `DataLoader`.
+        """
         return DistributedSampler(
             dataset, self.data_ranks, self.data_rank, shuffle=shuffle, seed=seed
         )
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """
-        Scales all gradients so that their norm, over the parameters of all stages, is
-        at most `max_norm`; gives the norm before.
+        Scales all gradients so that their norm, over the parameters of all stages, is at
+        most `max_norm`; returns the norm before.
         """
         gradients = [
             cast(DTensor, p.grad) for p in self.parameters() if p.grad is not None
@@ -219,7 +224,7 @@ class ParallelModule(nn.Module):
     def _given(
         self, program: RankProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, torch.Tensor]:
-        """The parts of inputs and labels that this rank takes of a call."""
+        """Returns the parts of inputs and labels that this rank takes of a call."""
         count = len(args) - len(program.labels)
         if count < 0:
             raise DistIRError(
@@ -236,8 +241,9 @@ class ParallelModule(nn.Module):
 
     def _as_in(self, program: RankProgram, spec: Any) -> torch.Tensor | None:
         """
-        A parameter or constant as another program takes it (None: not on this rank). It may
-        be laid out otherwise there, or on another stage: every rank takes part in that.
+        Returns a parameter or constant as another program takes it (None: not on this
+        rank). It may have another layout there, or be on another stage, so every rank must
+        take part.
         """
         own = self._program
         held_here = any(spec is s for s in program.arguments.values())
@@ -257,7 +263,7 @@ class ParallelModule(nn.Module):
         return program.part(spec, whole) if held_here else None
 
     def _found(self, name: str) -> torch.Tensor | None:
-        """A parameter or buffer of that name, if there is one."""
+        """Returns the parameter or buffer of that name, if there is one."""
         *path, last = name.split(".")
         folder: Any = self
         for part in path:
@@ -266,7 +272,7 @@ class ParallelModule(nn.Module):
         return value.detach() if isinstance(value, torch.Tensor) else None
 
     def _tensor(self, name: str) -> torch.Tensor:
-        """What this rank has of a parameter, buffer or state of its program."""
+        """Returns what this rank has of a parameter, buffer or state of its program."""
         value = self._others.get(name)
         if value is None:
             value = self._found(name)
@@ -282,8 +288,8 @@ def _local(value: torch.Tensor) -> torch.Tensor:
 
 def _share_of_square(gradient: DTensor) -> torch.Tensor:
     """
-    What this rank adds to the square of a norm, so that the sum over all ranks counts
-    what several of them hold once.
+    Returns what this rank adds to the square of a norm, such that the sum over all ranks
+    counts once what several of them hold.
     """
     copies = prod(
         size

@@ -1,4 +1,4 @@
-"""`differentiate`: from a forward program to its gradients or a whole training step."""
+"""`differentiate`: turns a forward program into its gradients or a whole training step."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     Makes a forward program compute a loss, its gradients and the optimizer's update.
 
     The entry function becomes `(inputs, labels, parameters, states) -> (loss, new
-    parameters, new states)`. A result that replaces an argument in the next step says
-    so with `dist.updates`. Batch normalisation and dropout in training mode are written
-    as `batch-statistics` and `train-dropout` do. Functions become pairs of forward and backward, so layers
-    stay outlined (see `distir.gradients.reverse`).
+    parameters, new states)`. A result that replaces an argument in the next step has
+    `dist.updates`. Batch normalisation and dropout in training mode are rewritten as
+    `batch-statistics` and `train-dropout` do. Functions become pairs of forward and
+    backward, so that layers stay outlined (see `distir.gradients.reverse`).
 
-    - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`,
-      or `none` if the program's result is the scalar loss.
+    - `loss`: `cross_entropy` over logits `[..., V]` and integer labels `[...]`, `mse`, or
+      `none` if the program's result is the scalar loss.
     - `output`: which result of the program the loss is taken of.
-    - `ignore_index`: the label of positions that do not count in a cross-entropy, such
-      as padding; by default every label is a class.
-    - `optimizer`: `sgd`, `adam`, `adamw`; `none` returns the gradients themselves,
-      in that role, named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`, `beta2`, `epsilon`,
-      `weight_decay`: as in PyTorch; `clip`: largest global norm of the gradients, 0 for none.
-    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the
-      optimizer updates; else it updates them, and has its states, in their own type.
+    - `ignore_index`: the label of positions that do not count in a cross-entropy, such as
+      padding; by default every label is a class.
+    - `optimizer`: `sgd`, `adam`, `adamw`; with `none` the program returns the gradients,
+      with that role and named `<parameter>.gradient`. `learning_rate`, `momentum`, `beta1`,
+      `beta2`, `epsilon`, `weight_decay`: as in PyTorch; `clip`: largest global norm of the
+      gradients, 0 for no limit.
+    - `master_weights`: whether f16 and bf16 parameters have an f32 copy that the optimizer
+      updates; else it updates them, and has its states, in their own type.
     - `dropout_masks`: `drawn` again by the backward, which keeps nothing for them, or
       `stored` by the forward, a byte for each element. The masks are the same.
     - `gradient_dtype`: `parameter`: a gradient has the element type of its parameter;
@@ -65,6 +66,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
       gradients in f16 do not vanish; where one overflows the step updates nothing but that
       power, a state (see `distir.gradients.loss_scaling`).
     - `dropout_seed`: of the random numbers of dropout, 32 bits.
+    - `batch_norm_devices`, `batch_norm_micro_batches`: as `devices` and `micro_batches` of
+      `batch-statistics`.
     """
 
     name = "differentiate"
@@ -76,6 +79,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
     gradient_dtype: str = "parameter"
     loss_scaling: str = "none"
     dropout_seed: int = 0
+    batch_norm_devices: int = 1
+    batch_norm_micro_batches: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         one_of("loss", self.loss, LOSSES, self.name)
@@ -83,7 +88,8 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
         one_of("way to have masks", self.dropout_masks, DROPOUT_MASKS, self.name)
         one_of("type of gradients", self.gradient_dtype, GRADIENT_DTYPES, self.name)
         one_of("loss scaling", self.loss_scaling, LOSS_SCALINGS, self.name)
-        BatchStatisticsPass().apply(ctx, op)
+        parts = (self.batch_norm_devices, self.batch_norm_micro_batches)
+        BatchStatisticsPass(*parts).apply(ctx, op)
         TrainDropoutPass(self.dropout_seed).apply(ctx, op)
         if self.dropout_masks == "stored":
             with_masks(op)
@@ -145,7 +151,10 @@ class DifferentiatePass(OptimizerOptions, DistIRPass):
 
 
 def check_no_doubt(step: TrainingStep, trained: Sequence[SSAValue]) -> None:
-    """Refuses to train arguments of which is not known what training them would mean."""
+    """
+    Refuses to train arguments about which it is not known what training them would mean.
+    Raises DistIRError.
+    """
     doubts: dict[str, list[str]] = {}
     for arg, name in zip(step.block.args, step.names, strict=True):
         doubt = text_attribute(step.attributes[arg.index], DOUBT)

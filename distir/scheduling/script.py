@@ -1,4 +1,4 @@
-"""Scripts as files: Python, or the IR form."""
+"""Reads scripts from files: Python, or the IR form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distir.text import ProgramParser, new_context
 
 def read_script(path: Path) -> list[NamedSequenceOp]:
     """
-    The schedules that a file holds: those of an `.mlir` file, or the one that the function
+    Returns the schedules in a file: those of an `.mlir` file, or the one that the function
     `schedule` of a Python file records. Raises DistIRError, ParseError or VerifyException.
     """
     if path.suffix == ".mlir":
@@ -64,7 +64,7 @@ def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
 
 
 def add_schedules(module: ModuleOp, schedules: list[NamedSequenceOp]) -> None:
-    """Puts schedules behind a program, in the place of those that it has."""
+    """Appends schedules to a program, replacing those that it has."""
     for op in list(module.body.block.ops):
         if isinstance(op, NamedSequenceOp):
             op.detach()

@@ -197,7 +197,7 @@ class AutoSearch(PlanSearch):
         returned, so that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
-        # Those first that are quickly judged and most likely possible.
+        # First those that are judged quickly and most likely possible.
         plans = sorted(
             self.space.first(), key=lambda c: (isinstance(c, LayoutPlan), c.p)
         )
@@ -333,8 +333,8 @@ class AutoSearch(PlanSearch):
 
     def _beam(self, width: int, refined: bool) -> list[Simulated]:
         """
-        Returns the plans whose neighbours come next, `width` of each kind: with `refined`,
-        the refined variants of plans near the best; otherwise the others.
+        Returns the plans, `width` of each kind, whose neighbours come next. With `refined`,
+        these are the refined neighbours, and only plans near the best are returned.
         """
         fitting = ranked(self.results.values())
         large = [r for r in simulated(self.results.values()) if not r.fits]

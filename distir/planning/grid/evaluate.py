@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
@@ -35,6 +36,9 @@ from distir.sharding.mesh import Mesh
 from distir.sharding.verification import verify_distribution
 from distir.transforms.pipelines.pipeline import divided, pipeline_ops
 from distir.transforms.resharding import lower_reshards
+
+if TYPE_CHECKING:
+    from distir.interpreters.simulator.profiles.profile import Profile
 
 
 def distribute_as(module: ModuleOp, result: Simulated, requests: Requests) -> None:
@@ -75,7 +79,7 @@ def _schedule(plan: GridPlan) -> ScheduleOptions:
 class Evaluator:
     """
     Distributes and simulates one plan after another; `source` makes the sequential program
-    for a size of the batch.
+    for a size of the batch. Devices reach what `profiles` say, or those that `source` has.
 
     What is simulated is what `distribute` makes, except that only the finally chosen
     program is verified. Plans share layouts (`LayoutChooser`), the division of the program
@@ -85,10 +89,12 @@ class Evaluator:
     search of their layouts is cut short.
     """
 
-    def __init__(self, source: Callable[[int], ModuleOp]):
+    def __init__(
+        self, source: Callable[[int], ModuleOp], profiles: Sequence[Profile] = ()
+    ):
         self.source = source
         known = isinstance(source, Programs)
-        self._profiles = source.profiles if known else ()
+        self._profiles = source.profiles if known else tuple(profiles)
         self._requests = source.requests if known else Requests()
         self.least = 0.0
         self._programs: dict[int, ModuleOp] = {}
@@ -165,8 +171,8 @@ class Evaluator:
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts if known else None
-            # Layouts are searched at the price of single messages: how fast buckets will
-            # be is not known before.
+            # Layouts are searched at the price of single messages, as the speed of buckets
+            # is not known before.
             known_worth = self.least and not plan.buckets
             worth = plan.batch / self.least if known_worth else inf
             at_once = _pipeline_step if self._needs_no_program(plan) else None
@@ -179,7 +185,7 @@ class Evaluator:
         if plan.buckets and isinstance(plan, GridPlan):
             bucket_collectives_of(found.module)
         if plan.overlap:
-            # It decides without profiles.
+            # Overlap is chosen without profiles: a simulation with them is of no use.
             before = None if self._profiles else found.simulation
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))

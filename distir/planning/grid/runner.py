@@ -11,7 +11,7 @@ from itertools import groupby
 from math import ceil, inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, TypeVar
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -20,6 +20,8 @@ from distir.planning.grid.evaluate import Evaluator
 from distir.planning.plan import GridPlan, Plan
 from distir.planning.result import Result, Simulated
 from distir.solver.clock import Clock
+
+_PlanKind = TypeVar("_PlanKind", bound=Plan)
 
 Source = Callable[[int], ModuleOp]
 """Makes the sequential program, with its cluster, for a size of the batch."""
@@ -158,9 +160,9 @@ def _groups(plans: Sequence[Plan], longest: int | None, jobs: int) -> list[list[
         kin = list(found)
         for piece in _pieces(kin, ceil(len(kin) / ceil(len(kin) / size))):
             if groups and len(groups[-1]) + len(piece) <= size:
-                groups[-1] += _ends_first(piece)
+                groups[-1] += ends_first(piece)
             else:
-                groups.append(_ends_first(piece))
+                groups.append(ends_first(piece))
     others = (p for p in plans if not isinstance(p, GridPlan))
     for _, same in groupby(others, key=lambda p: p.shared):
         groups += _pieces(list(same), longest or _LONGEST)
@@ -176,7 +178,7 @@ def _kin(plan: Plan) -> tuple[Any, ...]:
     return *rest, batch
 
 
-def _ends_first(plans: Sequence[Plan]) -> list[Plan]:
+def ends_first(plans: Sequence[_PlanKind]) -> list[_PlanKind]:
     """
     Orders plans by their batches such that the smallest and the largest come first, then
     those that halve the gaps, as `Between` needs.

@@ -1,4 +1,4 @@
-"""`distir import`: a model becomes a sequential program and its weights."""
+"""`distir import`: turns a model into a sequential program and its weights."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
-    """The model that the arguments name, made what they ask for. Raises DistIRError."""
+    """
+    Imports the model that the arguments name, and prepares it as they ask. Raises
+    DistIRError.
+    """
     from distir.errors import DistIRError
 
     differentiate_pass(arguments)  # refuses options before the file is read
