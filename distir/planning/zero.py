@@ -150,9 +150,9 @@ def _bytes(value: SSAValue) -> float:
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
     """
-    Lets all uses of a parameter but its update share one copy of it that is whole on an
-    axis; of one that is cast to a narrower type before all else, as in mixed precision,
-    that is what the cast gives.
+    Makes all uses of a parameter except its update share one copy that is whole on an axis.
+    Of a parameter that is cast to a narrower type before all else, as in mixed precision,
+    that is a copy of what the cast gives.
     """
     value, uses = parameter, _uses_but_update(parameter)
     if len(uses) == 1 and uses[0].operation.name == "onnx.Cast":
