@@ -38,7 +38,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   they are computed instead of where they are used, `dist.reduce_late` that partial sums
   that reach the op are reduced behind it.
 
-On a module, `dist.expected` lists how often modules of the model are to communicate.
+On a module, `dist.expected` lists how often modules of the model are to communicate;
+`dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,
+so that no copy is kept for later ones.
 
 Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.joined`, it
 travels in one message with the collective before it (see `CollectiveOp`).
@@ -94,6 +96,7 @@ OPERAND_LAYOUTS = "dist.operand_layouts"
 RESULT_LAYOUTS = "dist.result_layouts"
 RESHARD_EARLY = "dist.reshard_early"
 REDUCE_LATE = "dist.reduce_late"
+SEPARATE_COPIES = "dist.separate_copies"
 WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
 JOINED = "dist.joined"
