@@ -163,9 +163,16 @@ class RankProgram:
         expected, own = self._batches.share(spec, self.batch_axes())
         if list(given.shape) != expected:
             whole = f"a batch of {spec.shape[0]}" if spec.shape else "the batch"
+            advice = "give that"
+            first, *rest = given.shape or (0,)
+            if expected and rest == expected[1:] and 0 < first < expected[0]:
+                advice = (
+                    "a loader whose samples come to an end gives less: leave its last "
+                    "batch out (drop_last=True of a DataLoader)"
+                )
             raise DistIRError(
                 f"{spec.role} {spec.name!r} has shape {list(given.shape)}, but rank "
-                f"{self.rank} takes {expected}, its part of {whole}; give that, or "
+                f"{self.rank} takes {expected}, its part of {whole}; {advice}, or "
                 f"parallelize with an example of another batch"
             )
         if given.dtype != spec.dtype:

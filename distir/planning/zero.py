@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, TensorType, UnitAttr
+from xdsl.ir import Operation, SSAValue, Use
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from distir.dialects.dist import (
     LAYOUT,
@@ -16,6 +17,7 @@ from distir.dialects.dist import (
     LayoutAttr,
     Shard,
 )
+from distir.dialects.onnx_values import bytes_per_element
 from distir.dialects.train_ops.flattening import UnflattenOp
 from distir.dialects.train_ops.optimizers import UpdateOp
 from distir.dialects.train_ops.splits import Split
@@ -140,19 +142,36 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
             )
 
 
+def _bytes(value: SSAValue) -> float:
+    """Returns how many bytes an element of a tensor takes."""
+    assert isinstance(value.type, TensorType)
+    return bytes_per_element(value.type.element_type)
+
+
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
     """
     Makes all uses of a parameter except its update share one copy that is whole on an axis.
+    Of a parameter that is cast to a narrower type before all else, as in mixed precision,
+    that is a copy of what the cast gives.
     """
-    if parameter.first_use is None:
+    value, uses = parameter, _uses_but_update(parameter)
+    if len(uses) == 1 and uses[0].operation.name == "onnx.Cast":
+        value = min(uses[0].operation.results[0], parameter, key=_bytes)
+        uses = _uses_but_update(value)
+    if not uses:
         return
-    gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
-    for use in list(parameter.uses):
-        if not isinstance(use.operation, UpdateOp) and use.operation is not gathered:
-            use.operation.operands[use.index] = gathered.result
-    block = parameter.owner
-    assert isinstance(block, Block) and block.first_op is not None
-    block.insert_op_before(gathered, block.first_op)
+    gathered = ConstrainOp(value, Layout(mesh.name), [axis])
+    for use in uses:
+        use.operation.operands[use.index] = gathered.result
+    if isinstance(value.owner, Operation):
+        Rewriter.insert_op(gathered, InsertPoint.after(value.owner))
+    else:
+        Rewriter.insert_op(gathered, InsertPoint.at_start(value.owner))
+
+
+def _uses_but_update(value: SSAValue) -> list[Use]:
+    """Returns the uses of a value by what is no update of a parameter."""
+    return [use for use in value.uses if not isinstance(use.operation, UpdateOp)]
 
 
 def store_split(

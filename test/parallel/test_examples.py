@@ -1,12 +1,17 @@
-"""The example of a training script prints the losses that PyTorch alone has."""
+"""The examples do what they say: scripts print the losses that PyTorch alone has."""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +42,16 @@ def test_a_training_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_adapters(tmp_path: Path) -> None:
+    script = str(SCRIPT.with_name("finetune_lora.py"))
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", "4", script]
+    plain = losses(script, "--plain")
+    assert len(plain) == 2
+    assert losses(*run, "--save", str(tmp_path)) == pytest.approx(plain, abs=2e-4)
+    assert (tmp_path / ".metadata").exists()
+
+
+@pytest.mark.slow
 def test_a_plan_from_a_configuration(tmp_path: Path) -> None:
     """A given plan of the smallest model; the search is that of other tests."""
     script = SCRIPT.with_name("plan_llama_70b.py")
@@ -62,3 +77,31 @@ def test_a_plan_from_a_configuration(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"imported \d", done.stdout)
     assert re.search(r"s a step, .* on the fullest of 8 devices", done.stdout)
+
+
+def test_the_notebook_plans_and_explains() -> None:
+    """Its cells run in order, and what they end with shows itself."""
+    notebook = json.loads(SCRIPT.with_name("plan_a_model.ipynb").read_text())
+    texts = [
+        "".join(cell["source"])
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    names: dict[str, Any] = {}
+    shown: list[str] = []
+    printed = StringIO()
+    for text in texts:
+        *body, last = ast.parse(text).body
+        with contextlib.redirect_stdout(printed):
+            exec(compile(ast.Module(body, []), "notebook", "exec"), names)
+            if isinstance(last, ast.Expr):
+                expression = ast.Expression(last.value)
+                value = eval(compile(expression, "notebook", "eval"), names)
+                if value is not None:
+                    shown.append(value._repr_html_())
+            else:
+                exec(compile(ast.Module([last], []), "notebook", "exec"), names)
+    assert len(shown) == 4 and all(html.startswith("<") for html in shown)
+    assert "step" in printed.getvalue()
+    plan = names["plan"]
+    assert names["report"].step_time_s == pytest.approx(plan.time_s, rel=1e-6)

@@ -99,10 +99,12 @@ def test_checkpoints_are_read_under_other_plans(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_said() -> None:
     for told in run_ranks(2, refusals):
-        world, loss, shape, dtype, mask, labels, keyword, name = told
+        world, loss, shape, fewer, shorter, dtype, mask, labels, keyword, name = told
         assert "needs 4 processes, but there are 2" in world
         assert "cannot be the loss" in loss and 'loss="cross_entropy"' in loss
         assert "'input_ids' has shape [8, 8], but rank" in shape and "[4, 8]" in shape
+        assert "has shape [3, 8]" in fewer and "drop_last=True" in fewer
+        assert "has shape [4, 4]" in shorter and "drop_last" not in shorter
         assert "'input_ids' is torch.int32" in dtype
         assert "attention_mask = None, but is called with a tensor" in mask
         assert "labels" in labels

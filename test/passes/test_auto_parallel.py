@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.cost_programs import cluster
 from support.interrupts import interrupt_after
-from support.training_programs import training_mlp
+from support.training_programs import training_gpt, training_mlp
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -38,6 +38,7 @@ from distir.planning.grid import (
     ranked,
     run,
 )
+from distir.planning.grid.bounds import Bounds
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.layouts import fitted
 from distir.planning.layouts.layout_graph import ChosenLayouts
@@ -118,6 +119,29 @@ def test_at_least_as_fast_as_the_grid(trains: bool) -> None:
     for outcome in simulated((*found.results.values(), *outcomes)):
         assert outcome.step_time_s >= bounds.seconds_of(outcome.plan) >= bounds.seconds
         assert outcome.peak_memory_bytes >= bounds.least_bytes(outcome.plan)
+
+
+def test_what_is_too_large_for_a_device_begins_with_what_needs_little_memory() -> None:
+    """The first round has plans that fit, of which the search would hear late otherwise."""
+    module = training_gpt()
+    kept = Bounds.of(placed(module.clone(), machine(4)), machine(4), 4)
+    on = machine(4, memory=int(0.9 * (kept.parameters + kept.states)))
+    rounds: list[set[Plan]] = []
+
+    def heard(search: AutoSearch) -> None:
+        rounds.append(set(search.results))
+        raise KeyboardInterrupt  # the others are those of any search
+
+    found = auto_search([module], on, SearchOptions(jobs=1), heard=heard)
+    found.run()
+    assert found.interrupted and found.best is not None and found.best.fits
+    assert {
+        (p.t * p.p, p.zero if p.d > 1 else 1, p.checkpoint, p.batch // p.d // p.k)
+        for p in rounds[0]
+        if isinstance(p, GridPlan)
+    } == {(split, 1, "full", 1) for split in (1, 2)}
+    assert not any(isinstance(plan, LayoutPlan) for plan in rounds[0])
+    assert list(found.space.frugal([], found.bounds[4].may_fit)) == []
 
 
 def test_the_program_is_what_was_promised() -> None:

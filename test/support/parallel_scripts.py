@@ -370,6 +370,8 @@ def refusals() -> list[str]:
         lambda: parallelize(tiny_gpt(), (words,), loss="cross_entropy", d=4),
         lambda: parallelize(tiny_gpt(), (words,), d=2),
         lambda: parallel(words, labels),
+        lambda: parallel(half[:3], own[:3]),
+        lambda: parallel(half[:, :4], own),
         lambda: parallel(half.int(), own),
         lambda: parallel(half, own, attention_mask=torch.ones_like(half)),
         lambda: parallel(half),

@@ -96,7 +96,9 @@ def test_gradients_in_bf16_are_as_far_from_f32_as_those_of_pytorch(
     """
     Both round to 8 bits, here and there at other places: neither is right, but both have to
     be equally near. A list that is too narrow or too wide, or a norm, mask or table in 16
-    bits, shows as a distance that is several times PyTorch's or a fraction of it.
+    bits, shows as a distance that is several times PyTorch's or a fraction of it. Gradients
+    of biases are sums, which the reference interpreter adds up in 16 bits, PyTorch in 32:
+    they are compared with the rest, less strictly.
     """
     torch.manual_seed(0)
     family = FAMILIES[name]()
@@ -104,8 +106,10 @@ def test_gradients_in_bf16_are_as_far_from_f32_as_those_of_pytorch(
     theirs = by_torch(family, mode)
     found, program = by_program(family, **{mode: "bf16"})
     assert found.keys() <= exact.keys() and len(found) > 10
-    ours = distance(found, exact)
-    assert 0.4 * distance(theirs, exact) < ours < 2.0 * distance(theirs, exact)
+    matrices = {n: gradient for n, gradient in found.items() if gradient.ndim > 1}
+    for gradients, most in ((matrices, 1.6), (found, 3.0)):
+        wanted = distance({n: theirs[n] for n in gradients}, exact)
+        assert 0.4 * wanted < distance(gradients, exact) < most * wanted
     function = entry_function(program.module)
     stored = {
         str(type_.element_type)  # type: ignore[attr-defined]
