@@ -82,10 +82,13 @@ def test_every_script_is_tested() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_script_takes_no_more_lines_than_slapo(name: str) -> None:
     tree = ast.parse((LIBRARY / f"{name}.py").read_text())
-    (function,) = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    documentation, *body = function.body
-    assert isinstance(documentation, ast.Expr)
-    assert 1 + body[-1].end_lineno - body[0].lineno <= LINES[name]  # type: ignore[operator]
+    count = 0
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef):
+            documentation, *body = function.body
+            assert isinstance(documentation, ast.Expr)
+            count += 1 + (body[-1].end_lineno or 0) - body[0].lineno
+    assert count <= LINES[name]
 
 
 @pytest.mark.parametrize("name", sampled(list(FAMILIES), 3))
