@@ -41,7 +41,7 @@ LOADERS: dict[str, Callable[[dict[str, Any]], list[Row]]] = {
 
 @dataclass
 class Scored:
-    """A row with its prediction, and what went wrong if there is none."""
+    """A row with its prediction, or what went wrong if there is none."""
 
     row: Row
     predicted: float = float("nan")
@@ -54,7 +54,7 @@ class Scored:
 
 
 def predict(row: Row) -> Scored:
-    """Runs in worker processes."""
+    """Predicts a row, in a worker process."""
     try:
         return Scored(row, row.predict())
     except Exception as error:
@@ -62,13 +62,13 @@ def predict(row: Row) -> Scored:
 
 
 def mean_error(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The mean absolute relative error."""
+    """Returns the mean absolute relative error."""
     pairs = zip(predicted, measured, strict=True)
     return statistics.fmean(abs(p / m - 1) for p, m in pairs)
 
 
 def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
-    """The figures of some rows; `constant` is the baseline's efficiency."""
+    """Returns the figures of some rows; `constant` is the baseline's efficiency."""
     measured = [s.row.measured for s in scored]
     predicted = [s.predicted for s in scored]
     naive = [s.row.ideal / constant for s in scored]
@@ -83,14 +83,14 @@ def score(scored: Sequence[Scored], constant: float) -> dict[str, float]:
 
 
 def spread(rows: Sequence[Row]) -> list[Row]:
-    """The rows in an order in which the first ones, however many, come from everywhere."""
+    """Returns the rows in an order in which any first ones are a sample of all."""
     count = len(rows)
     step = next(n for n in range(int(0.618 * count), count + 1) if gcd(n, count) == 1)
     return [rows[i * step % count] for i in range(count)]
 
 
 def evaluate(rows: Sequence[Row], processes: int) -> list[Scored]:
-    """The predictions of all rows."""
+    """Returns the predictions of all rows."""
     if processes == 1:
         return [predict(row) for row in rows]
     with ProcessPoolExecutor(processes) as pool:
@@ -98,7 +98,7 @@ def evaluate(rows: Sequence[Row], processes: int) -> list[Scored]:
 
 
 def report(name: str, scored: Sequence[Scored]) -> dict[str, Any]:
-    """Prints the lines of a file, and gives them."""
+    """Prints the lines of a file, and returns them as JSON data."""
     good = [s for s in scored if not s.failure]
     for failed in (s for s in scored if s.failure):
         print(

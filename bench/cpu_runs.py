@@ -68,7 +68,9 @@ def predict(
 
 
 def measure(chosen: Sequence[Case], folder: Path, launches: int) -> list[float]:
-    """Seconds of a step of each program, over several launches of the processes."""
+    """
+    Returns the seconds of a step of each program, over several launches of the processes.
+    """
     packages = [
         TimedPackage(folder / str(i), below=case.model.vocab or 2)
         for i, case in enumerate(chosen)
@@ -84,7 +86,7 @@ def measure(chosen: Sequence[Case], folder: Path, launches: int) -> list[float]:
 
 
 def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each model."""
+    """Returns the rows of each model."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.model, []).append(row)
@@ -92,19 +94,19 @@ def by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def mean_error(rows: Sequence[Row]) -> float:
-    """The mean of relative errors."""
+    """Returns the mean of relative errors."""
     return float(np.mean([abs(r.predicted / r.measured - 1) for r in rows]))
 
 
 def ranking(rows: Sequence[Row]) -> float:
-    """How alike predicted and measured throughput rank the rows."""
+    """Returns the rank correlation of predicted and measured throughput."""
     return rank_correlation(
         [r.batch / r.predicted for r in rows], [r.batch / r.measured for r in rows]
     )
 
 
 def summary(rows: Sequence[Row], conditions: str) -> str:
-    """The section of docs/benchmarks.md."""
+    """Returns the section of docs/benchmarks.md."""
     models = by_model(rows)
     within = {name: ranking(some) for name, some in models.items()}
     lines = [

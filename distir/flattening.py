@@ -1,9 +1,6 @@
 """
-Arguments that stand for a tensor of the source model flattened, with zeros behind it.
-
-`dist.flattened` on an argument of the entry function, and on the result that replaces it,
-says of which tensor: its shape, and how it is cut into blocks first (`train.flatten`).
-Weights files, checkpoints and all values outside of a program are the tensor as it was.
+Tensors that are flattened, with zeros behind them (`train.flatten`), and `dist.flattened`,
+which says so of arguments and results.
 """
 
 from __future__ import annotations
@@ -20,10 +17,8 @@ from xdsl.dialects.builtin import (
     DenseArrayBase,
     DictionaryAttr,
     IntegerAttr,
-    TensorType,
     i64,
 )
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
@@ -31,13 +26,15 @@ from distir.dialects.dist import FLATTENED
 from distir.dialects.train_ops.flattening import blocks_attribute
 from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 from distir.errors import DistIRError
-from distir.program import argument_attributes, result_attributes
 
 Array = npt.NDArray[Any]
 
 
 def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
-    """What `train.flatten` computes: the blocks side by side, zeros up to that length."""
+    """
+    Computes what `train.flatten` does: the blocks side by side, with zeros up to that
+    length.
+    """
     for dim, parts, run in splits:
         sizes = tensor.shape
         tensor = tensor.reshape(*sizes[:dim], -1, parts, run, *sizes[dim + 1 :])
@@ -50,7 +47,7 @@ def flattened(tensor: Array, length: int, splits: Sequence[Split]) -> Array:
 
 
 def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> Array:
-    """What `train.unflatten` computes: the tensor of that shape."""
+    """Computes what `train.unflatten` does: the tensor of that shape."""
     block = shape_of_part(shape, splits)
     assert block is not None  # the op's verifier, `Flattened`
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
@@ -67,8 +64,8 @@ def unflattened(flat: Array, shape: Sequence[int], splits: Sequence[Split]) -> A
 @dataclass(frozen=True)
 class Flattened:
     """
-    The tensor that an argument stands for: its shape, the length that it has with the zeros
-    behind it, and the splits that cut it into blocks.
+    The tensor that an argument stands for: its shape, its length when flattened with the
+    zeros at the end, and the splits that cut it into blocks.
     """
 
     shape: tuple[int, ...]
@@ -82,7 +79,7 @@ class Flattened:
 
     @property
     def attribute(self) -> DictionaryAttr:
-        """What `dist.flattened` says of it."""
+        """Returns the value of `dist.flattened`."""
         entries: dict[str, Attribute] = {
             "shape": DenseArrayBase.from_list(i64, self.shape),
             "length": IntegerAttr(self.length, i64),
@@ -92,16 +89,19 @@ class Flattened:
         return DictionaryAttr(entries)
 
     def flat(self, tensor: Array) -> Array:
-        """The value of the argument, of that of the tensor."""
+        """Returns the value of the argument, given that of the tensor."""
         return flattened(tensor, self.length, self.splits)
 
     def whole(self, flat: Array) -> Array:
-        """The value of the tensor, of that of the argument."""
+        """Returns the value of the tensor, given that of the argument."""
         return unflattened(flat, self.shape, self.splits)
 
 
 def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
-    """What an argument or result with these attributes stands for. Raises DistIRError."""
+    """
+    Returns what an argument or result with these attributes stands for, if it is flattened.
+    Raises DistIRError.
+    """
     attr = attributes.get(FLATTENED)
     if attr is None:
         return None
@@ -120,65 +120,3 @@ def flattened_of(attributes: Mapping[str, Attribute]) -> Flattened | None:
         f"cannot read {FLATTENED} = {attr}; write {{shape = array<i64: 5, 7>, "
         f"length = 36 : i64}}, with a length that holds all elements"
     )
-
-
-def argument_forms(function: FuncOp) -> list[Flattened | None]:
-    """What each argument of a program stands for; None for those that are as they were."""
-    return _forms(function.function_type.inputs.data, argument_attributes(function))
-
-
-def result_forms(function: FuncOp) -> list[Flattened | None]:
-    """The same of the results."""
-    return _forms(function.function_type.outputs.data, result_attributes(function))
-
-
-def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
-    """The types of the arguments and results of a program as the source model has them."""
-    types = function.function_type
-    return (
-        _source_types(types.inputs.data, argument_forms(function)),
-        _source_types(types.outputs.data, result_forms(function)),
-    )
-
-
-def check_flattened(function: FuncOp) -> None:
-    """Raises DistIRError for arguments and results that are not as `dist.flattened` says."""
-    types = function.function_type
-    for what, found, attributes in (
-        ("argument", types.inputs.data, argument_attributes(function)),
-        ("result", types.outputs.data, result_attributes(function)),
-    ):
-        for i, (type_, own) in enumerate(zip(found, attributes, strict=True)):
-            form = flattened_of(own)
-            if form is not None and not _has_form(type_, form):
-                raise DistIRError(
-                    f"{what} {i} of @{function.sym_name.data} is a {type_}, but "
-                    f"{FLATTENED} says that its shape is {list(form.flat_shape)}; "
-                    f"correct one of them"
-                )
-
-
-def _has_form(type_: Attribute, form: Flattened) -> bool:
-    return isinstance(type_, TensorType) and type_.get_shape() == form.flat_shape
-
-
-def _forms(
-    types: Sequence[Attribute], attributes: Sequence[Mapping[str, Attribute]]
-) -> list[Flattened | None]:
-    forms = map(flattened_of, attributes)
-    # In the program of one rank types are those of its parts.
-    return [
-        form if form is not None and _has_form(type_, form) else None
-        for type_, form in zip(types, forms, strict=True)
-    ]
-
-
-def _source_types(
-    types: Sequence[Attribute], forms: Sequence[Flattened | None]
-) -> list[Attribute]:
-    return [
-        TensorType(type_.element_type, form.shape)
-        if form is not None and isinstance(type_, TensorType)
-        else type_
-        for type_, form in zip(types, forms, strict=True)
-    ]

@@ -6,7 +6,7 @@ from xdsl.ir import Dialect
 
 
 def get_all_dialects() -> dict[str, Callable[[], Dialect]]:
-    """Every dialect of this package by name, loaded on demand."""
+    """Returns every dialect of this package by name; each is loaded when it is used."""
 
     def collective() -> Dialect:
         from distir.dialects.collective import Collective

@@ -1,10 +1,11 @@
 """
-The `kernel` dialect: functions of a user in the place of groups of ops.
+The `kernel` dialect: functions of a user that replace groups of ops.
 
-A `kernel.def` names a Python function and holds its *reference*: the ops that it stands for.
-A `kernel.call` is in their place, in the sequential, the distributed and the per-rank form.
-What the kernel means, its gradient, its work and the proof of its sharding rule come from the
-reference; text only names the function, and nothing is loaded by it.
+A `kernel.def` names a Python function and holds its *reference*: the ops that it stands
+for. A `kernel.call` stands in their place, in the sequential, the distributed and the
+per-rank form. The meaning of the kernel, its gradient, its work and the proof of its
+sharding rule come from the reference; the text only names the function, and reading it
+loads nothing.
 
 ```mlir
 kernel.def @scores attributes {implementation = "mine:scores", rule = "[b, q, d], [b, k, d] -> [b, q, k]"} {
@@ -22,11 +23,16 @@ import re
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
+    BFloat16Type,
     DenseArrayBase,
+    DictionaryAttr,
+    Float16Type,
     FloatAttr,
+    IntegerAttr,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
+    TensorType,
     UnitAttr,
     f64,
     i64,
@@ -47,12 +53,15 @@ from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
-"""How a function is named: a module and a function in it, `my_kernels:attention`."""
+"""Matches the name of a function: a module and a function in it, `my_kernels:attention`."""
 
-TOLERANCE = 1e-3
+Option = IntegerAttr | FloatAttr | StringAttr
+"""What an option of a kernel may be."""
+
+TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
-How far a kernel may be from its reference where nothing else is said: the largest difference,
-relative to the largest element.
+The default tolerance of a kernel: the largest difference from its reference, relative to
+the largest element.
 """
 
 
@@ -62,12 +71,13 @@ class KernelDefOp(IRDLOperation):
     A user's kernel.
 
     - `implementation`: the Python function, `module:function`. It takes tensors like the
-      arguments of the reference and gives one like its result;
-    - `rule`: how dimensions relate, as `distir.sharding.kernel_rule` reads it;
+      arguments of the reference and returns one like its result;
+    - `rule`: its sharding rule, in the notation of `distir.sharding.kernel_rule`;
     - `flops`: floating-point operations, a sum of products of the rule's factors;
     - `gradient`: where its gradient comes from: the reference (without it), `autograd`, or
       another function `module:function`, of the arguments and the gradient of the result. It
       gives a gradient, or None, for each argument;
+    - `options`: what the function is given by name besides, numbers and texts;
     - `tolerance`: how far it may be from the reference, relative to the largest element;
     - `workspace`: the bytes that it needs besides while it runs, like `flops`;
     - `wrt`: of the gradient of another kernel: the arguments whose gradients it gives, its last
@@ -82,6 +92,7 @@ class KernelDefOp(IRDLOperation):
     rule = prop_def(StringAttr)
     flops = opt_prop_def(StringAttr)
     gradient = opt_prop_def(StringAttr)
+    options = opt_prop_def(DictionaryAttr)
     tolerance = opt_prop_def(FloatAttr)
     workspace = opt_prop_def(StringAttr)
     wrt = opt_prop_def(DenseArrayBase.constr(i64))
@@ -101,12 +112,16 @@ class KernelDefOp(IRDLOperation):
         *,
         flops: str = "",
         gradient: str = "reference",
+        options: DictionaryAttr | None = None,
         tolerance: float | None = None,
         workspace: str = "",
         wrt: Sequence[int] | None = None,
         autograd: bool = False,
     ) -> KernelDefOp:
-        """A kernel with these properties, as Python values; empty texts stand for none."""
+        """
+        Returns a kernel with these properties, given as Python values; empty texts stand
+        for absent ones.
+        """
         properties: dict[str, Attribute] = {
             "sym_name": SymbolRefAttr(name),
             "implementation": StringAttr(implementation),
@@ -116,6 +131,8 @@ class KernelDefOp(IRDLOperation):
             properties["flops"] = StringAttr(flops)
         if gradient != "reference":
             properties["gradient"] = StringAttr(gradient)
+        if options is not None:
+            properties["options"] = options
         if tolerance is not None:
             properties["tolerance"] = FloatAttr(tolerance, f64)
         if workspace:
@@ -133,15 +150,30 @@ class KernelDefOp(IRDLOperation):
 
     @property
     def result(self) -> KernelResultOp:
-        """The end of the reference."""
+        """The op that ends the reference."""
         last = self.reference.block.last_op
         assert isinstance(last, KernelResultOp)
         return last
 
     @property
+    def named_options(self) -> dict[str, int | float | str]:
+        """What the function is given by name, as Python values."""
+        given = {} if self.options is None else self.options.data
+        return {name: _option(attr) for name, attr in given.items()}
+
+    @property
     def largest_difference(self) -> float:
         """How far the kernel may be from the reference, relative to the largest element."""
-        return TOLERANCE if self.tolerance is None else self.tolerance.value.data
+        if self.tolerance is not None:
+            return self.tolerance.value.data
+        types = [
+            value.type for value in (*self.reference.block.args, *self.result.values)
+        ]
+        narrow = any(
+            isinstance(t, TensorType) and isinstance(t.element_type, _NARROW)
+            for t in types
+        )
+        return TOLERANCE_16_BITS if narrow else TOLERANCE
 
     def verify_(self) -> None:
         what = f"kernel.def @{self.symbol}"
@@ -155,6 +187,11 @@ class KernelDefOp(IRDLOperation):
                 raise VerifyException(
                     f"{what}: {name} = {text!r} names no function; write MODULE:FUNCTION, "
                     f"such as my_kernels:attention"
+                )
+        for name, attr in ({} if self.options is None else self.options.data).items():
+            if not name.isidentifier() or not isinstance(attr, Option):
+                raise VerifyException(
+                    f"{what}: option {name} = {attr} is no number or text with a name"
                 )
         if self.wrt is not None:
             count = len(self.reference.block.args) - 1
@@ -170,7 +207,7 @@ class KernelDefOp(IRDLOperation):
 
 @irdl_op_definition
 class KernelResultOp(IRDLOperation):
-    """Ends a kernel's reference: the values that it computes."""
+    """Ends a kernel's reference with the values that it computes."""
 
     name = "kernel.result"
 
@@ -183,8 +220,8 @@ class KernelResultOp(IRDLOperation):
 @irdl_op_definition
 class KernelCallOp(IRDLOperation):
     """
-    A user's kernel on values. It repeats what its `kernel.def` says of `rule`, `flops` and
-    `workspace`, so that the op alone tells how it can be split and what it costs.
+    A call of a user's kernel. It repeats the `rule`, `flops` and `workspace` of its
+    `kernel.def`, so that the op alone tells how it can be split and what it costs.
     """
 
     name = "kernel.call"
@@ -204,7 +241,7 @@ class KernelCallOp(IRDLOperation):
 
     @staticmethod
     def of(kernel: KernelDefOp, inputs: Sequence[SSAValue]) -> KernelCallOp:
-        """A call of a kernel in the sequential form."""
+        """Returns a call of a kernel in the sequential form."""
         properties: dict[str, Attribute] = {
             "kernel": kernel.sym_name,
             "rule": kernel.rule,
@@ -246,6 +283,14 @@ class KernelCallOp(IRDLOperation):
                 )
 
 
+_NARROW = BFloat16Type | Float16Type
+
+
+def _option(attr: Attribute) -> int | float | str:
+    assert isinstance(attr, Option)
+    return attr.data if isinstance(attr, StringAttr) else attr.value.data
+
+
 def _module_of(op: Operation) -> ModuleOp | None:
     parent = op.parent_op()
     while parent is not None and not isinstance(parent, ModuleOp):
@@ -254,13 +299,13 @@ def _module_of(op: Operation) -> ModuleOp | None:
 
 
 def kernels(module: ModuleOp) -> dict[str, KernelDefOp]:
-    """The kernels of a program by name."""
+    """Returns the kernels of a program by name."""
     ops = module.body.block.ops
     return {op.symbol: op for op in ops if isinstance(op, KernelDefOp)}
 
 
 def kernel_of(module: ModuleOp, call: KernelCallOp) -> KernelDefOp:
-    """The kernel that is called. Raises VerifyException if there is none."""
+    """Returns the kernel that is called. Raises VerifyException if there is none."""
     found = kernels(module).get(call.symbol)
     if found is None:
         raise VerifyException(

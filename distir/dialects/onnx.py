@@ -59,7 +59,10 @@ RANDOM = frozenset(
 
 
 class StandardOp(OnnxOp):
-    """Base of all operators: their types are those that ONNX's inference gives."""
+    """
+    Base of all operators, which verifies that their types are those that ONNX's inference
+    gives.
+    """
 
     def verify_(self) -> None:
         super().verify_()
@@ -83,7 +86,10 @@ def _define(schema: OpSchema) -> type[OnnxOp]:
 
 
 def _schemas() -> list[OpSchema]:
-    """The newest schema of each operator at the pinned versions, without bodies."""
+    """
+    Returns the newest schema of each operator at the pinned versions, without those with
+    bodies.
+    """
     names = {
         (s.domain, s.name)
         for s in onnx.defs.get_all_schemas()
@@ -108,7 +114,7 @@ OPERATORS: dict[tuple[str, str], type[OnnxOp]] = {
 
 
 def operator(name: str, domain: str = "") -> type[OnnxOp]:
-    """The operation class of an ONNX operator. Raises KeyError."""
+    """Returns the operation class of an ONNX operator. Raises KeyError."""
     return OPERATORS[domain, name]
 
 

@@ -1,4 +1,7 @@
-"""An operator of ONNX as an operation: its inputs, omitted or not, its attributes, its text."""
+"""
+An operator of ONNX as an operation: its inputs, some of which may be omitted, its
+attributes, and its textual form.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ OMITTED = "omitted_inputs"
 class OnnxOp(IRDLOperation):
     """
     An operator as its schema describes it: `SCHEMA` is its `onnx.defs.OpSchema`; inputs,
-    attributes and results are those of the schema, in its order. How many there are is
-    verified here, and the kinds of attributes; `onnx.StandardOp` verifies the types.
+    attributes and results are those of the schema, in its order. This class verifies their
+    number, and the kinds of attributes; `onnx.StandardOp` verifies the types.
     """
 
     SCHEMA: ClassVar[OpSchema]
@@ -51,7 +54,7 @@ class OnnxOp(IRDLOperation):
         discardable: Mapping[str, Attribute] | None = None,
     ) -> Self:
         """
-        A new operation. `inputs` may hold None for omitted optional inputs;
+        Returns a new operation. `inputs` may hold None for omitted optional inputs;
         `attributes` are Python values or xDSL attributes by their ONNX names; those that
         are None are left out.
         """
@@ -94,19 +97,21 @@ class OnnxOp(IRDLOperation):
         return tuple(int(i) for i in attr.get_values())
 
     def input(self, index: int) -> SSAValue | None:
-        """The input at that position of the schema, or None."""
+        """Returns the input at that position of the schema, or None."""
         values = self.input_values
         return values[index] if index < len(values) else None
 
     def operand_position(self, operand_index: int) -> int:
-        """The schema position of the operand with that index."""
+        """Returns the schema position of the operand with that index."""
         if OMITTED not in self.properties:
             return operand_index
         present = [i for i, v in enumerate(self.input_values) if v is not None]
         return present[operand_index]
 
     def attribute(self, name: str, default: Any = None) -> Any:
-        """The value of an ONNX attribute as Python data, or its schema's default."""
+        """
+        Returns the value of an ONNX attribute as Python data, or its schema's default.
+        """
         attr = self.properties.get(name)
         if attr is not None:
             return attribute_to_python(attr)

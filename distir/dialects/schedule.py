@@ -1,9 +1,10 @@
 """
-The `schedule` dialect: how a program is to run, as a user writes it beside the program.
+The `schedule` dialect: how a program is to run, written by a user beside the program.
 
-A schedule is the body of an `xdsl.dialects.transform` `named_sequence`, which is given a handle
-of the whole program. Its ops take and give handles: of modules of the model, of parameters,
-and of numbers that a user may still choose (knobs). `apply-schedule` carries them out.
+A schedule is the body of an `xdsl.dialects.transform` `named_sequence`, whose argument is a
+handle of the whole program. Its ops take and return handles: of modules of the model, of
+parameters, of groups of ops, and of values that a user may still choose (knobs).
+`apply-schedule` applies them.
 
 ```mlir
 transform.named_sequence @schedule(%model: !transform.any_op) {
@@ -54,25 +55,31 @@ from xdsl.utils.exceptions import VerifyException
 from distir.dialects.kernel import IMPLEMENTATION
 
 BY = "schedule.by"
-"""On an op of a schedule: where the user wrote it, a file and a line."""
+"""
+The attribute of an op of a schedule that says where the user wrote it: a file and a line.
+"""
 
 BACKENDS = ("eager", "inductor")
-"""How a fused group may be run."""
+"""The ways in which a fused group can be run."""
 
 _SYMBOL = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 KnobValue = IntegerAttr | FloatAttr | StringAttr
 
 OPTIONS = ("batch", "d", "t", "p", "k", "zero")
-"""What a knob can be of a distribution: options of `distribute`, and the size of the batch."""
+"""
+What a knob can stand for in a distribution: options of `distribute`, and the size of the
+batch.
+"""
 
 
 @irdl_op_definition
 class MatchOp(IRDLOperation):
     """
-    The modules whose path, from those of `root` on, is `pattern`: parts between dots, in
-    which `*` stands for any text, and `**` for any number of parts. With `count` there must
-    be that many. With `regex` the pattern is a regular expression that a whole path matches.
+    The modules whose path, below those of `root`, is `pattern`: parts are separated by
+    dots; `*` stands for any text in a part, `**` for any number of parts. With `count`
+    there must be that many modules. With `regex` the pattern is a regular expression that
+    must match a whole path.
     """
 
     name = "schedule.match"
@@ -89,9 +96,8 @@ class MatchOp(IRDLOperation):
 @irdl_op_definition
 class FirstOp(IRDLOperation):
     """
-    The first of some modules, in the order of the program: as many as `amount` says, or the
-    knob, if that is a whole number, or that part of them, if it is a number with a fraction
-    (rounded down).
+    The first of some modules, in the order of the program: as many as `amount`, or the
+    knob, says if that is a whole number, or that fraction of them otherwise (rounded down).
     """
 
     name = "schedule.first"
@@ -113,11 +119,11 @@ class FirstOp(IRDLOperation):
 @irdl_op_definition
 class FindOp(IRDLOperation):
     """
-    The groups of ops in modules that compute what the pattern does, each a handle of its own
-    kind: `fuse`, `replace`, `decompose` and `recompute` take it. The pattern is a block of
-    `schedule.node`s and `schedule.constant`s; its arguments stand for any values, its
-    `schedule.found` for the value that a group computes. There must be a group, unless it is
-    `optional`.
+    The groups of ops in modules that compute what the pattern does, as a handle of its own
+    kind, which `fuse`, `replace`, `decompose` and `recompute` take. The pattern is a block
+    of `schedule.node`s and `schedule.constant`s; its arguments stand for any values, its
+    `schedule.found` for the value that a group computes. There must be a group, unless it
+    is `optional`.
 
     ```mlir
     %groups = schedule.find in %layers {
@@ -170,8 +176,8 @@ class FindOp(IRDLOperation):
 class NodeOp(IRDLOperation):
     """
     An op of a pattern: its name, operands (the first ones, if the op of the program has
-    more), and attributes that it must have, `with`, as they are or as ONNX's defaults.
-    `swaps = [-1, -2]` of an `onnx.Transpose`: it exchanges these dimensions.
+    more), and attributes `with` which it must have, explicitly or as ONNX's defaults. For
+    an `onnx.Transpose`, `swaps = [-1, -2]` means that it exchanges these dimensions.
     """
 
     name = "schedule.node"
@@ -187,7 +193,7 @@ class NodeOp(IRDLOperation):
 
 @irdl_op_definition
 class ConstantOp(IRDLOperation):
-    """A constant of a pattern: all its elements are this number, whatever its shape."""
+    """A constant of a pattern: all elements must be this number, whatever the shape."""
 
     name = "schedule.constant"
 
@@ -199,7 +205,7 @@ class ConstantOp(IRDLOperation):
 
 @irdl_op_definition
 class FoundOp(IRDLOperation):
-    """Ends a pattern: the value that a group computes."""
+    """Ends a pattern with the value that a group computes."""
 
     name = "schedule.found"
 
@@ -212,9 +218,9 @@ class FoundOp(IRDLOperation):
 @irdl_op_definition
 class FuseOp(IRDLOperation):
     """
-    Makes a function called `symbol` of each of these groups, which is run as one piece: by
-    `backend` "inductor", PyTorch's compiler makes one kernel of it; by "eager" its ops run
-    one by one.
+    Makes a function called `symbol` of each of these groups, which is run as one piece:
+    with `backend` "inductor", PyTorch's compiler makes one kernel of it; with "eager" its
+    ops run one by one.
     """
 
     name = "schedule.fuse"
@@ -240,9 +246,9 @@ class FuseOp(IRDLOperation):
 @irdl_op_definition
 class ReplaceOp(IRDLOperation):
     """
-    Puts an operator of ONNX in the place of each of these groups, with the group's inputs,
-    in the order of the pattern's arguments, and these attributes (`with`). It is refused
-    unless it computes what the group does.
+    Replaces each of these groups by an operator of ONNX, with the group's inputs, in the
+    order of the pattern's arguments, and these attributes (`with`). It is refused unless it
+    computes what the group does.
     """
 
     name = "schedule.replace"
@@ -257,10 +263,10 @@ class ReplaceOp(IRDLOperation):
 @irdl_op_definition
 class KernelOp(IRDLOperation):
     """
-    Puts a user's kernel, called `symbol`, in the place of each of these groups, which become
-    its references: see `distir.dialects.kernel` for what it says of the function
-    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows from
-    the group.
+    Replaces each of these groups by a user's kernel called `symbol`; the groups become its
+    references. `distir.dialects.kernel` explains the properties of the function
+    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows
+    from the group.
     """
 
     name = "schedule.kernel"
@@ -270,6 +276,7 @@ class KernelOp(IRDLOperation):
     implementation = attr_def(StringAttr)
     rule = opt_attr_def(StringAttr)
     gradient = opt_attr_def(StringAttr)
+    options = opt_attr_def(DictionaryAttr)
     tolerance = opt_attr_def(FloatAttr)
     flops = opt_attr_def(StringAttr)
     workspace = opt_attr_def(StringAttr)
@@ -291,7 +298,7 @@ class KernelOp(IRDLOperation):
 
 @irdl_op_definition
 class DecomposeOp(IRDLOperation):
-    """Puts the ops that it stands for in the place of each op of these groups or modules."""
+    """Replaces ops of these groups or modules that have a decomposition by it."""
 
     name = "schedule.decompose"
 
@@ -303,7 +310,7 @@ class DecomposeOp(IRDLOperation):
 @irdl_op_definition
 class ParametersOp(IRDLOperation):
     """
-    The parameters that modules use and whose name in its module is `pattern` (as in
+    The parameters that modules use and whose name in their module is `pattern` (as in
     `schedule.match`).
     """
 
@@ -319,8 +326,8 @@ class ParametersOp(IRDLOperation):
 @irdl_op_definition
 class ShardOp(IRDLOperation):
     """
-    Asks that mesh axis `axis` splits dimension `dim` of parameters, in runs of `run`
-    elements if that is given.
+    Requests that mesh axis `axis` splits dimension `dim` of parameters, in runs of `run`
+    elements if given.
     """
 
     name = "schedule.shard"
@@ -341,7 +348,7 @@ class ShardOp(IRDLOperation):
 
 @irdl_op_definition
 class WholeOp(IRDLOperation):
-    """Asks that mesh axis `axis` does not split parameters; other axes may."""
+    """Requests that mesh axis `axis` does not split parameters; other axes may."""
 
     name = "schedule.whole"
 
@@ -354,9 +361,10 @@ class WholeOp(IRDLOperation):
 @irdl_op_definition
 class SplitLinearOp(IRDLOperation):
     """
-    Asks that mesh axis `axis` splits linear layers: each module has one matrix product with
-    a parameter. `by` says what of it is split: `columns`, the outputs, with those of
-    biases, or `rows`, the inputs that the product sums over; biases then stay whole.
+    Requests that mesh axis `axis` splits linear layers: each module has one matrix product
+    with a parameter. `by` says what of it is split: `columns`, the outputs, together with
+    those of biases, or `rows`, the inputs that the product sums over; biases then stay
+    whole.
     """
 
     name = "schedule.split_linear"
@@ -377,8 +385,8 @@ class SplitLinearOp(IRDLOperation):
 @irdl_op_definition
 class MergeOp(IRDLOperation):
     """
-    In each of these modules, linear layers that read the same value become one, which is
-    called `merged`: `layers` are their paths in it. Their parameters become one argument,
+    In each of these modules, merges linear layers that read the same value into one, called
+    `merged`: `layers` are their paths in the module. Their parameters become one argument,
     which `dist.repacked` describes.
     """
 
@@ -399,7 +407,7 @@ class MergeOp(IRDLOperation):
 
 @irdl_op_definition
 class StageOp(IRDLOperation):
-    """Asks that a stage of a pipeline begins with each of these modules."""
+    """Requests that a pipeline stage begins with each of these modules."""
 
     name = "schedule.stage"
 
@@ -411,10 +419,10 @@ class StageOp(IRDLOperation):
 @irdl_op_definition
 class RecomputeOp(IRDLOperation):
     """
-    Asks that the backward of modules computes again what it needs of their forward, by a
-    policy of `activation-checkpoint`: `policy`, or what the knob says. Modules must be calls
-    of functions (`outline-repeats`). Of groups that `find` gives, what they compute on the
-    way to their results is computed again (`full`).
+    Requests that the backward of modules recomputes what it needs of their forward, by a
+    policy of `activation-checkpoint`: `policy`, or the value of the knob. Modules must be
+    calls of functions (`outline-repeats`). Of groups that `find` returns, the intermediate
+    values are recomputed (`full`).
     """
 
     name = "schedule.recompute"
@@ -433,12 +441,34 @@ class RecomputeOp(IRDLOperation):
 
 
 @irdl_op_definition
+class AutocastOp(IRDLOperation):
+    """
+    Lets modules compute in an element type of 16 bits, `dtype`, as PyTorch's autocast does:
+    products of matrices, convolutions, attention and what passes their results on; norms,
+    softmax, sums and losses stay in f32, and so do parameters.
+    """
+
+    name = "schedule.cast"
+
+    modules = operand_def(AnyOpType())
+    dtype = attr_def(StringAttr)
+
+    assembly_format = "$modules attr-dict"
+
+    def verify_(self) -> None:
+        if self.dtype.data not in ("bf16", "f16"):
+            raise VerifyException(
+                f"schedule.cast: dtype = {self.dtype}; write bf16 or f16"
+            )
+
+
+@irdl_op_definition
 class ExpectOp(IRDLOperation):
     """
-    Expects of the forward of each of these modules (of its `backward`) that it has so many
-    collectives of these kinds over mesh axis `axis`, and none of others:
-    `collectives = {all_reduce = 2}`. What distributes the program checks it, for each
-    micro-batch, unless that axis is of size 1.
+    Expects that the forward of each of these modules (or its `backward`) has exactly these
+    numbers of collectives by kind over mesh axis `axis`, and no others: `collectives =
+    {all_reduce = 2}`. What distributes the program checks it, per micro-batch, unless that
+    axis has size 1.
     """
 
     name = "schedule.expect"
@@ -462,9 +492,9 @@ class ExpectOp(IRDLOperation):
 class KnobOp(IRDLOperation):
     """
     A value that is chosen when the schedule is applied (`apply-schedule{set=}`), one of
-    `values`; the only one needs no choice. Of a knob that depends on earlier ones, `values`
-    is a list for each combination of theirs, in row-major order: those of the last operand
-    change the fastest, in the order of `all_values`.
+    `values`; if there is only one, it need not be chosen. For a knob that depends on
+    earlier ones, `values` has a list for each combination of theirs, in row-major order:
+    those of the last operand change the fastest, in the order of `all_values`.
 
     With `option`, one of `OPTIONS`, it is also that option of `distribute`, or the size of
     the batch, when the schedule is tuned.
@@ -487,7 +517,7 @@ class KnobOp(IRDLOperation):
 
     @property
     def cases(self) -> list[list[KnobValue]]:
-        """The values for each combination of the earlier knobs' values."""
+        """Returns the values for each combination of the earlier knobs' values."""
         cases = list(self.values) if self.earlier else [self.values]
         return [
             [value for value in case if isinstance(value, KnobValue)]
@@ -497,7 +527,10 @@ class KnobOp(IRDLOperation):
 
     @property
     def all_values(self) -> list[KnobValue]:
-        """The values that any of the cases has, in the order in which they first appear."""
+        """
+        Returns the values that occur in any of the cases, in the order in which they first
+        appear.
+        """
         return list(dict.fromkeys(value for case in self.cases for value in case))
 
     def verify_(self) -> None:
@@ -523,8 +556,8 @@ class KnobOp(IRDLOperation):
 @irdl_op_definition
 class RequireOp(IRDLOperation):
     """
-    Requires that knobs have values that go together: `holds` says for each combination
-    whether they do, in the order of `schedule.knob`.
+    Requires that knobs have values that go together: for each combination, in the order of
+    `schedule.knob`, `holds` says whether they do.
 
     ```mlir
     schedule.require %batch, %ratio {holds = [true, true, true, false]}
@@ -543,7 +576,10 @@ class RequireOp(IRDLOperation):
 
 
 def _check_cases(what: str, knobs: Sequence[SSAValue], count: int) -> None:
-    """Refuses a number of cases that is not the number of combinations of knobs."""
+    """
+    Refuses a number of cases that is not the number of combinations of knobs. Raises
+    VerifyException.
+    """
     owners = [knob.owner for knob in knobs]
     if not all(isinstance(owner, KnobOp) for owner in owners):
         raise VerifyException(f"{what} depends on knobs, which schedule.knob gives")
@@ -575,6 +611,7 @@ ScheduleDialect = Dialect(
         MergeOp,
         StageOp,
         RecomputeOp,
+        AutocastOp,
         ExpectOp,
         KnobOp,
         RequireOp,

@@ -1,9 +1,9 @@
 """
 Gradients of users' kernels.
 
-By default a backward computes the reference again and goes back through it. With `autograd`,
+By default a backward computes the reference again and differentiates it. With `autograd`,
 or a function of the user's, the gradient is a kernel of its own, whose reference is that
-backward: its rule is proved and its work counted like those of any other.
+backward: its rule is proved and its work counted like those of any other kernel.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from distir.sharding.kernel_parts import flops_of, proved
 from distir.sharding.kernel_rule import KernelRule, parse_rule
 
 Active = Callable[[Block, Sequence[SSAValue]], dict[SSAValue, None]]
-"""The values of a body that depend differentiably on some of its arguments."""
+"""Returns the values of a body that depend differentiably on some of its arguments."""
 
 Backward = Callable[
     [Sequence[Operation], dict[SSAValue, None], dict[SSAValue, SSAValue], Block], None
 ]
 """
-Adds the backward of ops to a block, of these active values; what the gradients of values
-are, at first of the results.
+Adds the backward of ops to a block, given the active values among their results; extends
+the gradients of values, which initially hold those of the results.
 """
 
 
 class KernelGradients:
-    """The gradients of the kernels of one module; each is made once for the same operands."""
+    """
+    The gradients of the kernels of one module; each is made once for the same operands.
+    """
 
     def __init__(self, module: ModuleOp, active: Active, backward: Backward):
         self._module = module
@@ -55,15 +57,15 @@ class KernelGradients:
         build: GradientBuilder,
     ) -> list[SSAValue | None]:
         """
-        Adds what computes the gradients of the `wanted` operands of a call, given that of its
-        result. Gives one for each operand, None where nothing flows.
+        Adds what computes the gradients of the `wanted` operands of a call, given the
+        gradient of its result. Returns one for each operand, None where nothing flows.
         """
         kernel = kernel_of(self._module, op)
         if kernel.gradient is None:
             block, reached = self._block(kernel, wanted)
             found = _inlined(block, [*op.inputs, gradient], build)
         else:
-            made = self._kernel(kernel, wanted)
+            made = self.kernel(kernel, wanted)
             call = KernelCallOp.of(made, [*op.inputs, gradient])
             found = build.add(call).results
             assert made.wrt is not None
@@ -73,8 +75,8 @@ class KernelGradients:
             gradients[i] = value
         return gradients
 
-    def _kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
-        """The kernel that is the gradient of another, in the module."""
+    def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
+        """The kernel that gives these gradients of one that has its own, in the module."""
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:
             block, reached = self._block(kernel, wanted)
@@ -91,8 +93,8 @@ class KernelGradients:
         self, kernel: KernelDefOp, wanted: Sequence[int]
     ) -> tuple[Block, list[int]]:
         """
-        The backward of a reference, of its arguments and the gradient of its result, and the
-        arguments whose gradients it gives.
+        Returns the backward of a reference, as a block of its arguments and the gradient of
+        its result, and the arguments whose gradients it gives.
         """
         block = kernel.reference.clone().detach_block(0)
         end = block.last_op
@@ -118,8 +120,8 @@ def gradient_kernel(
     kernel: KernelDefOp, block: Block, reached: Sequence[int]
 ) -> KernelDefOp:
     """
-    The kernel that gives the gradients of some arguments of another: its reference is that
-    one's backward, its rule follows from that one's.
+    Returns the kernel that computes the gradients of some arguments of another: its
+    reference is that one's backward, its rule follows from that one's.
     """
     assert kernel.gradient is not None
     forward = parse_rule(kernel.rule.data)
@@ -138,6 +140,7 @@ def gradient_kernel(
         str(rule),
         Region(block),
         flops=flops,
+        options=kernel.options,
         tolerance=None if kernel.tolerance is None else kernel.tolerance.value.data,
         workspace="" if kernel.workspace is None else kernel.workspace.data,
         wrt=reached,
@@ -148,7 +151,7 @@ def gradient_kernel(
 def _inlined(
     block: Block, operands: Sequence[SSAValue], build: GradientBuilder
 ) -> list[SSAValue]:
-    """The ops of a block on these values; what its end gives."""
+    """Adds the ops of a block on these values; returns what its end returns."""
     values = dict[SSAValue, SSAValue](zip(block.args, operands, strict=True))
     end = block.last_op
     assert end is not None

@@ -1,12 +1,12 @@
 """
 Reverse mode over functions.
 
-A called function `@f` becomes a pair: `@f_forward` gives, after its results, the
-residuals that the backward needs, and `@f_backward` takes them with the gradients of
-the results and gives the gradients of the arguments. Layers that are called many times
-stay one function each. Arguments of `@f` that the backward needs are passed to it
-again and constants are repeated in it. `activation-checkpoint` turns residuals into
-recomputation afterwards; for it the backward says what it takes (`call_pairs`).
+A called function `@f` becomes a pair: `@f_forward` returns, after its results, the
+residuals that the backward needs; `@f_backward` takes them with the gradients of the
+results and returns the gradients of the arguments. Layers that are called many times stay
+one function each. Arguments of `@f` that the backward needs are passed to it again, and
+constants are repeated in it. `activation-checkpoint` can turn residuals into recomputation
+later, as the backward records what it takes (`call_pairs`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ from distir.program import (
 )
 
 STATISTIC = "train.statistic"
-"""On a result of a function: it is kept for later steps, and no loss depends on it."""
+"""
+The attribute of a function's result that is kept for later steps and that no loss depends
+on.
+"""
 
 
 @dataclass
@@ -64,7 +67,7 @@ class Pair:
     - `saved`: what the backward takes first: arguments and results of the forward, by
       index; the residuals are the last results.
     - `results`: the results whose gradients the backward takes next;
-    - `arguments`: the arguments whose gradients it gives.
+    - `arguments`: the arguments whose gradients it returns.
     """
 
     forward: FuncOp
@@ -75,7 +78,7 @@ class Pair:
 
 
 Key = tuple[str, tuple[int, ...]]
-"""A function and the arguments that need gradients."""
+"""A function's name, and the indices of the arguments that need gradients."""
 
 
 class ReverseMode:
@@ -89,7 +92,7 @@ class ReverseMode:
         self.kernels = KernelGradients(module, self.active, self._through_reference)
 
     def pair(self, name: str, arguments: Sequence[int]) -> Pair:
-        """The forward and backward of a function for these arguments."""
+        """Returns the forward and backward of a function for these arguments."""
         key = (name, tuple(arguments))
         if key not in self.pairs:
             if name not in self.functions:
@@ -98,7 +101,9 @@ class ReverseMode:
         return self.pairs[key]
 
     def active(self, block: Block, sources: Sequence[SSAValue]) -> dict[SSAValue, None]:
-        """The values of a body that depend differentiably on the sources, in order."""
+        """
+        Returns the values of a body that depend differentiably on the sources, in order.
+        """
         found: dict[SSAValue, None] = {v: None for v in sources if is_differentiable(v)}
         for op in block.ops:
             if any(v in found for v in op.operands):
@@ -123,8 +128,9 @@ class ReverseMode:
         self, block: Block, active: dict[SSAValue, None]
     ) -> dict[CallOp, Pair]:
         """
-        Makes a body keep what gradients need: its active ops, in their training forms, and
-        its active calls, which call the forwards of their pairs. Extends `active`.
+        Makes a body keep what gradients need: replaces its active ops by their training
+        forms, and its active calls by calls of the forwards of their pairs. Extends
+        `active`; returns the pairs of the calls.
         """
         take_training_forms(block, active)
         pairs: dict[CallOp, Pair] = {}
@@ -151,8 +157,8 @@ class ReverseMode:
         insert: Callable[[Operation], None],
     ) -> None:
         """
-        Builds the backward of forward ops, last one first. `gradients` holds those of
-        the results at first and in the end those of everything that is active.
+        Builds the backward of forward ops, last one first. `gradients` holds the gradients
+        of the results and is extended to those of everything that is active.
         """
         for op in reversed(ops):
             if not any(r in gradients for r in op.results):
@@ -297,5 +303,5 @@ class ReverseMode:
 
 
 def _statistics(function: FuncOp) -> set[int]:
-    """The results of a function that no gradient flows back from, by index."""
+    """Returns the results of a function that no gradient flows back from, by index."""
     return {i for i, own in enumerate(result_attributes(function)) if STATISTIC in own}

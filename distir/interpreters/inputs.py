@@ -14,7 +14,6 @@ from xdsl.ir import Attribute, SSAValue
 from distir.dialects.dist import DEFAULT
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.flattening import source_types
 from distir.interpreters.lookups import Uses
 from distir.program import (
     argument_attributes,
@@ -23,6 +22,7 @@ from distir.program import (
     entry_function,
 )
 from distir.repacking import Repacked, repacked_of
+from distir.source_forms import source_types
 
 Array = npt.NDArray[Any]
 

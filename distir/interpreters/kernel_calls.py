@@ -1,4 +1,6 @@
-"""What users' kernels mean: what their references compute, on whole operands or on parts."""
+"""
+Users' kernels on arrays: what their references compute, on whole operands or on parts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 @register_impls
 class KernelFunctions(InterpreterFunctions):
-    """Calls of the kernels of a program; the user's functions are not loaded."""
+    """
+    Implementations of calls of a program's kernels; the user's functions are not loaded.
+    """
 
     def __init__(self, module: ModuleOp):
         self._module = module
@@ -35,7 +39,7 @@ class KernelFunctions(InterpreterFunctions):
     def call(
         self, interpreter: Interpreter, op: KernelCallOp, args: PythonValues
     ) -> PythonValues:
-        """What the reference computes."""
+        """Returns what the reference computes."""
         shapes = tuple(shape_of(value.type) for value in op.inputs)
         key = op.symbol, shapes
         if key not in self._parts:
@@ -51,7 +55,7 @@ class KernelFunctions(InterpreterFunctions):
 
 
 def _part(kernel: KernelDefOp, shapes: _Shapes) -> tuple[Block, tuple[SSAValue, ...]]:
-    """The reference for operands of these shapes, which are whole or parts."""
+    """Returns the reference for operands of these shapes, which are whole or parts."""
     block = kernel.reference.block
     parts = parts_of(kernel, shapes)
     if not parts:

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Operation, SSAValue
 
+from distir.dialects.dist import entries_of
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.train_ops.checks import shape_of
 from distir.dialects.train_ops.loss_steps import CrossEntropySumOp
@@ -169,13 +170,16 @@ class Uses:
 
 
 def _lookup(op: Operation, index: int) -> Lookup | None:
+    entries = entries_of(op)
     if isinstance(op, CrossEntropyOp) and index == 1:
-        return Lookup(op, shape_of(op.logits)[-1], 0, op.ignored)
+        return Lookup(op, entries or shape_of(op.logits)[-1], 0, op.ignored)
     if isinstance(op, CrossEntropySumOp) and index == 3:
         return Lookup(op, op.count, 0, op.ignored)
     if not isinstance(op, OnnxOp):
         return None
     position = op.operand_position(index)
+    if op.name == "onnx.Mod" and position == 0 and entries is not None:
+        return Lookup(op, entries, -entries)
     if op.name == "onnx.OneHot" and position == 0:
         depth = op.operands[1].owner
         if isinstance(depth, OnnxOp) and depth.name == "onnx.Constant":

@@ -43,7 +43,6 @@ from distir.dialects.onnx import OPERATORS
 from distir.dialects.onnx_op import OnnxOp
 from distir.dialects.onnx_values import numpy_dtype
 from distir.errors import DistIRError
-from distir.flattening import Flattened, argument_forms, result_forms
 from distir.interpreters.functions import ProgramFunctions, call_by_name
 from distir.interpreters.kernel_calls import KernelFunctions
 from distir.interpreters.onnx_evaluator import evaluate
@@ -53,6 +52,7 @@ from distir.program import argument_names, describe, entry_function, functions
 from distir.sharding.layout import local_type
 from distir.sharding.local import local_form, local_ops, mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
+from distir.source_forms import SourceForm, argument_forms, result_forms
 
 _external: list[type[InterpreterFunctions]] = []
 _Functions = TypeVar("_Functions", bound=type[InterpreterFunctions])
@@ -73,7 +73,7 @@ def run_program(
     """
     Runs a function (by default the entry function) of a sequential or distributed program,
     and returns its results. Arguments and results are global arrays in the function's
-    order, whatever the layouts, and as the source model has them (`distir.flattening`);
+    order, whatever the layouts, and as the source model has them (`distir.source_forms`);
     sequences are lists. Raises DistIRError.
     """
     return program_runner(module, function)(arguments)
@@ -111,7 +111,7 @@ def program_runner(
         results = call_by_name(interpreter, name, values)
         whole = [v.assemble() if isinstance(v, Sharded) else v for v in results]
         return [
-            value if form is None else form.whole(value)
+            value if form is None else form.source(value)
             for value, form in zip(whole, returned, strict=True)
         ]
 
@@ -182,11 +182,11 @@ class ReferenceInterpreter(Interpreter):
             self.register_implementations(functions_class(), override=True)
 
     def argument(
-        self, value: Any, type_: Attribute, name: str, form: Flattened | None = None
+        self, value: Any, type_: Attribute, name: str, form: SourceForm | None = None
     ) -> Any:
         """
-        Converts a global value to a function argument of that type, flattened if the
-        argument stands for a tensor that is. Raises DistIRError.
+        Converts a global value to a function argument of that type, in the
+        form in which the program has it. Raises DistIRError.
         """
         if not isinstance(type_, TensorType):
             return value
@@ -203,7 +203,7 @@ class ReferenceInterpreter(Interpreter):
                 f"takes {dtype}{list(shape)}"
             )
         if form is not None:
-            array = form.flat(array)
+            array = form.stored(array)
         if layout_of(type_) is None:
             return array
         return Sharded.split(array, type_, self.meshes)

@@ -34,7 +34,10 @@ class ClassSource:
 
 
 def class_source(classes: RankClasses) -> ClassSource:
-    """The class of a rank's program; those of its parts are added to `classes.texts`."""
+    """
+    Returns the class of a rank's program; the classes of its parts are added to
+    `classes.texts`.
+    """
     root = classes.classes.classes[0]
     body = ClassWriter(classes, root).body()
     results = return_op(classes.entry).operands

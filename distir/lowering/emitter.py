@@ -60,7 +60,7 @@ DTYPES: dict[str, str] = {
     "FLOAT8E5M2": "torch.float8_e5m2",
     "FLOAT8E5M2FNUZ": "torch.float8_e5m2fnuz",
     "FLOAT8E8M0": "torch.float8_e8m0fnu",
-    # Held one per element of a wider type.
+    # Each is stored in an element of a wider type.
     "INT4": "torch.int8",
     "UINT4": "torch.uint8",
     "INT2": "torch.int8",

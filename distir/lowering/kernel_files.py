@@ -1,9 +1,10 @@
 """
 The files of users' kernels.
 
-A program names functions as text, `module:function`. That loads nothing: a module is taken
-from a file that the user gives, from what an installed package publishes under the entry point
-`distir.kernels`, or from DistIR's own kernels. These files are read and copied, not imported.
+A program names functions as text, `module:function`, which loads nothing: a module is taken
+from a file that the user gives, from what an installed package publishes under the entry
+point `distir.kernels`, or from DistIR's own kernels. These files are read and copied, not
+imported.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from distir.dialects.kernel import KernelDefOp, kernels
 from distir.errors import DistIRError, listed
 
 GROUP = "distir.kernels"
-"""The group of entry points: the name is that of a module in programs, the value a module."""
+"""
+The group of entry points: the name is that of a module in programs, the value a module.
+"""
 
 OWN = Path(__file__).parent.parent / "scheduling" / "kernels"
-"""The folder of the kernels that DistIR brings."""
+"""The folder of DistIR's own kernels."""
 
 
 @dataclass(frozen=True)
 class KernelFile:
-    """The file of a module of kernels, and what is in it."""
+    """The file of a module of kernels, with its content."""
 
     path: Path
     text: bytes
@@ -41,7 +44,10 @@ class KernelFile:
 
 
 def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
-    """The modules of functions that the kernels of a program name, with one of these each."""
+    """
+    Returns the modules of functions that the kernels of a program name, each with one of
+    these kernels.
+    """
     found: dict[str, KernelDefOp] = {}
     for kernel in kernels(module).values():
         named = [kernel.implementation.data]
@@ -54,8 +60,8 @@ def needed_modules(module: ModuleOp) -> dict[str, KernelDefOp]:
 
 def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, KernelFile]:
     """
-    The files of the modules that the kernels of a program name. Raises DistIRError for a
-    module that the user has not given a file of.
+    Returns the files of the modules that the kernels of a program name. Raises DistIRError
+    for a module for which the user has given no file.
     """
     by_name: dict[str, Path] = {}
     for path in given:
@@ -84,7 +90,9 @@ def kernel_files(module: ModuleOp, given: Sequence[Path]) -> Mapping[str, Kernel
 
 
 def _published(name: str) -> Path | None:
-    """The file of a module that an installed package publishes; it is not imported."""
+    """
+    Returns the file of a module that an installed package publishes; it is not imported.
+    """
     for entry in entry_points(group=GROUP, name=name):
         spec = find_spec(entry.module)
         if spec is not None and spec.origin and spec.origin.endswith(".py"):

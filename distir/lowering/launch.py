@@ -36,11 +36,11 @@ _FAILURE_S = 10.0
 
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|\bMemoryError\b")
-"""What PyTorch and Python say when a device has no memory left."""
+"""Matches what PyTorch and Python say when a device has no memory left."""
 
 
 class OutOfMemory(DistIRError):
-    """A rank needed more memory than its device has."""
+    """Raised if a rank needs more memory than its device has."""
 
 
 class Spawner:

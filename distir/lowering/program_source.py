@@ -21,6 +21,7 @@ from distir.dialects.dist import (
     DEFAULT,
     INITIAL,
     LAYOUT,
+    LOSS_SCALE,
     OF,
     SETTING,
     UPDATES,
@@ -29,7 +30,6 @@ from distir.dialects.dist import (
 )
 from distir.dialects.onnx_values import onnx_element_type
 from distir.errors import DistIRError
-from distir.flattening import flattened_of
 from distir.lowering.class_source import ClassSource, class_source
 from distir.lowering.constants import WrittenConstants, constants_file
 from distir.lowering.emitter import torch_dtype
@@ -51,6 +51,7 @@ from distir.program import (
 )
 from distir.repacking import repacked_of
 from distir.sharding.mesh import Mesh, meshes
+from distir.source_forms import source_form_of
 from distir.transforms.projection import devices_of, project
 from distir.weights import save_weights
 
@@ -86,7 +87,13 @@ from .runtime import MeshSpec, Tensor
 '''
 
 
-_TEXTS = {"updates": UPDATES, "of": OF, "initial": INITIAL, "setting": SETTING}
+_TEXTS = {
+    "updates": UPDATES,
+    "of": OF,
+    "initial": INITIAL,
+    "setting": SETTING,
+    "loss_scale": LOSS_SCALE,
+}
 """Fields of arguments and results, with the attributes that hold their text."""
 
 
@@ -307,12 +314,12 @@ def _tensor_table(
     for index, (name, type_, extra) in enumerate(
         zip(names, types, attributes, strict=True)
     ):
-        fields, flattened = [repr(name)], flattened_of(extra)
+        fields, form = [repr(name)], source_form_of(type_, extra)
         if isinstance(type_, TensorType) and min(type_.get_shape(), default=0) >= 0:
             dtype = torch_dtype(
                 onnx_element_type(type_.element_type), f"{title.lower()[:-1]} {name!r}"
             )
-            shape = type_.get_shape() if flattened is None else flattened.shape
+            shape = type_.get_shape() if form is None else form.shape
             fields += [dtype, repr(tuple(shape))]
         layout = layout_of(type_)
         requested = extra.get(LAYOUT)
@@ -334,9 +341,11 @@ def _tensor_table(
         if repacked is not None:
             parts = tuple(zip(repacked.names, repacked.sizes, strict=True))
             fields.append(f"repacked={(repacked.dim, parts)!r}")
-        if flattened is not None:
-            splits = tuple(map(tuple, flattened.splits))
-            fields.append(f"flattened={(flattened.length, splits)!r}")
+        if form is not None and form.padded != form.shape:
+            fields.append(f"padded={form.padded!r}")
+        if form is not None and form.flattened is not None:
+            splits = tuple(map(tuple, form.flattened.splits))
+            fields.append(f"flattened={(form.flattened.length, splits)!r}")
         if isinstance(default := extra.get(DEFAULT), FloatAttr):
             fields.append(f"default={default.value.data!r}")
         if COUNTER in extra:

@@ -90,7 +90,7 @@ def _run_job(job: dict[str, Any], commands: BinaryIO) -> None:
             code = os.waitstatus_to_exitcode(status)
             _answer({"rank": running.pop(child), "code": code})
         elif select.select([commands], [], [], 0.02)[0]:
-            # While a job runs nothing else is sent than its cancellation.
+            # While a job runs, only its cancellation can be sent.
             line = commands.readline()
             for left in running:
                 os.kill(left, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""How long steps of distributed programs take on processes of this machine."""
+"""Times steps of distributed programs on processes of this machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from distir.transforms.projection.devices import devices_of
 @dataclass(frozen=True)
 class StepTiming:
     """
-    How steps are timed: by `launches` of the processes, in each of which a step is taken
-    `warm_up` times, then timed `samples` times. `backend` is `gloo` for the cores of the CPU
-    or `nccl` for GPUs; after `timeout_s` seconds without a result a launch fails.
+    How steps are timed: in each of several `launches` of the processes a step is taken
+    `warm_up` times, then timed `samples` times. `backend` is `gloo` for the cores of the
+    CPU or `nccl` for GPUs; a launch fails after `timeout_s` seconds without a result.
     """
 
     backend: str = "gloo"
@@ -66,9 +66,10 @@ class StepTimer:
 
     def seconds(self, modules: Sequence[ModuleOp]) -> list[float | None]:
         """
-        Seconds of a step of each of these programs: the least over the launches of the median
-        step; None for one that runs out of memory. Programs for as many devices are timed in the same
-        processes, in turn, so that a disturbance hits all of them. Raises DistIRError.
+        Returns the seconds of a step of each of these programs: the least over the launches
+        of the median step; None for one that runs out of memory. Programs for equally many
+        devices are timed in the same processes, in turn, so that a disturbance affects all
+        of them. Raises DistIRError.
         """
         with tempfile.TemporaryDirectory(prefix="distir-") as name:
             packages = [Path(name) / str(i) for i in range(len(modules))]
@@ -82,7 +83,10 @@ class StepTimer:
             return [found[folder] for folder in packages]
 
     def _timed(self, folders: Sequence[Path], ranks: int) -> dict[Path, float | None]:
-        """Seconds of packages for so many ranks, timed together if memory allows that."""
+        """
+        Returns the seconds of packages for so many ranks, timed together if memory allows
+        that.
+        """
         try:
             return dict(zip(folders, self._together(folders, ranks), strict=True))
         except OutOfMemory:

@@ -16,7 +16,7 @@ from distir.errors import DistIRError
 from distir.lowering.launch import Progress, Spawner, run_script
 
 BACKENDS = ("gloo", "nccl")
-"""What processes that are timed run on: cores of the CPU, or GPUs."""
+"""The backends of processes that are timed: cores of the CPU, or GPUs."""
 
 STEADY_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**25),

@@ -201,7 +201,8 @@ def time_in_turn(
                 main(*given)
                 finish()
             ends.append(time.perf_counter())
-    # A call together begins when the last rank does; one alone is each rank's own.
+    # A common call begins when the last rank begins; otherwise each rank is timed by
+    # itself.
     own = [end - start for start, end in zip(starts, ends, strict=True)]
     slower = ranks.largest(own)
     last, until = ranks.largest(starts), ranks.largest(ends)

@@ -77,11 +77,11 @@ def write_package(
     It contains `program.py` and `tables.py`, which are generated, and a file of constants
     if there are long ones; `main.py`, to be started by `torchrun`; helper modules; and
     `manifest.json`, which names the arguments, the results and the weights file. `helpers`
-    are modules that whoever runs it needs besides. A training step takes its learning rate
-    and weight decay as arguments (`add-step-settings`); with `evaluation` the package holds
-    its forward program too, in files of its own. `kernels` are files of users' kernels that the
-    program may have copies of (`kernel_files`). Returns the directory. Raises DistIRError
-    for programs that have no torch lowering; nothing is written then.
+    are further modules that the caller needs. A training step takes its learning rate and
+    weight decay as arguments (`add-step-settings`); with `evaluation` the package also
+    holds its forward program, in files of its own. `kernels` are files of users' kernels,
+    which the package may contain copies of (`kernel_files`). Raises DistIRError for
+    programs that have no torch lowering; nothing is written then.
     """
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))

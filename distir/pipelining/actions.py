@@ -20,7 +20,7 @@ class Phase(Enum):
     BACKWARD_INPUT = "I"
     BACKWARD_WEIGHT = "W"
 
-    # An enumeration's own goes by name, and takes longer than all else of a look-up.
+    # The enumeration's own hash uses the name and is the slowest part of a look-up.
     __hash__ = object.__hash__
 
     @property

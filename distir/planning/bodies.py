@@ -60,8 +60,9 @@ class Body(Generic[W, V]):
         """
         Adds the choices of the function's ops and calls to a graph; ops and calls that are
         alike (`op_kinds`) share them. `of_call(call, count, place)` builds the body that
-        `count` calls share, the `place`-th of its kind; `of_op` makes the node of an op and
-        says how often the op takes it each time that the function runs.
+        `count` calls share; `place` counts the bodies that calls of this function had
+        before it. `of_op` makes the node of an op and says how often the op takes it each
+        time that the function runs.
         """
         kinds, sizes = op_kinds(self.function, calls, alike), Counter(calls.values())
         bodies: dict[Hashable, Body[W, V]] = {}

@@ -41,9 +41,10 @@ class CostModel(ABC):
         self._plans: dict[
             tuple[Layout, Layout, int | tuple[int, ...]], Sequence[ReshardStep] | None
         ] = {}
-        # One after the other, changes to one layout are asked for.
+        # Changes to one target layout are asked for one after the other.
         self._planner: Planner | None = None
-        # Types are known by their ids, as it takes long to hash them, and so have to stay.
+        # Types are identified by their ids, as hashing them is slow, so they must stay
+        # alive.
         self._seen: list[Attribute] = []
 
     @abstractmethod

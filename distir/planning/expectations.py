@@ -102,7 +102,7 @@ def check_expectations(module: ModuleOp, micro_batches: int = 1) -> None:
                 kind = op.name.removeprefix("collective.")
                 if kind in wanted or not isinstance(op, SliceOp):  # no communication
                     found.setdefault(kind, []).append(op)
-        # What runs once for all micro-batches counts as one of each.
+        # Collectives that run once for all micro-batches count once per micro-batch.
         numbers = {k: ceil(len(ops) / micro_batches) for k, ops in found.items()}
         wrong = [k for k, number in numbers.items() if number != wanted.get(k, 0)]
         if wrong:

@@ -69,7 +69,7 @@ def op_kinds(
                 key.append(kind)
             elif isinstance(value, OpResult):
                 is_shared |= value.op in shared
-                # Constants have kinds of their own, and are alike nevertheless.
+                # Constants have kinds of their own, but are alike.
                 same = kinds[value.op] if value.op.operands else alike(value.op)
                 key.append((same, value.index))
         kinds[op] = op

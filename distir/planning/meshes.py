@@ -107,8 +107,8 @@ def add_mesh(
     """
     check_size([a for a in axes if a[0] != TIME_AXIS], cluster, what)
     _check_positions(axes, what)
-    # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The axis
-    # over time stays: `pipeline` reads off it what runs once per micro-batch.
+    # An axis of size 1 splits nothing; leaving it out keeps layouts readable. The
+    # micro-batch axis stays: `pipeline` learns from it what runs once per micro-batch.
     kept = [(axis, size) for axis, size in axes if size > 1 or axis == TIME_AXIS]
     name = "cluster" if cluster is None else cluster.sym_name.data
     mesh = MeshOp(MESH, name, kept, range(prod(size for _, size in axes)))

@@ -120,7 +120,7 @@ class MicroBatchCosts(SimulatedCosts):
                     type_, start, after
                 )
             case "whole", "split":
-                # The dimension comes together on every device, which then takes its part.
+                # The dimension is gathered on every device, which then takes its part.
                 together = before.with_dim(then.dim, (), type_.get_num_dims())
                 part, end = self._part(type_, after), without_time(after)
                 return super()._reshard(type_, before, together) + super()._reshard(

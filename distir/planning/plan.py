@@ -177,6 +177,11 @@ class GridPlan(Plan):
         return self.d, self.t, self.p, self.zero
 
     @property
+    def shared(self) -> tuple[object, ...]:
+        # Parameters that are updated in parts stay so until the next step's forward.
+        return *super().shared, self.overlap and self.zero in (1, 2)
+
+    @property
     def _order(self) -> tuple[Any, ...]:
         return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
 

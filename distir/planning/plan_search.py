@@ -10,10 +10,10 @@ from distir.planning.result import Result, Simulated
 
 class PlanSearch:
     """
-    A search of plans for the best one: `programs`, for each size of the batch, are what is
-    distributed, `results` what was judged so far, `measured` seconds of a step of those that
-    were run. `finished` says whether it ended by itself, `interrupted` whether the user
-    ended it.
+    A search for the best plan: `programs` are distributed, one for each size of the batch;
+    `results` are the plans judged so far, `measured` the seconds of a step of those that
+    were run. `finished` says whether the search ended by itself, `interrupted` whether the
+    user ended it.
     """
 
     def __init__(self, programs: Programs):
@@ -26,8 +26,8 @@ class PlanSearch:
     @property
     def best(self) -> Simulated | None:
         """
-        The plan with the highest throughput that fits, if one is known: of those that were
-        run, if any was, else as the simulator says.
+        The plan with the highest throughput that fits, if one is known: among those that
+        were run, if any was, else by simulation.
         """
         found = ranked(self.results.values())
         if self.measured:
@@ -36,7 +36,7 @@ class PlanSearch:
         return found[0] if found else None
 
     def measured_note(self) -> str | None:
-        """What was chosen by running plans; None if none was run."""
+        """Returns a note on what was chosen by running plans; None if none was run."""
         best = self.best
         if best is None or best.plan not in self.measured:
             return None

@@ -231,7 +231,7 @@ def _decomposed(
     whole = Layout(mesh.name)
     for reduced in _scattered(partial, shape_of(first.results[0].type), mesh):
         addend = _addend(last, reduced, mesh)
-        # What prepares the addend does so on the whole of it.
+        # Ops between, which prepare the addend, work on all of it.
         if addend is None or (middle and addend != whole):
             continue
         between = [Strategy.whole(o, mesh) for o in middle]

@@ -123,7 +123,8 @@ class UnitCosts(CostModel):
         """
         match kind:
             case "slice":
-                # What is split from the start takes less memory.
+                # Of equal plans, prefer values that are split from the start: they take
+                # less memory.
                 return PREFERENCE * self._sent("all_gather", after, before, parts)
             case "all_gather" | "all_to_all":
                 penalty = GATHER_PENALTY

@@ -39,6 +39,7 @@ from distir.program import (
     return_op,
     set_argument_attributes,
 )
+from distir.repacking import repacked_of
 from distir.sharding.layout import canonical, fits
 from distir.sharding.mesh import Mesh
 from distir.sharding.rule import shape_of
@@ -55,6 +56,7 @@ def _storage(
     axis: str,
     outside: bool,
     cut_runs: bool,
+    merged: int | None = None,
 ) -> Layout:
     """
     Returns the layout with one more dimension split over an axis: the first one that the
@@ -66,7 +68,8 @@ def _storage(
     parts have to move. Of stacks of matrices (experts), dimensions that no other axis
     splits come first, as work may then be split along them, too. For an optimizer
     `outside` of the program, axes are in the mesh's order, as DTensor needs it, and
-    dimensions whose runs the axis would divide are not split.
+    dimensions whose runs the axis would divide are not split, nor is the dimension along
+    which several of its parameters are `merged`.
     """
     several = len(shape) > 2
     dims = sorted(
@@ -75,6 +78,8 @@ def _storage(
     )
     for dim in dims:
         if _has_runs(layout, dim) and not cut_runs:
+            continue
+        if outside and dim == merged:
             continue
         inside = not outside and not _has_runs(layout, dim)
         split = layout.with_dim(dim, (*layout.dim(dim), Shard(axis)), len(shape))
@@ -104,7 +109,7 @@ def _left_whole(names: Sequence[str], axis: str, mesh: Mesh) -> list[str]:
 
 
 def _flattened_note(names: Sequence[str], axis: str, mesh: Mesh) -> str:
-    """The note for what is flattened."""
+    """Returns the note for what is flattened."""
     shown = ", ".join(names[:_NAMED])
     if len(names) > _NAMED:
         shown += f" and {len(names) - _NAMED} more"
@@ -136,34 +141,52 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
-    """Lets all uses of a parameter share one copy of it that is whole on an axis."""
+    """
+    Lets all uses of a parameter but its update share one copy of it that is whole on an
+    axis.
+    """
     if parameter.first_use is None:
         return
     gathered = ConstrainOp(parameter, Layout(mesh.name), [axis])
-    parameter.replace_all_uses_with(gathered.result)
-    gathered.operands[0] = parameter
+    for use in list(parameter.uses):
+        if not isinstance(use.operation, UpdateOp) and use.operation is not gathered:
+            use.operation.operands[use.index] = gathered.result
     block = parameter.owner
     assert isinstance(block, Block) and block.first_op is not None
     block.insert_op_before(gathered, block.first_op)
 
 
 def store_split(
-    module: ModuleOp, stage: int, axis: str, only: Sequence[str] = ("*",)
+    module: ModuleOp,
+    stage: int,
+    axis: str,
+    only: Sequence[str] = ("*",),
+    *,
+    gather_first: bool = False,
 ) -> None:
     """
     Annotates what a training step keeps to be stored split over a mesh axis, as the pass
     `zero` documents. In a step that returns gradients, the gradients and parameters are
-    split. Raises DistIRError.
+    split. With `gather_first`, parameters of stages 1 and 2 are stored split too, and
+    brought together once, in front of the forward of the next step instead of behind their
+    update. Raises DistIRError.
     """
     if stage not in (1, 2, 3):
         raise DistIRError(f"zero: there is no stage {stage}; choose 1, 2 or 3")
-    _Storage(module, stage, axis, only).split()
+    _Storage(module, stage, axis, only, gather_first).split()
 
 
 class _Storage:
     """What a training step keeps, and how a stage of ZeRO splits it over a mesh axis."""
 
-    def __init__(self, module: ModuleOp, stage: int, axis: str, only: Sequence[str]):
+    def __init__(
+        self,
+        module: ModuleOp,
+        stage: int,
+        axis: str,
+        only: Sequence[str],
+        gather_first: bool,
+    ):
         self.module = module
         self.stage = stage
         self.axis = axis
@@ -173,22 +196,23 @@ class _Storage:
         self.roles = argument_roles(self.function)
         self.names = argument_names(self.function)
         self.types = self.function.function_type.inputs.data
-        # An optimizer outside of the program updates what it is given: parameters and
-        # gradients are split for it in every stage, and so that DTensor can say how.
+        # An optimizer outside the program updates what it is given: for it, parameters and
+        # gradients are split in every stage, in a way that DTensor can express.
         self.outside = bool(parameters_of_gradients(self.function))
-        everything = stage == 3 or self.outside
+        self.gathers_once = stage < 3 and (self.outside or gather_first)
+        everything = stage == 3 or self.gathers_once
         self.stored = ("parameter", "state") if everything else ("state",)
         self.attributes = argument_attributes(self.function)
         self.chosen = self._chosen(only)
         self.whole: list[int] = []
-        """What the axis divides in no dimension."""
+        """The arguments, by index, that the axis divides in no dimension."""
         self.kept: list[str] = []
         """Notes on what users want whole."""
         self.is_split = False
         self.flattener = UpdateFlattener(self.function)
 
     def _chosen(self, only: Sequence[str]) -> list[int]:
-        """The arguments of the parameters that this applies to."""
+        """Returns the arguments of the parameters that ZeRO applies to."""
         roles, names = self.roles, self.names
         if not any(
             roles[i] in self.stored and shape_of(self.types[i])
@@ -234,8 +258,8 @@ class _Storage:
 
     def _split(self, i: int, cut_runs: bool) -> None:
         """
-        Splits an argument in one of its dimensions, if the axis divides one; with `cut_runs`
-        also one that is split in runs already.
+        Splits an argument in one of its dimensions, if the axis divides one; with
+        `cut_runs` also one that is split in runs already.
         """
         before = requested_layout(self.attributes[i]) or Layout(self.mesh.name)
         if self.axis in fixed_axes(self.attributes[i]):
@@ -249,17 +273,21 @@ class _Storage:
                 )
             return
         shape = shape_of(self.types[i])
-        layout = _storage(shape, before, self.mesh, self.axis, self.outside, cut_runs)
+        repacked = repacked_of(self.attributes[i])
+        merged = None if repacked is None else repacked.dim
+        layout = _storage(
+            shape, before, self.mesh, self.axis, self.outside, cut_runs, merged
+        )
         if layout == before:
             self.whole.append(i)
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
-        if self.outside and self.stage < 3:
+        if self.gathers_once and self.roles[i] == "parameter":
             _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
         self.is_split = True
 
     def _flatten(self) -> None:
-        """Flattens what is left whole with the updates that are elementwise."""
+        """Flattens what is left whole, together with the updates that are elementwise."""
         found: dict[UpdateOp, list[int]] = {}
         for result, argument in self.updates.items():
             op = update_of(self.function, result)
@@ -285,8 +313,8 @@ class _Storage:
 
     def _are_alike(self, op: UpdateOp, stored: Sequence[int]) -> bool:
         """
-        Whether arguments can be flattened alike: other axes do the same to them, and nothing
-        but the update uses what are states.
+        Whether arguments can be flattened in the same way: other axes do the same to them,
+        and nothing but the update uses those that are states.
         """
         uses = [
             use.operation
@@ -297,12 +325,12 @@ class _Storage:
         return len(self._requests(stored)) < 2 and all(user is op for user in uses)
 
     def _requests(self, stored: Sequence[int]) -> set[Layout]:
-        """The different layouts that are asked for these arguments."""
+        """Returns the different layouts that are requested for these arguments."""
         found = (requested_layout(self.attributes[i]) for i in stored)
         return {layout for layout in found if layout is not None}
 
     def _reshard_early(self) -> None:
-        """Has gradients reduced and scattered where they are computed."""
+        """Requests that gradients are reduced and scattered where they are computed."""
         for result, argument in self.updates.items():
             owner = return_op(self.function).operands[result].owner
             if (
@@ -315,7 +343,7 @@ class _Storage:
             op.attributes[RESHARD_EARLY] = UnitAttr()
 
     def _refuse(self) -> None:
-        """Raises DistIRError: nothing is left to split."""
+        """Raises DistIRError, as there is nothing left to split."""
         axis, mesh = self.axis, self.mesh
         if self.kept:
             raise DistIRError(
@@ -332,7 +360,9 @@ class _Storage:
 def _blocks(
     shape: Sequence[int], layout: Layout, mesh: Mesh
 ) -> tuple[list[str], list[Split]]:
-    """The axes of a layout, and what each of them splits of a tensor of that shape."""
+    """
+    Returns the axes of a layout, and what each of them splits of a tensor of that shape.
+    """
     axes: list[str] = []
     splits: list[Split] = []
     for dim, size in enumerate(shape):

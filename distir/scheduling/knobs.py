@@ -16,10 +16,10 @@ from distir.dialects.schedule import KnobOp, KnobValue
 from distir.errors import DistIRError
 
 KnobChoice = float | int | str
-"""What a knob may be."""
+"""The value of a knob."""
 
 MOST_CASES = 10_000
-"""Combinations of knobs that another knob or a requirement may depend on."""
+"""The most combinations of knobs that another knob or a requirement may depend on."""
 
 _Case = TypeVar("_Case")
 
@@ -33,14 +33,14 @@ class Knob:
 
 
 def knob_attribute(value: KnobChoice) -> KnobValue:
-    """A value of a knob as an attribute."""
+    """Returns a value of a knob as an attribute."""
     if isinstance(value, str):
         return StringAttr(value)
     return IntegerAttr(value, i64) if isinstance(value, int) else FloatAttr(value, f64)
 
 
 def knob_value(attr: Attribute) -> KnobChoice:
-    """The number or text of an attribute. Raises DistIRError for another one."""
+    """Returns the number or text of an attribute. Raises DistIRError for another one."""
     if isinstance(attr, IntegerAttr | FloatAttr):
         return attr.value.data
     if isinstance(attr, StringAttr):
@@ -49,7 +49,7 @@ def knob_value(attr: Attribute) -> KnobChoice:
 
 
 def knob_op(handle: SSAValue) -> KnobOp:
-    """The op that gives a knob's handle."""
+    """Returns the op that defines a knob's handle."""
     assert isinstance(handle.owner, KnobOp)
     return handle.owner
 
@@ -58,8 +58,8 @@ def knobs_of(
     function: Callable[..., object], known: Mapping[str, Knob], origin: str
 ) -> list[Knob]:
     """
-    The knobs that the parameters of a function name, in their order. Raises DistIRError,
-    which begins with `origin`, for a name that no knob has.
+    Returns the knobs that the parameters of a function name, in their order. Raises
+    DistIRError, whose message begins with `origin`, for a name that no knob has.
     """
     names = list(inspect.signature(function).parameters)
     for name in names:
@@ -79,7 +79,9 @@ def knobs_of(
 
 
 def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
-    """What a function gives for each combination of knobs, in the order of `KnobOp`."""
+    """
+    Returns what a function returns for each combination of knobs, in the order of `KnobOp`.
+    """
     values = [map(knob_value, knob_op(knob.handle).all_values) for knob in knobs]
     return [function(*combination) for combination in product(*values)]
 
@@ -87,7 +89,7 @@ def cases(function: Callable[..., _Case], knobs: Sequence[Knob]) -> list[_Case]:
 def case_number(
     handles: Sequence[SSAValue], chosen: Mapping[SSAValue, KnobValue]
 ) -> int:
-    """The number of the combination of these knobs that was chosen."""
+    """Returns the number of the combination of these knobs that was chosen."""
     number = 0
     for handle in handles:
         values = knob_op(handle).all_values
@@ -98,5 +100,7 @@ def case_number(
 def possible_values(
     op: KnobOp, chosen: Mapping[SSAValue, KnobValue]
 ) -> list[KnobValue]:
-    """The values that a knob may have when those before it were chosen like that."""
+    """
+    Returns the values that a knob may have, given the values chosen for those before it.
+    """
     return op.cases[case_number(op.earlier, chosen)]

@@ -1,4 +1,4 @@
-"""Carries a schedule out on a program."""
+"""Applies a schedule to a program."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _WHAT = "apply-schedule"
 
 class ScheduleRun:
     """
-    A schedule that is being carried out.
+    A schedule that is being applied.
 
-    - `module`: the program; `modules`: what modules it has, as long as nothing changes that;
-    - `chosen`: the values of knobs by their names, as texts; `values`: those of the knobs
-      that were met so far, by their handles.
+    - `module`: the program; `modules`: its modules, as long as no op changes them;
+    - `chosen`: the values of knobs by their names, as text; `values`: those of the knobs
+      met so far, by their handles.
 
-    What handles stand for is kept by the values that they are: the paths of modules
-    (`modules_of`), the indices of arguments (`parameters_of`), or a knob's value
-    (`value_of`).
+    What a handle stands for is stored by its SSA value: the paths of modules
+    (`modules_of`), the indices of arguments (`parameters_of`), groups of ops (`groups_of`),
+    or a knob's value (`value_of`).
     """
 
     def __init__(self, module: ModuleOp, chosen: dict[str, str]):
@@ -49,15 +49,18 @@ class ScheduleRun:
         self._modules: dict[SSAValue, list[str]] = {}
         self._parameters: dict[SSAValue, list[str]] = {}
         self._groups: dict[SSAValue, list[OpGroup]] = {}
-        # Handles of groups that were rewritten, and who did.
+        # Handles of groups that were rewritten, with the op of the schedule that did it.
         self._consumed: dict[SSAValue, str] = {}
-        # What rewrites took out of the program, modules and parameters, and who did.
+        # Modules and parameters that rewrites removed, with the op of the schedule that did
+        # it.
         self._gone: dict[str, str] = {}
-        # Who rewrote the program last, and the op that is being carried out, for messages.
+        # The op that rewrote the program last, and the current one, for messages.
         self._last = self._now = ""
 
     def modules_of(self, handle: SSAValue) -> list[str]:
-        """The paths of the modules that a handle stands for; "" is the whole model."""
+        """
+        Returns the paths of the modules that a handle stands for; "" is the whole model.
+        """
         if handle not in self._modules:
             raise DistIRError(
                 f"{self._now}: this takes modules, not the groups of ops that `find` gives; "
@@ -66,12 +69,12 @@ class ScheduleRun:
         return self._modules[handle]
 
     def parameters_of(self, handle: SSAValue) -> list[int]:
-        """The indices of the entry's arguments that a handle stands for."""
+        """Returns the indices of the entry's arguments that a handle stands for."""
         places = {name: i for i, name in enumerate(self.modules.names)}
         return [places[name] for name in self._parameters[handle]]
 
     def value_of(self, handle: SSAValue) -> KnobChoice:
-        """The value of a knob."""
+        """Returns the value of a knob."""
         return knob_value(self.values[handle])
 
     def is_groups(self, handle: SSAValue) -> bool:
@@ -80,8 +83,8 @@ class ScheduleRun:
 
     def groups_of(self, handle: SSAValue) -> list[OpGroup]:
         """
-        The groups of ops that a handle stands for. Raises DistIRError for modules, and for
-        groups that are not in the program any more.
+        Returns the groups of ops that a handle stands for. Raises DistIRError for modules,
+        and for groups that are not in the program any more.
         """
         if handle not in self._groups:
             raise DistIRError(
@@ -100,23 +103,23 @@ class ScheduleRun:
         return groups
 
     def consume(self, handle: SSAValue, op: Operation) -> None:
-        """Says that an op of the schedule rewrites what a handle stands for."""
+        """Records that an op of the schedule rewrites what a handle stands for."""
         self._consumed[handle] = origin(op)
 
     def set_groups(self, handle: SSAValue, groups: Sequence[OpGroup]) -> None:
-        """Says which groups of ops a handle stands for."""
+        """Records which groups of ops a handle stands for."""
         self._groups[handle] = list(groups)
 
     def set_modules(self, handle: SSAValue, scopes: Sequence[str]) -> None:
-        """Says which modules a handle stands for."""
+        """Records which modules a handle stands for."""
         self._modules[handle] = list(scopes)
 
     def set_parameters(self, handle: SSAValue, indices: Sequence[int]) -> None:
-        """Says which arguments of the entry a handle stands for."""
+        """Records which arguments of the entry a handle stands for."""
         self._parameters[handle] = [self.modules.names[i] for i in indices]
 
     def rewritten(self, op: Operation) -> None:
-        """Looks at the program again, which an op of the schedule has rewritten."""
+        """Analyses the program again, which an op of the schedule has rewritten."""
         self._last = origin(op)
         before = [*self.modules.scopes, *self.modules.names]
         self.modules = ProgramModules(self.module)
@@ -126,7 +129,7 @@ class ScheduleRun:
                 self._gone[name] = origin(op)
 
     def _check_handles(self, op: Operation) -> None:
-        """Refuses handles of what is not in the program any more."""
+        """Refuses handles of what is not in the program any more. Raises DistIRError."""
         self._now = origin(op)
         for handle in op.operands:
             if handle in self._consumed:
@@ -143,7 +146,7 @@ class ScheduleRun:
                 )
 
     def run(self, sequence: NamedSequenceOp) -> None:
-        """Carries out the ops of a sequence, in order. Raises DistIRError."""
+        """Applies the ops of a sequence, in order. Raises DistIRError."""
         args = sequence.body.block.args
         if len(args) != 1 or sequence.function_type.outputs.data:
             raise DistIRError(
@@ -174,14 +177,15 @@ ScheduleAction = Callable[[Operation, ScheduleRun], None]
 
 schedule_action: Registry[ScheduleAction] = Registry("distir.scheduling.actions")
 """
-What ops of schedules do, by their names. Under `@schedule_action("toy.paint")`, a function of
-the op and the `ScheduleRun`, which raises DistIRError that begins with `origin(op)`.
+Registers the actions of ops of schedules by the ops' names. Under
+`@schedule_action("toy.paint")` stands a function of the op and the `ScheduleRun`; the
+message of a DistIRError that it raises begins with `origin(op)`.
 """
 
 
 def origin(op: Operation) -> str:
     """
-    The file and line in which a user wrote an op of a schedule, for messages and
+    Returns the file and line in which a user wrote an op of a schedule, for messages and
     requests.
     """
     written = text_attribute(op.attributes, BY)
@@ -195,9 +199,9 @@ def origin(op: Operation) -> str:
 
 def apply_schedule(module: ModuleOp, entry: str, chosen: Sequence[str] = ()) -> None:
     """
-    Carries out the schedule of that name on the program that is in the same module, and
-    takes all schedules out. `chosen` are knobs, each `NAME=VALUE`. Raises DistIRError; the
-    program may then be half changed.
+    Applies the schedule of that name to the program in the same module, and removes all
+    schedules. `chosen` are knobs, each `NAME=VALUE`. Raises DistIRError; the program may
+    then be partly changed.
     """
     sequences = [op for op in module.body.block.ops if isinstance(op, NamedSequenceOp)]
     found = [op for op in sequences if op.sym_name.data == entry]

@@ -75,7 +75,7 @@ def layouts_of_parts(
         for i, (mine, value) in enumerate(
             zip(op.operands, part.operands, strict=False)
         ):
-            # By position: one value may be two operands, in different layouts.
+            # By position, as one value may be two operands with different layouts.
             given[i] = operands[i] if mine is value else given[i]
         inferred = inference_of(rule_for(part), given, mesh)
         if isinstance(inferred, str):

@@ -1,9 +1,9 @@
 """
 What a kernel's reference computes on parts of its operands, and the proof of its rule.
 
-A factor that a rule lets split is split, and the layouts are inferred through the reference.
-The rule is right if no op of it needs communication, each stays the same op on its part, and
-the results have the layouts that the rule says.
+A factor that a rule lets split is split, and the layouts are inferred through the
+reference. The rule is right if no op of it needs communication, each stays the same op on
+its part, and the results have the layouts that the rule says.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _MESH = "parts"
 class ReferencePart:
     """
     What a reference computes on one device: `block` takes that device's operands, `results`
-    are its values in it; `layouts` are those of the whole results, and `forms` the ops of the
-    reference, each with what it is on the device.
+    are its values in it; `layouts` are those of the whole results, and `forms` are the ops
+    of the reference, each with its form on the device.
     """
 
     block: Block
@@ -53,7 +53,10 @@ class ReferencePart:
 
 
 def rule_of(kernel: KernelDefOp) -> Rule:
-    """The sharding rule of a kernel for the shapes of its reference. Raises DistIRError."""
+    """
+    Returns the sharding rule of a kernel for the shapes of its reference. Raises
+    DistIRError.
+    """
     block = kernel.reference.block
     return parse_rule(kernel.rule.data).rule(
         [shape_of(arg.type) for arg in block.args],
@@ -66,8 +69,8 @@ def reference_part(
     block: Block, rule: Rule, parts: Mapping[int, int], *, last: bool = False
 ) -> ReferencePart | str:
     """
-    What a reference computes on the first device, or the `last`, where factors of the rule
-    are split into so many parts; why that needs communication, if it does.
+    Returns what a reference computes on the first device, or the `last`, if factors of the
+    rule are split into so many parts; or why that needs communication.
     """
     axes = tuple((f"f{factor}", count) for factor, count in parts.items())
     mesh = Mesh(_MESH, axes, tuple(range(prod(parts.values()))))
@@ -124,17 +127,18 @@ def reference_part(
 
 def split_problem(block: Block, rule: Rule, factor: int) -> str | None:
     """
-    Why a reference cannot work on parts of a factor as a rule says, however many and of
-    whichever elements; None if it can. The fewest parts are tried, and parts of one element.
+    Says why a reference cannot work on parts of a factor as a rule says, however many and
+    of whichever elements; None if it can. The fewest parts are tried, and parts of one
+    element.
     """
     size = rule.factors[factor].size
-    counts = dict.fromkeys((_smallest_divisor(size), size))
+    counts = dict.fromkeys((smallest_divisor(size), size))
     problems = (_problem(block, rule, factor, n) for n in counts if n > 1)
     return next((found for found in problems if found is not None), None)
 
 
 def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
-    """Why a reference cannot work on so many parts of a factor; None if it can."""
+    """Says why a reference cannot work on so many parts of a factor; None if it can."""
     parts = {factor: count}
     first, last = (reference_part(block, rule, parts, last=at) for at in (False, True))
     if isinstance(first, str) or isinstance(last, str):
@@ -167,8 +171,8 @@ def _problem(block: Block, rule: Rule, factor: int, count: int) -> str | None:
 
 def check_rule(kernel: KernelDefOp) -> None:
     """
-    Proves the rule of a kernel: every factor that it lets split can be. Raises DistIRError,
-    which says what to keep.
+    Proves the rule of a kernel: every factor that it lets split can be. Otherwise raises
+    DistIRError, which says what to keep.
     """
     what = f"kernel @{kernel.symbol}"
     try:
@@ -189,7 +193,7 @@ def check_rule(kernel: KernelDefOp) -> None:
 
 
 def proved(block: Block, rule: KernelRule) -> KernelRule:
-    """The rule, in which what a reference cannot be split along stays whole."""
+    """Returns the rule with factors that the reference cannot be split along kept whole."""
     shapes = [shape_of(arg.type) for arg in block.args]
     end = block.last_op
     assert end is not None
@@ -204,8 +208,8 @@ def proved(block: Block, rule: KernelRule) -> KernelRule:
 
 def flops_of(block: Block, rule: KernelRule) -> str:
     """
-    The floating-point operations of a reference, a sum of products of the factors that the
-    rule lets split; empty for one that is bound by memory.
+    Returns the floating-point operations of a reference, as a sum of products of the
+    factors that the rule lets split; empty for one that is bound by memory.
     """
     shapes = [shape_of(arg.type) for arg in block.args]
     end = block.last_op
@@ -215,7 +219,7 @@ def flops_of(block: Block, rule: KernelRule) -> str:
     divided: dict[Operation, list[str]] = {}
     for factor, name in enumerate(rule.names):
         if name not in rule.kept and sizes[name] > 1:
-            parts = {factor: _smallest_divisor(sizes[name])}
+            parts = {factor: smallest_divisor(sizes[name])}
             found = reference_part(block, plain, parts)
             assert not isinstance(found, str), found
             for op in found.split:
@@ -230,7 +234,8 @@ def flops_of(block: Block, rule: KernelRule) -> str:
     return " + ".join("*".join([str(n), *names]) for names, n in terms.items())
 
 
-def _smallest_divisor(size: int) -> int:
+def smallest_divisor(size: int) -> int:
+    """The fewest parts, more than one, that so many elements can be split into evenly."""
     return next((n for n in range(2, isqrt(size) + 1) if size % n == 0), size)
 
 
@@ -244,8 +249,8 @@ def _plain(layout: Layout) -> str:
 
 def parts_of(kernel: KernelDefOp, shapes: Sequence[Sequence[int]]) -> dict[int, int]:
     """
-    Into how many parts each factor of a kernel is split where its operands have these shapes.
-    Raises DistIRError for shapes that are no parts of its own.
+    Returns into how many parts each factor of a kernel is split if its operands have these
+    shapes. Raises DistIRError for shapes that are not parts of its own.
     """
     named = parse_rule(kernel.rule.data)
     block = kernel.reference.block

@@ -2,8 +2,8 @@
 The sharding rule of a reference, from those of its ops.
 
 Every dimension of every value is a list of *atoms*, major to minor. The rule of an op says
-which dimensions are the same factor: their atoms become one, and where one side is finer (a
-reshape), the atoms of the other are divided. What an op cannot split, stays whole.
+which dimensions are the same factor: their atoms are unified, and where one side is finer
+(a reshape), the atoms of the other are divided. What an op cannot split stays whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from distir.sharding.rule import Dim, rule_for, shape_of
 
 
 class _Atoms:
-    """Atoms by number: what they are one with, or what they are divided into."""
+    """
+    Atoms by number: which others they are unified with, or what they are divided into.
+    """
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -28,7 +30,7 @@ class _Atoms:
         self._parts: dict[int, list[int]] = {}
 
     def new(self, size: int, *, kept: bool = False) -> list[int]:
-        """An atom of its own; none for a dimension of one element."""
+        """Returns a new atom; none for a dimension of one element."""
         if size == 1:
             return []
         self.sizes.append(size)
@@ -37,7 +39,7 @@ class _Atoms:
         return [len(self.sizes) - 1]
 
     def found(self, atoms: Sequence[int]) -> list[int]:
-        """What these atoms are now, major to minor."""
+        """Returns what these atoms have become, major to minor."""
         out: list[int] = []
         for atom in atoms:
             while atom in self._same:
@@ -46,11 +48,11 @@ class _Atoms:
         return out
 
     def keep(self, atoms: Sequence[int]) -> None:
-        """Says that these atoms cannot be split."""
+        """Marks atoms that cannot be split."""
         self.kept.update(self.found(atoms))
 
     def join(self, first: Sequence[int], second: Sequence[int]) -> None:
-        """Says that two lists of atoms are the same."""
+        """Unifies two lists of atoms."""
         while True:
             a, b = self.found(first), self.found(second)
             while a and b and a[-1] == b[-1]:
@@ -75,7 +77,7 @@ class _Atoms:
 
 def propagated_rule(block: Block) -> KernelRule:
     """
-    The rule of a reference: as much as can be followed through the rules of its ops, and is
+    Returns the rule of a reference: as much as follows from the rules of its ops and is
     proved (`kernel_parts`).
     """
     atoms = _Atoms()
@@ -132,7 +134,10 @@ def propagated_rule(block: Block) -> KernelRule:
 def _dims(
     tensors: Sequence[tuple[Dim, ...]], values: Sequence[SSAValue]
 ) -> Sequence[tuple[Dim, ...]]:
-    """The dimensions that a rule has for values: none for values that it does not know."""
+    """
+    Returns the dimensions that a rule has for values: none for values that it does not
+    know.
+    """
     return [
         mine
         if len(mine) == len(shape_of(value.type))

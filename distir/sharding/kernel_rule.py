@@ -3,10 +3,10 @@ Sharding rules of users' kernels, as text.
 
     [b,h,q,d], [b,h,k,d], [b,h,k,e] -> [b,h,q,e] keep q k d e
 
-has the dimensions of every operand and result, each a factor, several from major to minor
-(`[b, q, h 64]`), or none, `1`. A number is a factor that stays whole, and so are those behind
-`keep`. Splitting a factor splits the operands and results that have it; results that lack it
-are then terms of a sum.
+has the dimensions of every operand and result: each is a factor, several factors from major
+to minor (`[b, q, h 64]`), or none, `1`. A number is a factor that stays whole, and so are
+those after `keep`. Splitting a factor splits the operands and results that have it; results
+that lack it are then terms of a sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class KernelRule:
-    """A rule with names: the dimensions of operands and results, and what is to stay whole."""
+    """
+    A rule with names: the dimensions of operands and results, and the factors that stay
+    whole.
+    """
 
     operands: tuple[NamedDims, ...]
     results: tuple[NamedDims, ...]
@@ -44,22 +47,23 @@ class KernelRule:
 
     @property
     def names(self) -> list[str]:
-        """The names of all factors, in the order of the text."""
+        """Returns the names of all factors, in the order of the text."""
         tensors = (*self.operands, *self.results)
         found = [n for dims in tensors for dim in dims for n in dim]
         return list(dict.fromkeys(n for n in found if isinstance(n, str)))
 
     @property
     def split(self) -> list[str]:
-        """The factors that may be split."""
+        """Returns the factors that may be split."""
         return [name for name in self.names if name not in self.kept]
 
     def sizes(
         self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]
     ) -> dict[str, int]:
         """
-        The sizes of the factors for operands and results of these shapes. Raises DistIRError
-        for shapes that the rule does not fit, or does not tell the sizes of.
+        Returns the sizes of the factors for operands and results of these shapes. Raises
+        DistIRError for shapes that the rule does not fit, or from which sizes do not
+        follow.
         """
         if (len(operands), len(results)) != (len(self.operands), len(self.results)):
             raise DistIRError(
@@ -106,7 +110,7 @@ class KernelRule:
         results: Sequence[Sequence[int]],
         flops: str = "",
     ) -> Rule:
-        """The rule for operands and results of these shapes. Raises DistIRError."""
+        """Returns the rule for operands and results of these shapes. Raises DistIRError."""
         sizes = self.sizes(operands, results)
         names = self.names
         number = {name: i for i, name in enumerate(names)}
@@ -154,7 +158,7 @@ class KernelRule:
         )
 
     def keeping(self, names: Iterable[str]) -> KernelRule:
-        """The rule with more factors that stay whole."""
+        """Returns the rule with more factors that stay whole."""
         return KernelRule(self.operands, self.results, self.kept | frozenset(names))
 
 
@@ -172,7 +176,7 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 
 @lru_cache(maxsize=256)
 def parse_rule(text: str) -> KernelRule:
-    """The rule that a text says. Raises DistIRError."""
+    """Parses a rule. Raises DistIRError."""
     body, keep, kept = text.partition(" keep ")
     sides = body.split("->")
     if len(sides) != 2 or (keep and not kept.split()):
@@ -223,8 +227,8 @@ def _dims(text: str, rule: str) -> NamedDims:
 
 def evaluated(expression: str, sizes: Mapping[str, int]) -> int:
     """
-    The value of a sum of products, such as `4*b*h*q*k + 2*b`, for these sizes of factors.
-    Raises DistIRError.
+    Returns the value of a sum of products, such as `4*b*h*q*k + 2*b`, for these sizes of
+    factors. Raises DistIRError.
     """
     total = 0
     for term in expression.split("+"):

@@ -210,7 +210,7 @@ def shard_indices(
     for shard in shards:
         n = mesh.size(shard.axis)
         run = shard.run if shard.run is not None else len(indices) // n
-        # The count is said, because nothing can be told from no elements.
+        # The count is given explicitly, as it cannot be inferred for no elements.
         blocks = indices.reshape(len(indices) // max(n * run, 1), n, run)
         indices = blocks[:, coordinates[shard.axis], :].reshape(-1)
     return indices

@@ -110,8 +110,8 @@ class Planner:
             if layout in done:
                 continue
             done.add(layout)
-            # A slice moves nothing, yet doing it late is worse than doing it early; the
-            # small price per step makes short chains win.
+            # A slice moves nothing, but should be done early; the small price per step
+            # makes short chains win.
             for moved, step in self._from(layout):
                 if step.layout not in done:
                     heapq.heappush(

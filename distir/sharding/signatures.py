@@ -32,8 +32,8 @@ class Signatures:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._rules: dict[int, Rule] = {}
         self._equal: dict[Attribute, int] = {}
-        # Hashing a type takes long, so this goes by identity.
-        # What has a number is kept, so that nothing else takes its place in memory.
+        # By identity, as hashing a type is slow. Attributes with a number are kept alive,
+        # so that their ids are not reused.
         self._attributes: dict[int, tuple[Attribute, int]] = {}
 
     def rule(self, op: Operation) -> Rule:

@@ -15,7 +15,6 @@ from distir.dialects.dist import Layout, layout_of
 from distir.dialects.kernel import kernels
 from distir.dominance import check_dominance
 from distir.errors import DistIRError
-from distir.flattening import check_flattened
 from distir.program import (
     argument_names,
     check_links,
@@ -29,6 +28,7 @@ from distir.sharding.local import mesh_of_op
 from distir.sharding.mesh import Mesh, meshes
 from distir.sharding.rule import inference_of
 from distir.sharding.signatures import Signatures
+from distir.source_forms import check_source_forms
 
 
 def _shown(type_: Attribute) -> str:
@@ -53,7 +53,7 @@ class DistributionVerifier:
         self._communication: set[int] = set()
         """Signatures of sends and collectives that were found right."""
         self._checked: dict[int, Operation] = {}
-        """Signatures of ops that were found right, so that all alike are."""
+        """Signatures of ops that were found right, so that ops like these are right too."""
 
     def verify(self) -> None:
         """
@@ -62,7 +62,7 @@ class DistributionVerifier:
         """
         check_dominance(self.module)
         check_links(self.entry)
-        check_flattened(self.entry)
+        check_source_forms(self.entry)
         for kernel in kernels(self.module).values():
             check_rule(kernel)
         for function in self.functions.values():

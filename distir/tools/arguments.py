@@ -1,6 +1,6 @@
 """
-What commands share of their arguments. The types raise what argparse reports as usage
-errors.
+Arguments that several commands have. The argument types raise errors that argparse reports
+as usage errors.
 """
 
 from __future__ import annotations
@@ -9,23 +9,29 @@ from argparse import ArgumentParser, ArgumentTypeError
 from math import isfinite
 from pathlib import Path
 
+DTYPES = ("f32", "f16", "bf16")
+"""The types of floats that models compute in."""
+
+NARROW_DTYPES = ("f16", "bf16")
+"""Those of 16 bits."""
+
 
 def positive_integer(text: str) -> int:
-    """A whole number of at least 1."""
+    """Parses a whole number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
 
 def non_negative_integer(text: str) -> int:
-    """A whole number of at least 0."""
+    """Parses a whole number of at least 0."""
     if not text.isascii() or not text.isdigit():
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def non_negative_number(text: str) -> float:
-    """A finite number of at least 0."""
+    """Parses a finite number of at least 0."""
     try:
         number = float(text)
     except ValueError:
@@ -36,12 +42,12 @@ def non_negative_number(text: str) -> float:
 
 
 def positive_integers(text: str) -> tuple[int, ...]:
-    """Whole numbers of at least 1, between commas."""
+    """Parses whole numbers of at least 1, separated by commas."""
     return tuple(positive_integer(part) for part in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas."""
+    """Parses names separated by commas."""
     found = tuple(part.strip() for part in text.split(","))
     if not all(found):
         raise ArgumentTypeError(f"{text!r} is not a list of names between commas")
@@ -49,7 +55,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def dimension(text: str) -> tuple[str, int]:
-    """`NAME=SIZE`, the size of a dynamic dimension."""
+    """Parses `NAME=SIZE`, the size of a dynamic dimension."""
     name, equals, size = text.rpartition("=")
     if not equals or not name:
         raise ArgumentTypeError(f"{text!r} is not of the form NAME=SIZE")
@@ -57,7 +63,7 @@ def dimension(text: str) -> tuple[str, int]:
 
 
 def add_kernels(parser: ArgumentParser) -> None:
-    """The files of the kernels that a program may use."""
+    """Declares the files of the kernels that a program may use."""
     parser.add_argument(
         "--kernels",
         action="append",
@@ -70,7 +76,7 @@ def add_kernels(parser: ArgumentParser) -> None:
 
 
 def add_cluster_arguments(parser: ArgumentParser, required: bool = True) -> None:
-    """The cluster that a program is distributed over, and its size."""
+    """Declares the cluster that a program is distributed over, and its size."""
     parser.add_argument(
         "--cluster",
         required=required,

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """A plan as the simulator judged it, and the seconds of its step here; None: no memory."""
+    """
+    A plan as the simulator judged it, and the measured seconds of its step; None if memory
+    did not suffice.
+    """
 
     result: Simulated
     seconds: float | None
@@ -30,8 +33,8 @@ def run_plans(search: PlanSearch, count: int, timing: StepTiming) -> list[PlanRu
     """
     Runs the `count` fastest plans of a search, as the simulator ranks them, on processes of
     this machine, with random parameters and inputs; the fastest of them is then the
-    search's best. They come in the order of the simulator. Raises DistIRError, also if all of
-    them run out of memory.
+    search's best. Returns them in the order of the simulator. Raises DistIRError, also if
+    all of them run out of memory.
     """
     from distir.errors import DistIRError
     from distir.lowering.step_times import StepTimer

@@ -153,7 +153,7 @@ class _Places:
         it did.
         """
         here, there = self.of[op], bucket.place
-        # Beside a call there is something to wait for, or memory to hold meanwhile.
+        # Across a call, a wait would come too early, or memory would be held too long.
         collective = self.ops[op]
         assert isinstance(collective, CollectiveOp)
         stays = collective.is_asynchronous or isinstance(collective, AllGatherOp)

@@ -224,7 +224,7 @@ class Recomputing:
             known |= zip(op.results, copy.results, strict=True)
         for value, arg in gone.items():
             arg.replace_all_uses_with(known[value])
-        # What an earlier run of the pass recomputes already is computed once.
+        # Values that an earlier run of the pass recomputes already are not computed twice.
         for op in list(body.ops):
             same = copies.get(_identity(op))
             if same is not None and same is not op:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
-from distir.dialects.dist import COUNTER, JOINED
+from distir.dialects.dist import COUNTER, JOINED, LOSS_SCALE
 from distir.dialects.train_ops.dropout import DropoutOp
 from distir.errors import DistIRError
 from distir.program import (
@@ -40,7 +40,7 @@ def evaluation_program(module: ModuleOp) -> ModuleOp:
         if (
             roles[argument] == "state"
             and argument not in owned
-            and COUNTER not in attributes[argument]
+            and not {COUNTER, LOSS_SCALE} & attributes[argument].keys()
         ):
             raise DistIRError(
                 f"the step updates {argument_names(entry)[argument]!r}, as running "

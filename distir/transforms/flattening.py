@@ -1,9 +1,9 @@
 """
-Updates of flattened parameters.
+Flattens the updates of parameters.
 
-An optimizer works on each element by itself. So a parameter whose dimensions a number of
-devices does not divide can be updated, and what is kept for it can be stored, as a row of
-numbers with zeros behind it, which any number of devices can split.
+An optimizer works on each element by itself. So a parameter that a number of devices
+divides in no dimension can be updated, and its states stored, as a one-dimensional tensor
+followed by zeros, which any number of devices can split.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from distir.sharding.rule import rank_of
 
 
 def update_of(function: FuncOp, result: int) -> UpdateOp | None:
-    """The update that computes a result of a program; None if it is computed otherwise."""
+    """
+    Returns the update that computes a result of a program; None if it is computed
+    otherwise.
+    """
     value = return_op(function).operands[result]
     while isinstance(value.owner, Operation) and value.owner.name == "onnx.Cast":
         value = value.owner.operands[0]
@@ -47,7 +50,10 @@ def update_of(function: FuncOp, result: int) -> UpdateOp | None:
 
 
 def flat_form(shape: Sequence[int], splits: Sequence[Split], parts: int) -> Flattened:
-    """A tensor flattened, block by block, so that so many devices have equal parts of each."""
+    """
+    Returns how a tensor is flattened, block by block, such that so many devices have equal
+    parts of each block.
+    """
     block = shape_of_part(shape, splits)
     assert block is not None
     length = -(-prod(block) // parts) * parts
@@ -56,25 +62,25 @@ def flat_form(shape: Sequence[int], splits: Sequence[Split], parts: int) -> Flat
 
 class UpdateFlattener:
     """
-    Flattens the updates of a program, in place: `flatten` one after the other, then
-    `finish`. What an update has as arguments becomes flat arguments (`dist.flattened`), but
-    for parameters that are to stay; gradients and these are flattened for it, and new
-    parameters take their shape again.
+    Flattens the updates of a program, in place: call `flatten` for one after the other,
+    then `finish`. The arguments of an update become flat arguments (`dist.flattened`),
+    except for parameters that are to keep their shape; gradients and these are flattened
+    for it, and new parameters get their shape again.
     """
 
     def __init__(self, function: FuncOp):
         self.function = function
         self.results: dict[int, Flattened] = {}
-        """Results that are flat now."""
+        """The results that have been flattened, by index."""
         self.arguments: dict[int, Flattened] = {}
-        """Arguments that are flat now."""
+        """The arguments that have been flattened, by index."""
         self.done: list[UpdateOp] = []
         """The updates of flattened parameters."""
 
     def flatten(self, op: UpdateOp, form: Flattened, stored: Sequence[int]) -> None:
         """
-        Flattens an update; of the arguments `stored` are flat from now on. What these are
-        used for besides takes them in their shape again.
+        Flattens an update and its arguments `stored`; other uses of these get them in their
+        shape.
         """
         for index in stored:
             self.arguments[index] = form
@@ -104,7 +110,7 @@ class UpdateFlattener:
         self._erase_unused(gradient)
 
     def finish(self) -> None:
-        """Says of arguments and results which are flat, and updates the program's type."""
+        """Marks the arguments and results that are flat, and updates the program's type."""
         function = self.function
         attributes = argument_attributes(function)
         for index, form in self.arguments.items():
@@ -122,7 +128,10 @@ class UpdateFlattener:
     def _unflatten_for_uses(
         self, argument: SSAValue, update: UpdateOp, form: Flattened
     ) -> None:
-        """Every op that uses a flat argument, but for its update, takes it in its shape."""
+        """
+        Makes every op that uses a flat argument, except for its update, take it in its
+        shape.
+        """
         for user in dict.fromkeys(use.operation for use in argument.uses):
             if user is not update:
                 op = _unflattened(argument, form)
@@ -135,8 +144,9 @@ class UpdateFlattener:
         self, value: SSAValue, form: Flattened, before: Operation | None
     ) -> SSAValue:
         """
-        A value of the parameter's shape flattened: a gradient where it is computed, through
-        its conversion and its clipping, so that these work on it flat, too.
+        Returns a value of the parameter's shape flattened. A gradient is flattened where it
+        is computed, before its conversion and its clipping, so that these work on it flat,
+        too.
         """
         owner = value.owner
         if before is None and isinstance(owner, Operation) and _is_elementwise(owner):
@@ -165,7 +175,7 @@ class UpdateFlattener:
         return op.flat
 
     def _give(self, old: SSAValue, new: SSAValue, form: Flattened) -> None:
-        """Puts what is flat in the place of what was not."""
+        """Replaces a result that was not flat by one that is."""
         updates = updated_arguments(self.function)
         whole: SSAValue | None = None
         for use in list(old.uses):
@@ -188,7 +198,7 @@ class UpdateFlattener:
             user.operands[use.index] = whole
 
     def _erase_unused(self, value: SSAValue) -> None:
-        """Erases what computed a gradient behind the place where it is flattened now."""
+        """Erases what computed a gradient after the place where it is flattened."""
         owner = value.owner
         if (
             isinstance(owner, Operation)
@@ -202,7 +212,7 @@ class UpdateFlattener:
 
 
 def _is_elementwise(op: Operation) -> bool:
-    """Whether an op converts a tensor, or multiplies it with a number."""
+    """Whether an op converts a tensor, or multiplies it by a number."""
     if op.name == "onnx.Cast":
         return True
     return op.name == "onnx.Mul" and sorted(

@@ -82,8 +82,8 @@ class ReshardLowering:
 
     def __init__(self, known: Mapping[str, Mesh]):
         self.known = known
-        # By the ids of the types before and after, which come again and again; the types
-        # are kept, for the ids of those that are gone are given to others.
+        # By the ids of the types before and after, which recur; the types are kept alive,
+        # as ids of dead objects are reused.
         self._plans: dict[tuple[int, int], _Plan] = {}
 
     def lower(self, function: FuncOp) -> None:

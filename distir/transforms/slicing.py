@@ -38,7 +38,7 @@ def sliced(module: ModuleOp, results: Sequence[int]) -> ModuleOp:
     reached = set(callees_first(module, called))
 
     args = entry.body.block.args
-    # At once: to add arguments one by one takes long where there are thousands.
+    # At once, as adding thousands of arguments one by one is slow.
     block = Block(arg_types=[arg.type for arg in args])
     values: dict[SSAValue, SSAValue] = dict(zip(args, block.args, strict=True))
     for old, new in values.items():

@@ -1,4 +1,4 @@
-"""Training on a number of processes that divides no dimension of some parameters."""
+"""Training on numbers of processes that divide no dimension of some parameters."""
 
 from __future__ import annotations
 
@@ -28,14 +28,26 @@ SPECS = [
     ((5, 8), (21, ((1, 2, 2),)), ((("d", None),), (("t", None),))),
     ((8, 5), (21, ((0, 2, 1),)), ((("d", None),), ())),
     ((8, 2, 8), (9, ((0, 4, 2), (2, 4, 1))), ((("d", None),), (("t", None),), ())),
+    ((5, 7), (36, ((0, 2, 3),)), ((("d", None),), (("t", None),)), (6, 7)),
+    ((5, 7), (), ((("t", None),), ()), (6, 7)),
+    ((5, 7), (), ((("t", 2),), (("d", None),)), (8, 9)),
+    ((5,), (), ((("t", None), ("d", None)),), (18,)),
 ]
-"""The shape of a tensor, its length and blocks when it is flat, and how that is split."""
+"""
+The shape of a tensor, its length and blocks when it is flat, how that is split, and the shape
+that zeros fill it up to before.
+"""
 
 
 def flat(
-    shape: tuple[int, ...], flattened: tuple[int, Any], split: Any
+    shape: tuple[int, ...],
+    flattened: tuple[Any, ...],
+    split: Any,
+    padded: tuple[int, ...] = (),
 ) -> runtime.Tensor:
-    return runtime.Tensor("w", torch.float32, shape, "mesh", split, flattened=flattened)
+    return runtime.Tensor(
+        "w", torch.float32, shape, "mesh", split, flattened=flattened, padded=padded
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -79,9 +91,9 @@ def test_a_range_of_a_matrix_is_few_boxes() -> None:
     assert [len(boxes.boxes(own, MESH, rank)) for rank in (4, 0, 2)] == [2, 3, 2]
 
 
-def training_gpt(**options: Any) -> ModuleOp:
+def training_gpt(vocabulary: int = 16, **options: Any) -> ModuleOp:
     """The training step of a small GPT, whose sizes are multiples of 2 and not of 3."""
-    module = build_gpt(1, 8, 2, 16, 6, 4)
+    module = build_gpt(1, 8, 2, vocabulary, 6, 4)
     DifferentiatePass(**options).apply(Context(), module)
     return module
 
@@ -133,5 +145,18 @@ def test_a_training_goes_on_under_another_distribution(
     train(tmp_path, module, spawner, saving, **before)
     resuming = Training(4, checkpoints=checkpoints, resume="latest")
     found = train(tmp_path, module, spawner, resuming, **after)
+    expected["loss"] = expected["loss"][2:]
+    assert_close(found, expected)
+
+
+def test_a_padded_vocabulary_trains_as_one(tmp_path: Path, spawner: Spawner) -> None:
+    """Also from the checkpoint of a run that had it as it is, and with ZeRO."""
+    module, checkpoints = training_gpt(vocabulary=19), tmp_path / "checkpoints"
+    expected = train(tmp_path, module, spawner, Training(4), d=1)
+    saving = Training(2, checkpoints=checkpoints, save_every=2)
+    found = train(tmp_path, module, spawner, saving, t=2)
+    np.testing.assert_allclose(found["loss"], expected["loss"][:2], 1e-4)
+    resuming = Training(4, checkpoints=checkpoints, resume="latest")
+    found = train(tmp_path, module, spawner, resuming, d=3, t=2, zero=1)
     expected["loss"] = expected["loss"][2:]
     assert_close(found, expected)

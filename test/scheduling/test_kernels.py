@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.elementwise import elementwise
 from support.schedules import assert_same_results, gpt, scheduled
 from support.training_programs import distributed
 from xdsl.context import Context
@@ -11,8 +12,14 @@ from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.kernel import KernelCallOp, kernels
 from distir.errors import DistIRError
+from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
+from distir.planning.distribution import distribute
+from distir.planning.grid import Evaluator
+from distir.planning.plan import GridPlan
+from distir.planning.programs import replace_cluster
+from distir.planning.result import Simulated
 from distir.program import walk_functions
 from distir.scheduling import Columns, Kernel, Rows, Schedule, patterns
 from distir.sharding.verification import verify_distribution
@@ -146,3 +153,29 @@ def test_a_call_must_be_what_its_kernel_says() -> None:
     module.verify()
     with pytest.raises(DistIRError, match="kernel @mine: its rule lets 'k' be split"):
         verify_distribution(module)
+
+
+def test_one_value_is_one_argument_of_a_kernel() -> None:
+    """Which use of it a gradient is of would not be clear."""
+    module = elementwise("a = Tanh(x)", "b = Mul(a, a)")
+    s = Schedule()
+    s.find(lambda x, y: x * y).replace(Kernel("mine", "mine:product"))
+    with pytest.raises(DistIRError, match="two arguments of the pattern are the same"):
+        scheduled(module, s)
+    s = Schedule()
+    s.find(lambda x: x * x).replace(Kernel("mine", "mine:square"))
+    assert_same_results(module, scheduled(module, s))
+
+
+@pytest.mark.parametrize("plan", [{"d": 2, "t": 2}, {"p": 2, "k": 2, "d": 2}])
+def test_searches_price_kernels_as_the_simulator_does(plan: dict[str, int]) -> None:
+    """Pipelines too, whose programs are never made."""
+    module = with_kernel(attention(rule=RULE, keep="q k", gradient="autograd"))
+    DifferentiatePass().apply(Context(), module)
+    replace_cluster(module, load_cluster("cpu"))
+    found = Evaluator(lambda batch: module.clone()).evaluate(GridPlan(4, **plan))
+    distribute(module, GridPlan(4, **plan).options())
+    simulation = simulate(module)
+    assert isinstance(found, Simulated)
+    assert found.step_time_s == simulation.step_time_s
+    assert found.peak_memory_bytes == max(simulation.peak_memory_bytes)

@@ -1,4 +1,4 @@
-"""PyTorch's form of the convolutional models that are built by name."""
+"""PyTorch modules of the convolutional models that are built by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tensors as rows of numbers that any number of devices can split."""
+"""
+Flattening: tensors as one-dimensional tensors that any number of devices can split evenly.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ from distir.dialects.train_ops.splits import Split, shape_of_part, splits_of
 
 
 def blocks_attribute(parts: Sequence[Split]) -> ArrayAttr[DenseArrayBase[Any]]:
-    """The list of `[dimension, parts, run]` that `blocks` holds."""
+    """Returns the list of `[dimension, parts, run]` that `blocks` holds."""
     return ArrayAttr([DenseArrayBase.from_list(i64, list(split)) for split in parts])
 
 
 class _FlatteningOp(TrainOp):
-    """What `train.flatten` and its inverse share: which blocks a tensor is cut into."""
+    """What `train.flatten` and its inverse share: the blocks into which a tensor is cut."""
 
     blocks = opt_prop_def(ArrayAttr.constr(INTEGERS))
 
@@ -58,14 +60,14 @@ class _FlatteningOp(TrainOp):
 @irdl_op_definition
 class FlattenOp(_FlatteningOp):
     """
-    The elements of a tensor in one dimension, in row-major order, and zeros behind them: as
-    long as `flat` is, so that any number of devices can have equal parts. Elementwise updates
-    of optimizers keep the zeros zeros, and so do sums of squares what they are.
+    The elements of a tensor in one dimension, in row-major order, followed by zeros up to
+    the length of `flat`, so that any number of devices can have equal parts. Elementwise
+    updates of optimizers keep the zeros zero, and sums of squares are not changed by them.
 
     `blocks`, a list of `[dimension, parts, run]`, cut the tensor first: `flat` has one more
-    dimension for each, and `flat[:, i]` holds what belongs to part i of that split, of a
-    dimension that is dealt out to `parts` in turn, `run` elements at a time. So devices
-    that hold parts of a tensor flatten what they hold.
+    dimension for each, and `flat[:, i]` holds what belongs to part i of that split, where a
+    dimension is dealt out to `parts` in turn, `run` elements at a time. So devices that
+    hold parts of a tensor flatten what they hold.
     """
 
     name = "train.flatten"
@@ -80,7 +82,7 @@ class FlattenOp(_FlatteningOp):
 
 @irdl_op_definition
 class UnflattenOp(_FlatteningOp):
-    """The inverse of `train.flatten`: the tensor, without the zeros behind it."""
+    """The inverse of `train.flatten`: the tensor without the zeros at the end."""
 
     name = "train.unflatten"
 

@@ -1,4 +1,4 @@
-"""How ops of the per-rank form say which part of a tensor is meant."""
+"""Splits by which ops of the per-rank form say which part of a tensor they work on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from xdsl.utils.exceptions import VerifyException
 
 
 class Split(NamedTuple):
-    """A dimension is dealt out to `parts` in turn, `run` elements at a time."""
+    """
+    A split of a dimension: it is dealt out to `parts` in turn, `run` elements at a time.
+    """
 
     dim: int
     parts: int
@@ -19,8 +21,8 @@ class Split(NamedTuple):
 
 def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
     """
-    The splits that a list of `[dimension, parts, run]` holds, none where it is absent.
-    Raises VerifyException for entries of another length.
+    Returns the splits in a list of `[dimension, parts, run]`; none if it is absent. Raises
+    VerifyException for entries of another length.
     """
     entries = () if attr is None else attr.data
     if any(len(entry) != 3 for entry in entries):
@@ -30,8 +32,8 @@ def splits_of(attr: ArrayAttr[DenseArrayBase[Any]] | None) -> tuple[Split, ...]:
 
 def shape_of_part(shape: Sequence[int], splits: Sequence[Split]) -> list[int] | None:
     """
-    The shape of a part of a tensor of that shape, when each of the splits divides what those
-    before it leave; None where one of them cannot.
+    Returns the shape of a part of a tensor of that shape, if each of the splits divides
+    what those before it leave; else None.
     """
     left = list(shape)
     for split in splits:

@@ -1,9 +1,10 @@
 """
-Models by name, without weights: their builders, and the sizes that were published.
+Builders of models by name, without weights, and the sizes of these models that were
+published.
 
 A builder is a function in the file of its model; its arguments are the options of `distir
 build MODEL`. Modules and parameters have the names of the PyTorch model that it follows,
-repeated layers are calls of one function.
+and repeated layers are calls of one function.
 """
 
 from __future__ import annotations

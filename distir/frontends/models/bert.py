@@ -1,4 +1,4 @@
-"""BERT: an encoder that fills in what its input leaves out."""
+"""BERT: an encoder that predicts masked tokens of its input."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def build_bert(
     dtype: str = "f32",
 ) -> ModuleOp:
     """
-    The forward pass of BERT with its masked language model head, from token ids [batch,
-    seq] to logits [batch, seq, vocab]: learned positions, one kind of tokens, norms behind
-    attention and MLP, of width 4 `d_model`, and the embedding as output matrix. The names
-    and shapes of the parameters are those of Hugging Face's BertForMaskedLM, which has
-    embeddings of 512 positions and two kinds of tokens; this has `seq` and one. Raises DistIRError.
+    Returns the forward pass of BERT with its masked language model head, from token ids
+    [batch, seq] to logits [batch, seq, vocab]: learned positions, one kind of tokens, norms
+    after attention and MLP, of width 4 `d_model`, and the embedding as output matrix. The
+    names and shapes of the parameters are those of Hugging Face's BertForMaskedLM, except
+    that its embeddings are of 512 positions and two kinds of tokens, and those here of
+    `seq` and one. Raises DistIRError.
     """
     check_sizes(layers=layers, d_model=d_model, heads=heads, vocab=vocab)
     check_sizes(batch=batch, seq=seq)
@@ -52,7 +53,10 @@ def build_bert(
 
 
 def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
-    """Attention and an MLP, each with a residual branch and a norm behind it."""
+    """
+    Returns a layer with attention and an MLP, each with a residual branch and followed by a
+    norm.
+    """
     width = hidden[-1]
     b = ModuleBuilder(element, "bert.encoder.layer.*")
     x = b.argument("hidden", hidden, role=None)
@@ -74,7 +78,7 @@ def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> 
 
 
 def _head(main: ModuleBuilder, h: SSAValue, embedding: SSAValue) -> SSAValue:
-    """The logits of the tokens, from hidden states."""
+    """Adds the head: returns the logits of the tokens, from hidden states."""
     vocab, width = shape_of(embedding)
     name = "cls.predictions"
     h = main.linear(f"{name}.transform.dense", h, width)

@@ -32,11 +32,15 @@ def build_llama(
     tied: bool = False,
 ) -> ModuleOp:
     """
-    The forward pass of LLaMA from token ids [batch, seq] to logits [batch, seq, vocab].
-    `kv_heads` is the number of heads of keys and values (as many as of queries unless told),
-    `ffn` the width inside an MLP (8/3 `d_model`, rounded up to a multiple of 256, unless
-    told), `theta` the base of the rotary positions' wave lengths. The names and shapes of
-    the parameters are those of Hugging Face's LlamaForCausalLM. Raises DistIRError.
+    Returns the forward pass of LLaMA from token ids [batch, seq] to logits [batch, seq,
+    vocab]. The names and shapes of the parameters are those of Hugging Face's
+    LlamaForCausalLM. Raises DistIRError.
+
+    - `kv_heads`: the number of heads of keys and values; by default that of queries;
+    - `ffn`: the width inside an MLP; by default 8/3 `d_model`, rounded up to a multiple of
+      256;
+    - `theta`: the base of the rotary positions' wave lengths;
+    - `tied`: whether the embedding is also the output matrix.
     """
     groups = kv_heads or heads
     ffn = ffn or math.ceil(8 * d_model / 3 / 256) * 256
@@ -78,7 +82,10 @@ def _layer(
     groups: int,
     ffn: int,
 ) -> Layer:
-    """Attention and an MLP, each behind a norm and beside a residual branch."""
+    """
+    Returns a layer with attention and an MLP, each after a norm and beside a residual
+    branch.
+    """
     _, seq, d_model = hidden
     width = d_model // heads
     b = ModuleBuilder(element, "model.layers.*")
@@ -109,8 +116,8 @@ def _rotary_tables(
     b: ModuleBuilder, seq: int, width: int, theta: float
 ) -> list[SSAValue]:
     """
-    The cosines and sines, [seq, width], of position x theta^(-2i / width); both halves of
-    a head's width are alike.
+    Adds the cosines and sines, [seq, width], of position x theta^(-2i / width); both halves
+    of a head's width are equal.
     """
     b.at("model.rotary_emb")
     frequencies = theta ** -(np.arange(0, width, 2) / width)
@@ -132,7 +139,10 @@ def _rotary_tables(
 def _rotated(
     b: ModuleBuilder, value: SSAValue, width: int, tables: list[SSAValue]
 ) -> SSAValue:
-    """A [batch, seq, heads x width] as [batch, heads, seq, width], turned by position."""
+    """
+    Returns a [batch, seq, heads x width] as [batch, heads, seq, width], rotated by
+    position.
+    """
     cos, sin = tables
     value = b.heads(value, width)
     shape = shape_of(value)

@@ -1,4 +1,7 @@
-"""What the models are built with: modules as PyTorch has them, appended to a function."""
+"""
+Appends modules with the names and shapes of PyTorch's to a function, for the builders of
+models.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ from distir.frontends.function_builder import (
 
 class ModuleBuilder(FunctionBuilder):
     """
-    Appends modules to one function. A module's name, relative to `root`, is the scope of its
-    ops and the beginning of its parameters' names; a parameter becomes the function's last
-    argument where it is first used, in the shape that PyTorch's module of that kind has.
-    `trains` says whether modules do what they do in training.
+    Appends modules to one function. A module's name, relative to `root`, is the scope of
+    its ops and the beginning of its parameters' names; a parameter becomes the function's
+    last argument where it is first used, with the shape that PyTorch's module of that kind
+    has. `trains` says whether modules behave as in training mode.
     """
 
     def __init__(self, element: TypeAttribute, root: str = "", trains: bool = False):
@@ -36,12 +39,12 @@ class ModuleBuilder(FunctionBuilder):
         self.own: list[Parameter] = []
 
     def at(self, name: str = "") -> ModuleBuilder:
-        """This builder, with the ops that follow in that module; "" is the root."""
+        """Returns this builder, with the ops that follow in that module; "" is the root."""
         self.scope = self.path(name)
         return self
 
     def path(self, name: str) -> str:
-        """The full name of a module, or of a parameter, under the root."""
+        """Returns the full name of a module, or of a parameter, under the root."""
         return ".".join(part for part in (self.root, name) if part)
 
     def parameter(
@@ -51,24 +54,25 @@ class ModuleBuilder(FunctionBuilder):
         initial: str | None = None,
         role: str = "parameter",
     ) -> SSAValue:
-        """A new weight of the function; `initial` as `dist.initial`."""
+        """Adds a weight to the function and returns it; `initial` is as `dist.initial`."""
         wanted = Parameter(name, tuple(shape), initial, role)
         self.own.append(wanted)
         return self.parameters(self.root, [wanted])[0]
 
     def integers(self, *values: int) -> SSAValue:
-        """A constant vector of integers."""
+        """Adds a constant vector of integers."""
         return self.constant(np.array(values, np.int64))
 
     def elementwise(self, name: str, *values: SSAValue, **attributes: Any) -> SSAValue:
-        """An op on values that are broadcast to one shape."""
+        """Adds an op on values that are broadcast to one shape."""
         shape = np.broadcast_shapes(*map(shape_of, values))
         return self.op(name, values, shape, **attributes)
 
     def reshape(self, value: SSAValue, shape: Shape) -> SSAValue:
         """
-        The value in another shape. Sizes that it has at the same place are copied and the
-        last other one follows, so that the op holds for a part of the batch too.
+        Returns the value in another shape. Sizes that it has at the same position are
+        copied and the last other one is inferred, so that the op holds for a part of the
+        batch too.
         """
         old = shape_of(value)
         wanted = [
@@ -81,19 +85,19 @@ class ModuleBuilder(FunctionBuilder):
         return self.op("Reshape", [value, self.integers(*wanted)], shape)
 
     def transpose(self, value: SSAValue, *order: int) -> SSAValue:
-        """The value with its dimensions in that order."""
+        """Returns the value with its dimensions in that order."""
         shape = [shape_of(value)[dim] for dim in order]
         return self.op("Transpose", [value], shape, perm=list(order))
 
     def product(self, value: SSAValue, weight: SSAValue) -> SSAValue:
-        """The value times the transpose of a weight [outputs, inputs]."""
+        """Returns the value times the transpose of a weight [outputs, inputs]."""
         shape = (*shape_of(value)[:-1], shape_of(weight)[0])
         return self.op("MatMul", [value, self.transpose(weight, 1, 0)], shape)
 
     def linear(
         self, name: str, value: SSAValue, outputs: int, bias: bool = True
     ) -> SSAValue:
-        """`torch.nn.Linear`: a weight [outputs, inputs] and perhaps a bias."""
+        """Adds a `torch.nn.Linear`: a weight [outputs, inputs] and possibly a bias."""
         b, inputs = self.at(name), shape_of(value)[-1]
         result = b.product(value, b.parameter(f"{name}.weight", (outputs, inputs)))
         if bias:
@@ -102,17 +106,17 @@ class ModuleBuilder(FunctionBuilder):
         return result
 
     def embedding(self, name: str, ids: SSAValue, rows: int, width: int) -> SSAValue:
-        """`torch.nn.Embedding`: the rows of a weight [rows, width] at the ids."""
+        """Adds a `torch.nn.Embedding`: the rows of a weight [rows, width] at the ids."""
         weight = self.at(name).parameter(f"{name}.weight", (rows, width))
         return self.rows(weight, ids)
 
     def rows(self, weight: SSAValue, ids: SSAValue) -> SSAValue:
-        """The rows of a matrix at the ids."""
+        """Returns the rows of a matrix at the ids."""
         shape = (*shape_of(ids), shape_of(weight)[-1])
         return self.op("Gather", [weight, ids], shape, axis=0)
 
     def norm(self, name: str, value: SSAValue, epsilon: float) -> SSAValue:
-        """`torch.nn.LayerNorm` over the last dimension."""
+        """Adds a `torch.nn.LayerNorm` over the last dimension."""
         b, width = self.at(name), shape_of(value)[-1:]
         scale = b.parameter(f"{name}.weight", width, "ones")
         bias = b.parameter(f"{name}.bias", width)
@@ -125,7 +129,7 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def rms_norm(self, name: str, value: SSAValue, epsilon: float) -> SSAValue:
-        """`torch.nn.RMSNorm` over the last dimension."""
+        """Adds a `torch.nn.RMSNorm` over the last dimension."""
         b = self.at(name)
         scale = b.parameter(f"{name}.weight", shape_of(value)[-1:], "ones")
         return b.op(
@@ -137,13 +141,13 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def heads(self, value: SSAValue, width: int) -> SSAValue:
-        """[batch, heads, seq, width] of a [batch, seq, heads x width]."""
+        """Returns [batch, heads, seq, width] of a [batch, seq, heads x width]."""
         batch, seq, features = shape_of(value)
         value = self.reshape(value, (batch, seq, features // width, width))
         return self.transpose(value, 0, 2, 1, 3)
 
     def merge_heads(self, value: SSAValue) -> SSAValue:
-        """[batch, seq, heads x width] of a [batch, heads, seq, width]."""
+        """Returns [batch, seq, heads x width] of a [batch, heads, seq, width]."""
         batch, heads, seq, width = shape_of(value)
         value = self.transpose(value, 0, 2, 1, 3)
         return self.reshape(value, (batch, seq, heads * width))
@@ -152,8 +156,9 @@ class ModuleBuilder(FunctionBuilder):
         self, query: SSAValue, key: SSAValue, value: SSAValue, causal: bool = False
     ) -> SSAValue:
         """
-        Attention of queries [batch, heads, seq, width] to keys and values that have as many
-        heads or a divisor of them; each is shared by as many heads of queries, then.
+        Adds attention of queries [batch, heads, seq, width] to keys and values, whose
+        number of heads may be a divisor of the queries': each of their heads is then shared
+        by several heads of queries.
         """
         inputs = [query, key, value]
         return self.op("Attention", inputs, shape_of(query), is_causal=int(causal))
@@ -169,7 +174,9 @@ class ModuleBuilder(FunctionBuilder):
         padding: int = 0,
         bias: bool = False,
     ) -> SSAValue:
-        """`torch.nn.Conv2d` of a [batch, channels, height, width] by square kernels."""
+        """
+        Adds a `torch.nn.Conv2d` of a [batch, channels, height, width] by square kernels.
+        """
         b, (batch, channels, *sides) = self.at(name), shape_of(value)
         square = (outputs, channels, kernel, kernel)
         inputs = [value, b.parameter(f"{name}.weight", square)]
@@ -189,8 +196,9 @@ class ModuleBuilder(FunctionBuilder):
         self, name: str, value: SSAValue, epsilon: float = 1e-5, momentum: float = 0.1
     ) -> SSAValue:
         """
-        `torch.nn.BatchNorm2d`: with the batch's statistics, which also move the running
-        ones by `momentum`, where the model is built to be trained; else with the running ones.
+        Adds a `torch.nn.BatchNorm2d`: if the model is built to be trained, with the batch's
+        statistics, which also move the running ones by `momentum`; else with the running
+        ones.
         """
         b, channels = self.at(name), shape_of(value)[1:2]
         inputs = [
@@ -211,7 +219,7 @@ class ModuleBuilder(FunctionBuilder):
     def group_norm(
         self, name: str, value: SSAValue, groups: int, epsilon: float
     ) -> SSAValue:
-        """`torch.nn.GroupNorm` of a [batch, channels, ...]."""
+        """Adds a `torch.nn.GroupNorm` of a [batch, channels, ...]."""
         b, channels = self.at(name), shape_of(value)[1:2]
         scale = b.parameter(f"{name}.weight", channels, "ones")
         inputs = [value, scale, b.parameter(f"{name}.bias", channels)]
@@ -226,7 +234,7 @@ class ModuleBuilder(FunctionBuilder):
     def max_pool(
         self, value: SSAValue, kernel: int, stride: int, padding: int = 0
     ) -> SSAValue:
-        """`torch.nn.MaxPool2d` of a [batch, channels, height, width]."""
+        """Adds a `torch.nn.MaxPool2d` of a [batch, channels, height, width]."""
         batch, channels, *sides = shape_of(value)
         sides = [(side + 2 * padding - kernel) // stride + 1 for side in sides]
         return self.op(
@@ -239,20 +247,21 @@ class ModuleBuilder(FunctionBuilder):
         )
 
     def single(self, number: npt.ArrayLike) -> SSAValue:
-        """A constant in single precision, whatever the model's precision is."""
+        """Adds a constant in single precision, whatever the model's precision is."""
         array = np.asarray(number, np.float32)
         return self.op("Constant", [], array.shape, f32, value=array)
 
     def layer(self, name: str, result: SSAValue) -> Layer:
-        """The function, with that symbol, and its parameters."""
+        """Returns the function, with that symbol, and its parameters."""
         return Layer(self.finish(name, [result]), self.own)
 
     def stack(
         self, layers: Sequence[tuple[str, Layer]], value: SSAValue, *others: SSAValue
     ) -> SSAValue:
         """
-        The result of calls of the layers, one after the other, as modules of the names
-        given. Each takes the result of the one before, the other values, and parameters.
+        Adds calls of the layers, one after the other, as modules of the given names, and
+        returns the last result. Each takes the result of the one before, the other values,
+        and its parameters.
         """
         for name, layer in layers:
             own = self.parameters(self.path(name), layer.parameters)

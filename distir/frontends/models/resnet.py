@@ -16,7 +16,7 @@ STAGES = {
     "101": (3, 4, 23, 3),
     "152": (3, 8, 36, 3),
 }
-"""The blocks of each stage, by the number of layers with weights."""
+"""The number of blocks of each stage, by the number of layers with weights."""
 
 
 def build_wide_resnet(
@@ -31,13 +31,15 @@ def build_wide_resnet(
     trains: bool = False,
 ) -> ModuleOp:
     """
-    The forward pass of a ResNet with `layers` layers (50, 101 or 152) from pictures [batch,
-    3, image, image] to logits [batch, classes]. A bottleneck block of the first of four
-    stages is convolutions to `channels` channels (1 x 1), to `width_factor` times as many
-    (3 x 3) and to four times as many (1 x 1); each stage doubles the channels and halves
-    the picture. With 64 channels and a factor of 1 it is torchvision's ResNet, with the
-    same names; with a larger factor the one that Alpa and Rhino measure. `trains` as in
-    `ModuleBuilder`. Raises DistIRError.
+    Returns the forward pass of a ResNet with `layers` layers (50, 101 or 152) from images
+    [batch, 3, image, image] to logits [batch, classes].
+
+    A bottleneck block of the first of four stages consists of convolutions to `channels`
+    channels (1 x 1), to `width_factor` times as many (3 x 3) and to four times as many (1 x
+    1); each stage doubles the channels and halves the sides of the image. With 64 channels
+    and a factor of 1 it is torchvision's ResNet, with the same names; with a larger factor
+    it is the one that Alpa and Rhino measure. `trains` is as in `ModuleBuilder`. Raises
+    DistIRError.
     """
     sizes = STAGES[one_of("number of layers", str(layers), STAGES)]
     check_sizes(channels=channels, width_factor=width_factor, classes=classes)
@@ -67,7 +69,7 @@ def build_wide_resnet(
 def _repeated(
     main: ModuleBuilder, stage: str, like: SSAValue, channels: int, factor: int
 ) -> Layer:
-    """The blocks of a stage behind its first one."""
+    """Returns a layer that stands for the blocks of a stage after its first one."""
     b = ModuleBuilder(main.element, f"{stage}.*", main.trains)
     x = b.argument("hidden", shape_of(like), role=None)
     return b.layer(stage, _block(b, "", x, channels, factor, 1))
@@ -76,7 +78,9 @@ def _repeated(
 def _block(
     b: ModuleBuilder, name: str, x: SSAValue, channels: int, factor: int, stride: int
 ) -> SSAValue:
-    """A bottleneck, whose input is brought to its output's shape where it has another."""
+    """
+    Adds a bottleneck block, whose input is brought to its output's shape if that differs.
+    """
 
     def module(part: str) -> str:
         return f"{name}.{part}".lstrip(".")

@@ -17,7 +17,7 @@ from distir.program import ENTRY
 
 _EPSILON = 1e-6
 _BUCKETS = 32
-"""Kinds of distances that a bias is learned for."""
+"""The number of kinds of distances for which a bias is learned."""
 
 _FARTHEST = 128
 """The distance in tokens from which on all distances are of one kind."""
@@ -38,12 +38,13 @@ def build_t5(
     ffn: int | None = None,
 ) -> ModuleOp:
     """
-    The forward pass of T5 from token ids [batch, seq] and those of the target so far [batch,
-    target_seq], as many unless told, to logits [batch, target_seq, vocab]. The encoder and
-    the decoder have `layers` layers each, of RMS norms, attention with a bias learned for
-    each distance, and MLPs with ReLU of width `ffn`, 4 `d_model` unless told. Attention is
-    written out, since its bias is learned. The names and shapes of the parameters are those
-    of Hugging Face's T5ForConditionalGeneration with d_kv = `d_model` / `heads`. Raises DistIRError.
+    Returns the forward pass of T5 from token ids [batch, seq] and those of the target so
+    far [batch, target_seq] (by default as many) to logits [batch, target_seq, vocab]. The
+    encoder and the decoder have `layers` layers each, of RMS norms, attention with a bias
+    learned for each distance, and MLPs with ReLU of width `ffn` (by default 4 `d_model`).
+    Attention is written out, since its bias is learned. The names and shapes of the
+    parameters are those of Hugging Face's T5ForConditionalGeneration with d_kv = `d_model`
+    / `heads`. Raises DistIRError.
     """
     ffn, target_seq = ffn or 4 * d_model, target_seq or seq
     check_sizes(layers=layers, d_model=d_model, heads=heads, ffn=ffn, vocab=vocab)
@@ -81,7 +82,10 @@ def build_t5(
 def _encoder_layer(
     element: TypeAttribute, hidden: Hidden, heads: int, ffn: int
 ) -> Layer:
-    """Attention and an MLP, each behind a norm and beside a residual branch."""
+    """
+    Returns a layer with attention and an MLP, each after a norm and beside a residual
+    branch.
+    """
     b = ModuleBuilder(element, "encoder.block.*")
     x = b.argument("hidden", hidden, role=None)
     bias = _bias_argument(b, hidden, heads)
@@ -92,7 +96,10 @@ def _encoder_layer(
 def _decoder_layer(
     element: TypeAttribute, source: Hidden, hidden: Hidden, heads: int, ffn: int
 ) -> Layer:
-    """Attention to what came before, to what was encoded, and an MLP."""
+    """
+    Returns a layer with attention to the tokens so far, attention to the encoder's output,
+    and an MLP.
+    """
     b = ModuleBuilder(element, "decoder.block.*")
     x = b.argument("hidden", hidden, role=None)
     bias = _bias_argument(b, hidden, heads)
@@ -103,7 +110,7 @@ def _decoder_layer(
 
 
 def _bias_argument(b: ModuleBuilder, hidden: Hidden, heads: int) -> SSAValue:
-    """What is added to the scores of attention, an argument of a layer."""
+    """Adds an argument to a layer: the bias that is added to the scores of attention."""
     return b.argument("position_bias", (heads, hidden[1], hidden[1]), role=None)
 
 
@@ -117,8 +124,8 @@ def _attention(
     heads: int,
 ) -> SSAValue:
     """
-    x plus the attention of norm(x) to itself, or to what was encoded. Scores are products
-    of queries and keys as they are.
+    Returns x plus the attention of norm(x) to itself, or to the encoder's output. Scores
+    are unscaled products of queries and keys.
     """
     width = shape_of(x)[-1]
     h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
@@ -141,7 +148,7 @@ def _attention(
 
 
 def _mlp(b: ModuleBuilder, name: str, x: SSAValue, ffn: int) -> SSAValue:
-    """x plus an MLP of norm(x)."""
+    """Returns x plus an MLP of norm(x)."""
     h = b.rms_norm(f"{name}.layer_norm", x, _EPSILON)
     h = b.linear(f"{name}.DenseReluDense.wi", h, ffn, bias=False)
     h = b.at(f"{name}.DenseReluDense.act").elementwise("Relu", h)
@@ -153,8 +160,8 @@ def _bias(
     main: ModuleBuilder, name: str, seq: int, heads: int, causal: bool
 ) -> SSAValue:
     """
-    What is added to the scores of a query and a key, [heads, seq, seq]: a learned number
-    for their distance, and the lowest one where a causal decoder must not look.
+    Returns what is added to the scores of queries and keys, [heads, seq, seq]: a learned
+    number for their distance, and the lowest number where a causal decoder must not look.
     """
     attention = f"{name}.block.0.layer.0.SelfAttention"
     weight = f"{attention}.relative_attention_bias.weight"
@@ -181,9 +188,9 @@ def _bias(
 
 def _kinds(distances: Sequence[int], causal: bool) -> list[int]:
     """
-    The kind of each distance from a query to a key. Half of the kinds are distances of
-    their own, the other half wider and wider ranges; a decoder has kinds for keys before
-    the query only, an encoder as many for those behind it.
+    Returns the kind of each distance from a query to a key. Half of the kinds are single
+    distances, the other half wider and wider ranges; a decoder has kinds for keys before
+    the query only, an encoder as many for keys after it.
     """
     kinds = _BUCKETS if causal else _BUCKETS // 2
     exact = kinds // 2

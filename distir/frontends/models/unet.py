@@ -1,4 +1,4 @@
-"""The U-Net of diffusion models, which predicts the noise in a picture."""
+"""The U-Net of diffusion models, which predicts the noise in an image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.program import ENTRY
 
 _EPSILON = 1e-5
 _LONGEST = 10000
-"""The longest wave length of a time's sines and cosines, in steps of 2 pi."""
+"""The longest wave length of a time's sines and cosines, in units of 2 pi steps."""
 
 
 def build_unet(
@@ -32,13 +32,15 @@ def build_unet(
     groups: int = 32,
 ) -> ModuleOp:
     """
-    The forward pass of a denoising U-Net from noisy pictures [batch, 3, image, image] and
-    their times [batch] to the noise in them. A level for each multiplier of `channels` has
-    `blocks` residual blocks on the way down and one more on the way up, with attention where
-    the picture has `attention_at` pixels a side; the next level has half the sides. Group
-    norms have `groups` groups. The defaults are the model of DDPM ("Denoising Diffusion
-    Probabilistic Models", 2020) for CIFAR-10. The names and shapes of the parameters are
-    those of UNet2DModel in Hugging Face's diffusers. Raises DistIRError.
+    Returns the forward pass of a denoising U-Net from noisy images [batch, 3, image, image]
+    and their times [batch] to the noise in them.
+
+    A level for each multiplier of `channels` has `blocks` residual blocks on the way down
+    and one more on the way up, with attention where the image has `attention_at` pixels a
+    side; the next level has half the sides. Group norms have `groups` groups. The defaults
+    are the model of DDPM ("Denoising Diffusion Probabilistic Models", 2020) for CIFAR-10.
+    The names and shapes of the parameters are those of UNet2DModel in Hugging Face's
+    diffusers. Raises DistIRError.
     """
     check_sizes(batch=batch, image=image, channels=channels, blocks=blocks)
     halved = 2 ** (len(multipliers) - 1)
@@ -86,7 +88,7 @@ def build_unet(
 
 
 class _Unet:
-    """The modules of a U-Net, given a vector for the time of each picture."""
+    """The modules of a U-Net, given a vector for the time of each image."""
 
     def __init__(
         self, b: ModuleBuilder, time: SSAValue, groups: int, attention_at: int
@@ -95,14 +97,16 @@ class _Unet:
         self.groups, self.attention_at = groups, attention_at
 
     def block(self, name: str, index: int, x: SSAValue, channels: int) -> SSAValue:
-        """A residual block, with attention behind it on pictures of the size for that."""
+        """Adds a residual block, followed by attention on images of the size for that."""
         h = self.residual(f"{name}.resnets.{index}", x, channels)
         if shape_of(h)[-1] == self.attention_at:
             h = self.attend(f"{name}.attentions.{index}", h)
         return h
 
     def residual(self, name: str, x: SSAValue, channels: int) -> SSAValue:
-        """x plus two convolutions, each behind a norm; the time comes in between."""
+        """
+        Returns x plus two convolutions, each after a norm; the time is added between them.
+        """
         b, batch = self.b, shape_of(x)[0]
         h = self._norm(f"{name}.norm1", x)
         h = b.at(f"{name}.nonlinearity").elementwise("Swish", h)
@@ -119,7 +123,7 @@ class _Unet:
         return b.at(name).elementwise("Add", x, h)
 
     def attend(self, name: str, x: SSAValue) -> SSAValue:
-        """x plus the attention of its pixels to each other, with one head."""
+        """Returns x plus the attention of its pixels to each other, with one head."""
         b, (batch, channels, height, width) = self.b, shape_of(x)
         h = self._norm(f"{name}.group_norm", x)
         h = b.at(name).reshape(h, (batch, channels, height * width))
@@ -133,7 +137,9 @@ class _Unet:
         return b.elementwise("Add", x, h)
 
     def enlarge(self, name: str, x: SSAValue) -> SSAValue:
-        """The picture with each pixel in a square of four, and a convolution."""
+        """
+        Returns the image with each pixel repeated in a square of four, after a convolution.
+        """
         b, (batch, channels, *sides) = self.b, shape_of(x)
         scales = b.at(name).single([1, 1, 2, 2])
         sides = [2 * side for side in sides]
@@ -152,7 +158,9 @@ class _Unet:
 
 
 def _time(b: ModuleBuilder, times: SSAValue, channels: int) -> SSAValue:
-    """A vector for each time, [batch, 4 channels]: sines and cosines through an MLP."""
+    """
+    Returns a vector for each time, [batch, 4 channels]: sines and cosines through an MLP.
+    """
     b.at("time_proj")
     [batch], half = shape_of(times), channels // 2
     rates = np.exp(-math.log(_LONGEST) * np.arange(half) / half)

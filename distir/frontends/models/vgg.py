@@ -11,7 +11,10 @@ from distir.frontends.models.module_builder import ModuleBuilder
 from distir.program import ENTRY
 
 _STAGES = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
-"""Channels and convolutions of each stage; a stage ends in half the picture's sides."""
+"""
+The channels and the number of convolutions of each stage; a stage ends by halving the
+image's sides.
+"""
 
 _SMALLEST = 2 ** len(_STAGES)
 
@@ -25,9 +28,9 @@ def build_vgg(
     width: int = 4096,
 ) -> ModuleOp:
     """
-    The forward pass of VGG19 without dropout from pictures [batch, 3, image, image] to
-    logits [batch, classes]; `width` is that of the two hidden layers of the classifier.
-    `image` is a multiple of 32. The names and shapes of the parameters are those of
+    Returns the forward pass of VGG19 without dropout from images [batch, 3, image, image]
+    to logits [batch, classes]; `width` is that of the two hidden layers of the classifier.
+    `image` must be a multiple of 32. The names and shapes of the parameters are those of
     torchvision's vgg19. Raises DistIRError.
     """
     check_sizes(batch=batch, image=image, classes=classes, width=width)

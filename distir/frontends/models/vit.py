@@ -26,9 +26,9 @@ def build_vit(
     dtype: str = "f32",
 ) -> ModuleOp:
     """
-    The forward pass of a vision transformer from square pictures [batch, 3, image, image]
-    to logits [batch, classes]: patches of `patch` x `patch` pixels and one token for the
-    class, learned positions, norms before attention and MLP, of width 4 `d_model`. The
+    Returns the forward pass of a vision transformer from square images [batch, 3, image,
+    image] to logits [batch, classes]: patches of `patch` x `patch` pixels and one token for
+    the class, learned positions, norms before attention and MLP, of width 4 `d_model`. The
     names and shapes of the parameters are those of Hugging Face's
     ViTForImageClassification. Raises DistIRError.
     """
@@ -58,7 +58,9 @@ def build_vit(
 def _embeddings(
     main: ModuleBuilder, pictures: SSAValue, width: int, patch: int
 ) -> SSAValue:
-    """The class token and the patches, [batch, tokens, width], with their positions."""
+    """
+    Returns the class token and the patches, [batch, tokens, width], with their positions.
+    """
     name = "vit.embeddings"
     batch, _, image, _ = shape_of(pictures)
     token = main.at(name).parameter(f"{name}.cls_token", (1, 1, width))
@@ -75,7 +77,10 @@ def _embeddings(
 
 
 def _layer(element: TypeAttribute, hidden: tuple[int, int, int], heads: int) -> Layer:
-    """Attention and an MLP, each behind a norm and beside a residual branch."""
+    """
+    Returns a layer with attention and an MLP, each after a norm and beside a residual
+    branch.
+    """
     width = hidden[-1]
     b = ModuleBuilder(element, "vit.layers.*")
     x = b.argument("hidden", hidden, role=None)

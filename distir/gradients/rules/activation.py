@@ -1,4 +1,4 @@
-"""Gradient rules of activation functions that are one kernel."""
+"""Gradient rules of activation functions that are one op."""
 
 from __future__ import annotations
 

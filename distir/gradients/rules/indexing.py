@@ -1,4 +1,4 @@
-"""Gradients of look-ups."""
+"""The gradient rule of look-ups."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from distir.gradients.rule import (
 @onnx_gradient("Gather")
 def gather(op: OnnxOp, dy: SSAValue, build: GradientBuilder) -> Gradients:
     """
-    Rows of a table that is looked up by data (an embedding) split as the table's; where
-    constants select parts of a value, that value need not be kept for its shape.
+    The rows of a table that data looks up (an embedding) are split as the table's; if
+    constants select parts of a value, the value need not be kept for its shape.
     """
     data, indices = op.operands
     axis = op.attribute("axis")

@@ -66,7 +66,7 @@ def _collectives(rows: int, element: str) -> Iterator[Probe]:
             {"x": before},
             [f'%y = collective.{name} %x over ["d"] : {before} -> {after}'],
             {"y": after},
-            # What a slice takes is no communication.
+            # The time of a slice is not communication.
             kind="" if name == "slice" else name,
             size=_bytes(rows, element),
             prologue=_MESH,

@@ -137,7 +137,7 @@ def _timed(
                 progress=log,
             )
 
-        # Devices that are not there are found out before all the work.
+        # Missing devices are detected before all the work.
         timed(probes[:1], TimingSettings(rounds=1, warm_up=0, samples=1))
         timings = timed(probes, settings.timing)
     return [typical(t) for t in timings.times], timings.device, timings.memory

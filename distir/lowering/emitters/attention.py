@@ -43,7 +43,7 @@ def attention(call: Call) -> str:
         causal = call.attribute("is_causal")
         options = "" if not call.has(3) else f", {call.operand(3)}"
         if causal and call.has(3):
-            # PyTorch's attention takes one or the other.
+            # PyTorch's attention takes a mask or a causal flag, not both.
             given = f"{call.operand(3)}, {call.shape(0)[-2]}, {call.shape(1)[-2]}"
             options = f", {call.helper('attention')}.with_causal({given})"
         elif causal:

@@ -10,7 +10,7 @@ from distir.lowering.emitter import Call, torch_emitter
 
 @torch_emitter("kernel.call")
 def kernel_call(call: Call) -> str:
-    """A call of the function that the kernel names, or of its gradient."""
+    """Returns a call of the function that the kernel names, or of its gradient."""
     op = call.op
     assert isinstance(op, KernelCallOp)
     parent = op.parent_op()
@@ -29,4 +29,5 @@ def kernel_call(call: Call) -> str:
         function = "backward" if kernel.autograd is None else "autograd"
         arguments.append(repr(tuple(kernel.wrt.get_values())))
     arguments += [f"[{types}]", *call.operands()]
+    arguments += [f"{name}={value!r}" for name, value in kernel.named_options.items()]
     return f"{call.helper('kernels')}.{function}({', '.join(arguments)})"

@@ -31,7 +31,7 @@ def drop_identity(op: OnnxOp) -> bool:
         order = op.attribute("perm")
         same = order is not None and list(order) == sorted(order)
     if op.name == "onnx.Where" and op.operands[1] is op.operands[2]:
-        # What is left where only gradients of the two were different.
+        # Remains of a choice that only mattered for gradients.
         same = op.operands[1].type == op.results[0].type
     if not same:
         return False

@@ -1,4 +1,7 @@
-"""What the methods of a class ask it for: what to call values, members, children, groups."""
+"""
+What the methods of a class ask it for: names of values, and paths of members, children and
+groups.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ from distir.transforms.repeats.naming import VARYING
 
 
 def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
-    """The results of updates in place, and the arguments that they overwrite."""
+    """
+    Returns the results of in-place updates, with the index of the argument that each
+    overwrites.
+    """
     return {
         result: operand.index
         for op in entry.body.block.ops
@@ -52,8 +58,8 @@ class ClassNames:
 
     def hint(self, value: SSAValue) -> str:
         """
-        What to call a value: its own name, or else that of what it is in the function
-        which computes it, at last the op that does.
+        Returns a name for a value: its own hint, or that of the value it stands for in the
+        function that computes it, or the name of the op that does.
         """
         # The argument of a function that was entered by a call is that call's operand.
         entered: list[CallOp] = []
@@ -78,12 +84,12 @@ class ClassNames:
         return value.name_hint
 
     def helper(self, module: str) -> str:
-        """The name of a helper module, which the package gets."""
+        """Returns the name of a helper module, which the package then contains."""
         self.program.helpers.add(module)
         return module
 
     def group(self, op: Operation, axes: tuple[str, ...]) -> str:
-        """The process group of a collective over some axes."""
+        """Returns the process group of a collective over some axes."""
         symbol = op.attributes.get(MESH)
         if not isinstance(symbol, SymbolRefAttr):
             raise DistIRError(
@@ -97,7 +103,7 @@ class ClassNames:
         return f"self.{self.meshes[name]}.group({', '.join(map(repr, axes))})"
 
     def number(self, value: int) -> str:
-        """A process, by its place among the numbers of a rank."""
+        """Returns a process as an element of a rank's numbers."""
         self.uses_numbers = True
         numbers, number = self.program.numbers, self.program.devices.index(value)
         if number not in numbers:
@@ -105,33 +111,33 @@ class ClassNames:
         return f"self.numbers[{numbers.index(number)}]"
 
     def constant(self, array: npt.NDArray[Any], hint: str | None) -> str:
-        """The attribute that holds a constant tensor, made in `__init__`."""
+        """Returns the attribute that holds a constant tensor, made in `__init__`."""
         written = self.program.constants.expression(array, hint)
         if written not in self.constants:
             self.constants[written] = self.attributes.fresh(hint, "constant")
         return f"self.{self.constants[written]}"
 
     def member_path(self, member: int) -> Path:
-        """Where this class has a member."""
+        """Returns the path at which this class has a member."""
         program, root = self.program, self.program.classes.classes[0]
         if self.cls is root:
             return program.layout.path(root.instances[0][member])
         return self.layout.members[member]
 
     def child_path(self, call: CallOp) -> Path | None:
-        """Where the object is whose method is called; None: this one."""
+        """Returns the path of the object whose method is called; None for this one."""
         if call not in self.program.classes.child:
             return None
         other = self.program.classes.of[self.program.callee(call)]
         return self.layout.children[other][self.program.classes.child[call]]
 
     def child_name(self, call: CallOp) -> str:
-        """What to call the object whose method is called."""
+        """Returns a name for the object whose method is called."""
         other = self.program.classes.of[self.program.callee(call)]
         return word(self.program.words[other])
 
     def iterated(self, paths: Sequence[Path]) -> str:
-        """An expression to iterate over what is at these paths."""
+        """Returns an expression to iterate over what is at these paths."""
         scope = paths[0][:-1]
         text = expression(scope)
         keys = [path[-1] for path in paths]
@@ -151,13 +157,13 @@ class ClassNames:
         return sorted(found, key=lambda p: int(p[-1]))  # as they are made
 
     def shown_scope(self, scope: str) -> str:
-        """A scope as the comment in a method, without that of the class."""
+        """Returns a scope as the comment in a method, without the scope of the class."""
         parts = scope.split(".")
         own = self.scope.split(".") if self.scope else []
         return ".".join(parts[len(own) :] if parts[: len(own)] == own else parts)
 
     def parameters(self) -> dict[tuple[str, ...], list[str]]:
-        """The paths of parameters, by the kinds of states that they have."""
+        """Returns the paths of parameters, by the kinds of states that they have."""
         program, members = self.program, self.layout.members
         places = {argument: m for m, argument in enumerate(self.cls.instances[0])}
         own: dict[int, list[str]] = {
@@ -178,7 +184,10 @@ class ClassNames:
         return found
 
     def declared(self) -> dict[str, list[str]]:
-        """The paths of parameters and of each kind of their states, as they are declared."""
+        """
+        Returns the paths of parameters and of each kind of their states, in the order of
+        declaration.
+        """
         found: dict[str, list[str]] = {"": []}
         for kinds, paths in self.parameters().items():
             found[""] += paths
@@ -190,9 +199,9 @@ class ClassNames:
         self, start: str, numbers: Sequence[int], ends: Sequence[str]
     ) -> str | None:
         """
-        The expression for what `each` of these elements of a list has at these ends of
-        expressions, where they are children and that is all of their parameters, or all
-        states of a kind.
+        Returns a short expression for all parameters, or all states of a kind, of the
+        elements with these numbers of a list of children, if `ends` (what each element
+        contributes) are exactly these; else None.
         """
         for other, paths in self.layout.children.items():
             known = {expression(path) for path in paths}
@@ -206,7 +215,7 @@ class ClassNames:
 
 
 def number_range(keys: Sequence[str]) -> str:
-    """The integers that some keys are, for a loop."""
+    """Returns an expression for the integers that some keys are, for a loop."""
     numbers = [int(key) for key in keys]
     first, last = numbers[0], numbers[-1]
     if numbers == list(range(first, last + 1)):
@@ -217,7 +226,10 @@ def number_range(keys: Sequence[str]) -> str:
 
 
 def _scope_of_all(known: Sequence[FuncOp]) -> str:
-    """The scope of a class's ops up to the last part that differs between its instances."""
+    """
+    Returns the scope of a class's ops up to the last part that differs between its
+    instances.
+    """
     scopes = [scope_of(op) for f in known for op in f.body.block.ops]
     split = [scope.split(".") for scope in scopes if scope]
     common: list[str] = []

@@ -89,7 +89,7 @@ class ClassWriter:
 
 
 def _documented(cls: ModuleClass, program: RankClasses) -> str:
-    """The docstring of a class of several modules."""
+    """Returns the docstring of a class that stands for several modules."""
     layout = program.layout.of[cls]
     start = ".".join(layout.source[:-1])
     what = f"An element of `{start}`." if start else "A part of the program."

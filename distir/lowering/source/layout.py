@@ -104,7 +104,7 @@ class ModuleLayout:
         start, first = known[0]
         if first and all(k == first for k in keys):
             inside = self._inside((*start, ""), self.of[cls].source)[:-1]
-            # A scope of its own, so that nothing else has these numbers.
+            # A scope of its own, so that nothing else uses these numbers.
             inside = inside or (self.words[other],)
             if tree.size(inside) == 0:
                 source = (*start, first[other_first(cls, other)])

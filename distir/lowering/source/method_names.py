@@ -1,4 +1,4 @@
-"""The variables of a method: what to call the values of its function."""
+"""The variables of a method: names for the values of its function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distir.lowering.source.expressions import Expression, listed
 from distir.lowering.source.runs import MethodPlan, ValueList, plan
 
 _MODULES = ("torch", "F", "nn", "modules", *sorted(helper_modules()))
-"""What a method's variables must not hide."""
+"""Names that a method's variables must not hide."""
 
 Key = SSAValue | ValueList
 """What a variable holds: a value, or those of several calls."""
@@ -27,10 +27,10 @@ class MethodNames:
     """
     The `ValueNames` of a method's ops, in a class whose names are `writer`.
 
-    - `plan`: what the method's statements are;
-    - `variables`: local variables that hold one value, but for arguments;
+    - `plan`: the method's statements;
+    - `variables`: the local variables, without arguments, that hold one value each;
     - `expressions`: what stands for a value, such as a variable or a member;
-    - `popped`: lists whose elements are taken off one by one, until nothing is left.
+    - `popped`: lists whose elements are removed one by one, until they are empty.
     """
 
     def __init__(self, writer: ClassNames, function: FuncOp):

@@ -1,4 +1,4 @@
-"""What the classes of the program of one rank have in common: names, layouts, what they use."""
+"""What the classes of the program of one rank share: names, layouts, and what they use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from distir.program import (
 @dataclass
 class ClassTexts:
     """
-    The classes of a package that are not the program of a rank: texts by name, in the order
-    in which they can be read. Ranks share those that are equal.
+    The texts, by name, of the classes of a package that are not the program of a rank, in
+    an order in which Python can define them. Ranks share those that are equal.
     """
 
     texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, hint: str, body: str) -> str:
-        """The name of the class with that text, from the parenthesis of its base on."""
+        """
+        Adds a class with that text, from the parenthesis of its base on, if there is no
+        equal one; returns its name.
+        """
         name, count = hint, 1
         while self.texts.setdefault(name, body) != body:
             count += 1
@@ -40,7 +43,7 @@ class ClassTexts:
 
 
 class RankClasses:
-    """What the classes of a rank's program have in common."""
+    """The state that the classes of a rank's program share while they are written."""
 
     def __init__(
         self,
@@ -76,18 +79,21 @@ class RankClasses:
         self.numbers: list[int] = []
         self.groups: set[tuple[str, tuple[str, ...]]] = set()
         self.written: dict[ModuleClass, tuple[str, bool]] = {}
-        """The name of each class that is written, and whether it takes meshes and numbers."""
+        """
+        The name of each class that has been written, and whether it takes meshes and
+        numbers.
+        """
 
     def callee(self, call: CallOp) -> FuncOp:
-        """The function that is called."""
+        """Returns the function that a call calls."""
         return self.known[call.callee.string_value()]
 
     def method_name(self, call: CallOp) -> str:
-        """The name of the method that is called."""
+        """Returns the name of the method that a call calls."""
         return self.methods[self.callee(call)]
 
     def members_passed(self, call: CallOp) -> set[int]:
-        """The operands of a call that the callee has as members."""
+        """Returns the operands of a call that the callee holds as members."""
         return self.passed_members[call]
 
     def _name_methods(self, cls: ModuleClass) -> None:
@@ -107,7 +113,10 @@ class RankClasses:
 
 
 def _words(cls: ModuleClass) -> str:
-    """What the names of a class's functions begin with, or the first of them."""
+    """
+    Returns the words with which the names of a class's functions begin, or the name of the
+    first of them.
+    """
     split = [sanitized(f.sym_name.data).split("_") for f in cls.functions]
     common: list[str] = []
     for parts in zip(*split, strict=False):

@@ -49,3 +49,38 @@ def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
     scale, dscale, dbias = (_wide(v).reshape(shape) for v in (scale, dscale, dbias))
     dx = scale * inverse * (_wide(dy) - dbias / count - normal * (dscale / count))
     return dx.to(x.dtype)
+
+
+def ghost_norm(x, scale, bias, groups, epsilon):
+    """
+    Returns a batch normalised in that many parts, and their means and inverse deviations.
+    """
+    parts = [
+        torch.native_batch_norm(part, scale, bias, None, None, True, 0.0, epsilon)
+        for part in x.chunk(groups)
+    ]
+    if groups == 1:
+        y, mean, inverse = parts[0]
+        return y, mean[None].to(scale.dtype), inverse[None].to(scale.dtype)
+    y, *statistics = zip(*parts, strict=True)
+    mean, inverse = (torch.stack(values).to(scale.dtype) for values in statistics)
+    return torch.cat(y), mean, inverse
+
+
+def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
+    """Returns the gradients of `ghost_norm`'s input, scale and bias."""
+    parts = [
+        torch.ops.aten.native_batch_norm_backward(
+            *(*part, scale, None, None, *statistics, True, epsilon, [True, True, True])
+        )
+        for *part, statistics in zip(
+            dy.chunk(groups),
+            x.chunk(groups),
+            zip(_wide(mean), _wide(inverse), strict=True),
+            strict=True,
+        )
+    ]
+    if groups == 1:
+        return parts[0]
+    dx, dscale, dbias = zip(*parts, strict=True)
+    return torch.cat(dx), torch.stack(dscale).sum(0), torch.stack(dbias).sum(0)

@@ -10,7 +10,7 @@ from . import collectives, flattening
 
 
 class Strided(NamedTuple):
-    """Where a box begins in the flat part that holds it, and its strides there."""
+    """The beginning of a box in the flat part that holds it, and its strides there."""
 
     offset: int
     strides: tuple
@@ -25,23 +25,24 @@ def boxes(spec, mesh, rank):
         return _flat_boxes(spec, mesh, rank)
     place = {} if mesh is None else mesh.coordinates()[mesh.ranks.index(rank)]
     dims = []
-    for dim, size in enumerate(spec.shape):
+    for dim, size in enumerate(spec.whole_shape):
         index = torch.arange(size, device="cpu")
         for axis, run in spec.split[dim] if spec.split and mesh is not None else ():
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
-        dims.append(runs(index))
+        dims.append(runs(index[index < spec.shape[dim]]))
     return [tuple(zip(*box, strict=True)) or ((), (), ()) for box in product(*dims)]
 
 
 def _flat_boxes(spec, mesh, rank):
-    """The same of a part of a flattened tensor, which is some boxes in a row."""
+    """Returns the boxes of a part of a flattened tensor, which is a few boxes in a row."""
     splits = spec.flattened[1]
-    shape = flattening.block_shape(spec.shape, splits)
+    shape = flattening.block_shape(spec.whole_shape, splits)
     begin, end, blocks = flattening.held(spec, mesh, rank)
     strides = tuple(len(blocks) * prod(shape[d + 1 :]) for d in range(len(shape)))
     found = []
     for column, block in enumerate(blocks):
-        places = flattening.places(spec.shape, splits, block)
+        places = flattening.places(spec.whole_shape, splits, block)
+        places = [own[own < n] for own, n in zip(places, spec.shape, strict=True)]
         for first, sizes in _cut(begin, min(end, prod(shape)), shape):
             dims = [
                 runs(own[start : start + size])
@@ -57,7 +58,10 @@ def _flat_boxes(spec, mesh, rank):
 
 
 def _cut(begin, end, shape):
-    """The boxes, by their beginnings and sizes, that a range of row-major positions is."""
+    """
+    Returns the boxes, by their beginnings and sizes, of which a range of row-major
+    positions consists.
+    """
     if begin >= end:
         return
     if not shape:
@@ -95,7 +99,7 @@ def runs(places):
 
 
 def box_of(part, own, sizes):
-    """The elements of a box in a part: where it begins there, and its sizes."""
+    """Returns the elements of a box in a part: where it begins there, and its sizes."""
     if isinstance(own, Strided):
         return part.as_strided(sizes, own.strides, part.storage_offset() + own.offset)
     for dim, (begin, size) in enumerate(zip(own, sizes, strict=True)):

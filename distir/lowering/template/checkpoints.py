@@ -134,7 +134,7 @@ class Saver:
 
     def __init__(self, folder, program, rank):
         self.folder, self.program, self.rank = Path(folder), program, rank
-        # Of its own: what the steps send meanwhile must not come between.
+        # A group of its own, so that communication of the steps does not interfere.
         self.group = dist.new_group(backend="gloo")
         self.thread = self.failure = None
         self.previous = max(steps_in(folder), default=None)
@@ -176,7 +176,7 @@ class Saver:
             fault = None
             if self.rank == 0:
                 fault = _emptied(self.folder, partial)
-            # Whether the folder is there, so that the others do not wait in vain.
+            # Tells the others whether the folder exists, so that they do not wait in vain.
             told = [fault]
             dist.broadcast_object_list(told, 0, group=self.group, device="cpu")
             if told[0] is not None:
@@ -389,8 +389,8 @@ class Checkpoint:
                     continue
                 self._check(spec, stored)
                 shape = runtime.local_shape(spec, mesh)
-                # Behind a flattened tensor are zeros, which a checkpoint does not hold.
-                made = torch.zeros if spec.flattened else torch.empty
+                # A checkpoint does not hold the zeros that a tensor is filled up with.
+                made = torch.zeros if spec.padded or spec.flattened else torch.empty
                 part = made(shape, dtype=spec.dtype, device="cpu")
                 found[spec.name] = part
                 key = ".".join(key_of(spec))

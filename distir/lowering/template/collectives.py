@@ -5,6 +5,8 @@ If a tensor dimension is split over a group in runs of `run` elements, element i
 member (i // run) % size; `run=None` is the contiguous split.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
@@ -177,10 +179,10 @@ def all_to_all(x, group, dim, split_dim, run=None, split_run=None):
     return start_all_to_all(x, group, dim, split_dim, run, split_run).wait()
 
 
-def permute(x, group, shift=1):
+def start_permute(x, group, shift=1):
     """Passes each process's tensor `shift` positions on, around the ring."""
     if shift % group.size == 0:
-        return x
+        return Arriving([], lambda: x)
     packed = _packed(x)
     received = torch.empty_like(packed)
     target = group.ranks[(group.position + shift) % group.size]
@@ -189,9 +191,17 @@ def permute(x, group, shift=1):
         dist.P2POp(dist.isend, packed, target),
         dist.P2POp(dist.irecv, received, source),
     ]
-    for work in dist.batch_isend_irecv(transfers):
-        work.wait()
-    return _unpacked(received, x)
+    # What is sent stays in memory until it is with its receiver.
+    finish = partial(_received, received, x, packed)
+    return Arriving(dist.batch_isend_irecv(transfers), finish)
+
+
+def _received(received, like, sent):
+    return _unpacked(received, like)
+
+
+def permute(x, group, shift=1):
+    return start_permute(x, group, shift).wait()
 
 
 def broadcast(x, group, root):
@@ -252,7 +262,7 @@ def recv(shape, dtype, peer):
     return _unpacked(packed, x)
 
 
-# Sends that may still be under way, as pairs of a handle and the tensor that it reads.
+# Sends that may still be in flight, as pairs of a handle and the tensor that it reads.
 _sends = []
 
 

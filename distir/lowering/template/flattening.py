@@ -1,4 +1,4 @@
-"""Tensors in one dimension, with zeros behind them, that any number of processes can split."""
+"""Tensors in one dimension, followed by zeros, that any number of processes can split."""
 
 from itertools import product
 from math import prod
@@ -8,10 +8,19 @@ import torch
 from . import collectives
 
 
+def pad(tensor, shape):
+    """The tensor with zeros behind it in each dimension, up to that shape."""
+    added = []
+    for size, whole in zip(tensor.shape, shape, strict=True):
+        added = [0, whole - size, *added]
+    return torch.nn.functional.pad(tensor, added)
+
+
 def flatten(tensor, length, splits=()):
     """
-    The elements in row-major order and zeros up to that length. Splits (dimension, parts,
-    run) cut the tensor into blocks first, which stand side by side in further dimensions.
+    Returns the elements in row-major order, followed by zeros up to that length. Splits
+    (dimension, parts, run) cut the tensor into blocks first, which stand side by side in
+    further dimensions.
     """
     counts = [parts for _, parts, _ in splits]
     for dim, parts, run in splits:
@@ -28,7 +37,7 @@ def flatten(tensor, length, splits=()):
 
 
 def unflatten(flat, shape, splits=()):
-    """The tensor of that shape that was flattened."""
+    """Returns the tensor of that shape that was flattened."""
     block = block_shape(shape, splits)
     tensor = flat[: prod(block)].reshape((*block, *flat.shape[1:]))
     for dim, parts, run in reversed(splits):
@@ -41,7 +50,7 @@ def unflatten(flat, shape, splits=()):
 
 
 def block_shape(shape, splits):
-    """The shape of each block that splits cut a tensor of that shape into."""
+    """Returns the shape of each block that splits cut a tensor of that shape into."""
     left = list(shape)
     for dim, parts, _ in splits:
         left[dim] //= parts
@@ -49,7 +58,10 @@ def block_shape(shape, splits):
 
 
 def places(shape, splits, block):
-    """Of each dimension the places in a whole tensor that a block of it has, by its index."""
+    """
+    Returns, for each dimension, the positions in a whole tensor that a block of it has; the
+    block is given by its index.
+    """
     found = [torch.arange(size, device="cpu") for size in shape]
     for (dim, parts, run), at in zip(splits, block, strict=True):
         found[dim] = found[dim].unflatten(0, (-1, parts, run))[:, at].flatten()
@@ -58,8 +70,8 @@ def places(shape, splits, block):
 
 def held(spec, mesh, rank):
     """
-    What a rank of the mesh holds of a flattened tensor: where its range of each block begins
-    and ends, and of the blocks, in the order of its columns, their indices.
+    Returns what a rank of the mesh holds of a flattened tensor: the range of each block,
+    and the indices of the blocks, in the order of its columns.
     """
     length, splits = spec.flattened
     place = {} if mesh is None else mesh.coordinates()[mesh.ranks.index(rank)]

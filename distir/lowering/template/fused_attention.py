@@ -31,6 +31,55 @@ def attention_grad(dy, out, sums, query, key, value, mask=None, **options):
     return tuple(kernel.packed(x).to(query.dtype) for x in found)
 
 
+def placed_attention(
+    query_positions, key_positions, query, key, value, mask=None, **options
+):
+    """
+    The same where a query sees the keys that are not behind its position; the logarithms are
+    -infinity for a query that sees none.
+    """
+    positions = query_positions, key_positions
+    kernel = Attention(query, key, value, mask, positions=positions, **options)
+    out, sums = kernel.forward()
+    blind = (kernel.mask == -torch.inf).all(-1)
+    sums = sums.masked_fill(blind, -torch.inf)
+    return kernel.packed(out.masked_fill(blind[..., None], 0)).to(query.dtype), sums
+
+
+def placed_attention_grad(
+    dy,
+    out,
+    sums,
+    query_positions,
+    key_positions,
+    query,
+    key,
+    value,
+    mask=None,
+    **options,
+):
+    """The gradients of query, key and value, from the results of `placed_attention`."""
+    sums = sums.masked_fill(sums == -torch.inf, 0)
+    positions = query_positions, key_positions
+    given = dy, out, sums, query, key, value, mask
+    return attention_grad(*given, positions=positions, **options)
+
+
+def merge_attention(out, sums, other, other_sums):
+    """Attention over all keys from that over some and that over the others."""
+    total = torch.logaddexp(sums, other_sums)
+    known = total.masked_fill(total == -torch.inf, 0)
+    shares = [(own - known).exp_()[..., None] for own in (sums, other_sums)]
+    if out.dim() == 3:
+        heads = sums.shape[1]
+        parts = [x.unflatten(-1, (heads, -1)) for x in (out, other)]
+        merged = sum(x * s.transpose(1, 2) for x, s in zip(parts, shares, strict=True))
+        merged = merged.flatten(2)
+    else:
+        merged = out * shares[0] + other * shares[1]
+    return merged.to(out.dtype), total
+
+
 class Attention:
     """One way to compute attention of some tensors, the same forwards and backwards."""
 
@@ -44,6 +93,8 @@ class Attention:
         is_causal=False,
         scale=None,
         softcap=None,
+        positions=None,
+        blocks=None,
     ):
         self.is_packed = heads is not None
         query_heads, key_heads = heads or (0, 0)
@@ -58,9 +109,27 @@ class Attention:
         self.is_causal = is_causal
         self.mask = None if mask is None else self._added(mask)
         if is_causal and mask is not None and query.is_cuda:
-            # Its kernels take one or the other.
+            # Its kernels take a mask or a causal flag, not both.
             self.mask = self.mask.masked_fill(self._seen().logical_not(), -torch.inf)
             self.is_causal = False
+        if positions is not None:
+            self._hide(positions[1] > positions[0][:, None])
+        if blocks is not None:
+            queries, keys = (
+                self._blocks(x.shape[2], *blocks) for x in (self.query, self.key)
+            )
+            self._hide(queries[:, None] != keys)
+
+    def _hide(self, hidden):
+        """Masks the keys that a query does not see, as (queries, keys)."""
+        if self.mask is None:
+            self.mask = torch.zeros((), dtype=self.wide, device=self.query.device)
+        self.mask = self.mask.masked_fill(hidden, -torch.inf)
+
+    def _blocks(self, length, count, run):
+        """The number of the block of each query or key."""
+        places = torch.arange(length, device=self.query.device)
+        return places // (run or length // count) % count
 
     def by_head(self, x, heads):
         """Returns `x` as (batch, heads, length, size)."""
@@ -129,7 +198,7 @@ class Attention:
                 attn_mask=self.mask,
                 scale=self.scale,
             )
-        # Of random numbers that nobody draws.
+        # The state of random numbers, none of which are drawn.
         lengths = self.query.shape[2], self.key.shape[2]
         none = torch.empty(2, dtype=torch.uint64, device=dy.device)
         if kernel == "flash":

@@ -38,7 +38,7 @@ def normal(key, positions):
 def positions(spec, mesh, rank):
     """
     The positions, in the whole tensor, of the elements that a process holds; -1 of the
-    zeros behind a flattened one.
+    zeros that it is filled up with.
     """
     if spec.flattened:
         return _flat_positions(spec, mesh, rank)
@@ -46,30 +46,35 @@ def positions(spec, mesh, rank):
     if mesh is not None:
         place = mesh.coordinates()[mesh.ranks.index(rank)]
     found = torch.zeros((), dtype=torch.int64)
-    for dim, size in enumerate(spec.shape):
+    is_behind = torch.zeros((), dtype=torch.bool)
+    for dim, size in enumerate(spec.whole_shape):
         index = torch.arange(size)
         for axis, run in spec.split[dim] if spec.split else ():
             index = collectives.split(index, mesh.axes[axis], 0, run)[place[axis]]
+        size = spec.shape[dim]
         found = found.unsqueeze(-1) * size + index
-    return found
+        is_behind = is_behind.unsqueeze(-1) | (index >= size)
+    return torch.where(is_behind, -1, found) if spec.padded else found
 
 
 def _flat_positions(spec, mesh, rank):
-    """The positions of what a process holds of a flattened tensor."""
+    """Returns the positions of what a process holds of a flattened tensor."""
     splits = spec.flattened[1]
     begin, end, blocks = flattening.held(spec, mesh, rank)
     found = torch.empty((end - begin, len(blocks)), dtype=torch.int64)
     is_behind = torch.arange(begin, end) >= prod(
-        flattening.block_shape(spec.shape, splits)
+        flattening.block_shape(spec.whole_shape, splits)
     )
     for column, block in enumerate(blocks):
         index, total, stride = torch.arange(begin, end), 0, 1
-        places = flattening.places(spec.shape, splits, block)
+        places = flattening.places(spec.whole_shape, splits, block)
+        is_zero = is_behind
         for size, own in zip(reversed(spec.shape), reversed(places), strict=True):
-            own = own.to(index.device)
-            total = total + own[index % len(own)] * stride
+            here = own.to(index.device)[index % len(own)]
+            total = total + here * stride
+            is_zero = is_zero | (here >= size)
             index, stride = index // len(own), stride * size
-        found[:, column] = torch.where(is_behind, -1, total)
+        found[:, column] = torch.where(is_zero, -1, total)
     return found.reshape(runtime.local_shape(spec, mesh))
 
 
@@ -97,4 +102,4 @@ def parameter(spec, mesh, rank, seed):
     for start in range(0, len(places), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         flat[chunk] = (normal(key, places[chunk]) * STANDARD_DEVIATION).to(spec.dtype)
-    return out.masked_fill_(where < 0, 0) if spec.flattened else out
+    return out.masked_fill_(where < 0, 0) if spec.padded or spec.flattened else out

@@ -5,7 +5,7 @@ user's own.
 
 import hashlib
 import json
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +18,10 @@ FOLDER = "user_kernels"
 
 @cache
 def _function(module, name):
-    """A function of a user's file, which must be the one that the package was made with."""
+    """
+    Returns a function of a user's file, which must be the file that the package was made
+    with.
+    """
     folder = Path(__file__).parent
     file = folder / FOLDER / f"{module}.py"
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -36,11 +39,11 @@ def _function(module, name):
 
 
 def _checked(what, values, types):
-    """What a function gave, which must be tensors of these types."""
+    """Checks that what a function returned are tensors of these types, and returns it."""
     values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(types):
         raise ProgramError(
-            f"kernel {what} gives {len(values)} values; the program takes {len(types)}"
+            f"{what} gives {len(values)} values; the program takes {len(types)}"
         )
     for value, (shape, dtype) in zip(values, types, strict=True):
         given = (
@@ -50,59 +53,75 @@ def _checked(what, values, types):
         )
         if given != (shape, dtype):
             raise ProgramError(
-                f"kernel {what} gives {given}; the program takes {(shape, dtype)}"
+                f"{what} gives {given}; the program takes {(shape, dtype)}"
             )
     return values[0] if len(values) == 1 else values
 
 
-def call(module, name, types, *inputs):
-    """What a kernel gives for these inputs, of these types."""
-    found = _function(module, name)(*inputs)
-    return _checked(f"{module}:{name}", found, types)
+def called(function, what, types, inputs):
+    """What a function gives for these inputs, which must be of these types."""
+    return _checked(f"kernel {what}", function(*inputs), types)
 
 
 def _recordable(inputs):
     """
-    The inputs as tensors that PyTorch can record gradients of: copies of those that were made
-    in inference mode.
+    Returns the inputs as tensors for which PyTorch can record gradients: those that were
+    made in inference mode are copied.
     """
     with torch.inference_mode(False):
         return [x.clone() if x.is_inference() else x for x in inputs]
 
 
-def autograd(module, name, wrt, types, *inputs):
+def differentiated(function, what, wrt, types, inputs):
     """
-    The gradients of some arguments of a kernel, by number, through PyTorch. The last input is
-    the gradient of the kernel's result.
+    The gradients of some arguments of a function, by number, through PyTorch. The last input
+    is the gradient of what it gives.
     """
     *values, gradient = _recordable(inputs)
     with torch.inference_mode(False), torch.enable_grad():
         leaves = [x.detach().requires_grad_(i in wrt) for i, x in enumerate(values)]
-        result = _function(module, name)(*leaves)
+        result = function(*leaves)
         wanted = [leaves[i] for i in wrt]
-        if not result.requires_grad:
+        if not isinstance(result, torch.Tensor) or not result.requires_grad:
             raise ProgramError(
-                f"kernel {module}:{name}: PyTorch cannot differentiate it; give it a "
+                f"kernel {what}: PyTorch cannot differentiate what it gives; give it a "
                 f"gradient of its own"
             )
         found = torch.autograd.grad(result, wanted, gradient, allow_unused=True)
     pairs = zip(found, wanted, strict=True)
     zeros = [torch.zeros_like(x) if dx is None else dx for dx, x in pairs]
-    return _checked(f"the gradient of {module}:{name}", zeros, types)
+    return _checked(f"the gradient of {what}", zeros, types)
 
 
-def backward(module, name, wrt, types, *inputs):
+def gradients(function, what, wrt, types, inputs):
     """
-    The gradients of some arguments of a kernel, by number, from a user's function, which gives
-    one for each argument.
+    The gradients of some arguments of a kernel, by number, from a function that gives one for
+    each argument, or None.
     """
-    what = f"{module}:{name}"
     with torch.inference_mode(False), torch.no_grad():
-        found = _function(module, name)(*_recordable(inputs))
+        found = function(*_recordable(inputs))
     found = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     if len(found) != len(inputs) - 1:
         raise ProgramError(
-            f"{what} gives {len(found)} gradients; the kernel has {len(inputs) - 1} "
+            f"kernel {what} gives {len(found)} gradients; there are {len(inputs) - 1} "
             f"arguments (None stands for one that has no gradient)"
         )
-    return _checked(what, [found[i] for i in wrt], types)
+    return _checked(f"kernel {what}", [found[i] for i in wrt], types)
+
+
+def call(module, name, types, *inputs, **options):
+    """What a user's kernel gives."""
+    function = partial(_function(module, name), **options)
+    return called(function, f"{module}:{name}", types, inputs)
+
+
+def autograd(module, name, wrt, types, *inputs, **options):
+    """The gradients of a user's kernel, through PyTorch."""
+    function = partial(_function(module, name), **options)
+    return differentiated(function, f"{module}:{name}", wrt, types, inputs)
+
+
+def backward(module, name, wrt, types, *inputs, **options):
+    """The gradients of a kernel, from a user's function."""
+    function = partial(_function(module, name), **options)
+    return gradients(function, f"{module}:{name}", wrt, types, inputs)

@@ -74,7 +74,7 @@ def logit_maximum(logits, dtype):
 
 def exponential_sum(logits, maximum):
     def of_rows(rows, largest):
-        # 16-bit logits less a maximum of 32 bits are 32 bits wide.
+        # 16-bit logits minus a 32-bit maximum are 32 bits wide.
         return (rows - largest[:, None]).exp_().sum(-1)
 
     return _by_rows(of_rows, logits, maximum).reshape(maximum.shape)

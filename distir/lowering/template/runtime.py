@@ -32,9 +32,10 @@ class Tensor:
     gradient belongs to; `initial` what a training starts with where no file holds it;
     `counter`: it counts steps. Arguments of role "setting" are numbers: the hyper-parameter
     `setting` of the optimizer, `default` where nobody says otherwise. `repacked` is the
-    dimension along which it holds other tensors, and their names and sizes. With
-    `flattened`, its length and the splits of `flattening.flatten`, processes have it
-    flattened, and `split` is of that.
+    dimension along which it holds other tensors, and their names and sizes. Processes have
+    it filled up with zeros to the shape `padded`, and flattened with `flattened`, its length
+    and the splits of `flattening.flatten`; `split` is of what that gives.
+    `loss_scale` is which state of loss scaling it is.
     """
 
     name: str
@@ -48,18 +49,25 @@ class Tensor:
     of: str = ""
     initial: str = ""
     repacked: tuple = ()
+    padded: tuple = ()
     flattened: tuple = ()
     setting: str = ""
     default: float | None = None
     counter: bool = False
+    loss_scale: str = ""
 
     def parts(self):
         """Returns the whole tensors that it consists of, if it consists of several."""
         dim, parts = self.repacked
         for name, size in parts:
             shape = (*self.shape[:dim], size, *self.shape[dim + 1 :])
-            whole = replace(self, mesh=None, split=(), repacked=(), flattened=())
-            yield replace(whole, name=name, shape=shape)
+            whole = replace(self, mesh=None, split=(), padded=(), flattened=())
+            yield replace(whole, name=name, shape=shape, repacked=())
+
+    @property
+    def whole_shape(self):
+        """The shape that it has before it is flattened."""
+        return self.padded or self.shape
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,8 @@ class ProcessMesh:
 
 def shard(value, spec, mesh, rank):
     """The part of a global tensor that a rank of the mesh holds."""
+    if spec.padded:
+        value = flattening.pad(value, spec.padded)
     if spec.flattened:
         value = flattening.flatten(value, *spec.flattened)
     if mesh is None:
@@ -164,7 +174,7 @@ def shard(value, spec, mesh, rank):
 
 def local_shape(spec, mesh):
     """The shape of the part that one process holds."""
-    shape = spec.shape
+    shape = spec.whole_shape
     if spec.flattened:
         length, splits = spec.flattened
         shape = (length, *(parts for _, parts, _ in splits))
@@ -211,7 +221,9 @@ def assemble(parts, spec, mesh):
             merge(axis, lambda row, d=dim, r=run: collectives.join(row, d, r))
     (value,) = held.values()
     if spec.flattened:
-        return flattening.unflatten(value, spec.shape, spec.flattened[1])
+        value = flattening.unflatten(value, spec.whole_shape, spec.flattened[1])
+    for dim, size in enumerate(spec.shape if spec.padded else ()):
+        value = value.narrow(dim, 0, size)
     return value
 
 

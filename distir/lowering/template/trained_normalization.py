@@ -60,7 +60,7 @@ def rms_norm_grad(dy, x, scale, inverse):
     weights, inverse = weights.to(rows.dtype), inverse.reshape(-1)
     each = gradient * rows
     dscale = torch.mv(each.t(), inverse)
-    # Of the products of the normalised rows and their gradients, the mean.
+    # The mean of the products of the normalised rows and their gradients.
     mean = torch.mv(each, weights).mul_(inverse.pow(3)).div_(-size)
     dx = (gradient * weights).mul_(inverse[:, None]).addcmul_(rows, mean[:, None])
     return dx.reshape(x.shape).to(x.dtype), dscale.reshape(scale.shape).to(scale.dtype)

@@ -75,7 +75,7 @@ class _Training:
     def __init__(self, program, process, sources, options):
         self.program, self.sources, self.options = program, sources, options
         self.rank, self.device, self.body = process
-        # Numbers of this kind are no business of the devices.
+        # These numbers are exchanged by the hosts, not by the devices.
         self.host_group = (
             None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         )
@@ -240,7 +240,7 @@ class _Training:
             return runtime.argument(spec, mesh, self.rank, sources)
         if spec.initial != "copy":
             return torch.zeros(runtime.local_shape(spec, mesh), dtype=spec.dtype)
-        # A copy of a parameter in higher precision, perhaps split otherwise.
+        # A copy of a parameter in higher precision, which may be split differently.
         copied = next(a for a in self.program.ARGUMENTS if a.name == spec.of)
         named = replace(
             spec, name=copied.name, initial=copied.initial, repacked=copied.repacked

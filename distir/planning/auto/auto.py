@@ -121,8 +121,9 @@ class AutoSearch(PlanSearch):
     Judges plans by simulation until the neighbours of the best ones are known, the time is
     over, or the user interrupts.
 
-    The first round is the grid, and searched layouts on each mesh of all devices. Each
-    further round judges the neighbours of the fastest plans that fit, and of the fastest
+    The first round is the grid, and searched layouts on each mesh of all devices; before
+    that, for a model that is too large for one device, plans that need little memory, with
+    their neighbours. Each further round judges the neighbours of the fastest plans that fit, and of the fastest
     that would be faster still but do not fit; while nothing fits, of those that need the
     least memory. Those of the fastest one of each kind come first, and of these the ones
     that are quickly judged: what refines a plan (overlap, searched stages) takes several times
@@ -175,8 +176,11 @@ class AutoSearch(PlanSearch):
         process dies.
         """
         try:
-            plans = self._start()
-            while plans:
+            later = self._start()
+            plans = self._frugal()
+            while plans or later:
+                if not plans:
+                    plans, later = later, []
                 self.rounds += 1
                 if not self._judge(plans):
                     return
@@ -193,7 +197,7 @@ class AutoSearch(PlanSearch):
         returned, so that the error can say how much memory is missing.
         """
         found: dict[Plan, None] = {}
-        # Those first that are quickly judged and most likely possible.
+        # First those that are judged quickly and most likely possible.
         plans = sorted(
             self.space.first(), key=lambda c: (isinstance(c, LayoutPlan), c.p)
         )
@@ -204,6 +208,20 @@ class AutoSearch(PlanSearch):
             may_fit = [c for c in variants if self._may_fit(c)]
             found.update(dict.fromkeys(may_fit[:1]))
         return list(found) or plans
+
+    def _frugal(self) -> list[Plan]:
+        """
+        Returns what is tried first of all for a training step that is too large for one
+        device: a few plans that need little memory. Most of the first round would not fit
+        either, and the neighbours of what does are a better place to begin.
+        """
+        large = [
+            batch
+            for batch in self.space.batches
+            if self.bounds[batch].parameters + self.bounds[batch].states
+            > self.bounds[batch].memory
+        ]
+        return list(self.space.frugal(large, self._may_fit))
 
     def _judge(self, plans: Sequence[Plan]) -> bool:
         """
@@ -315,8 +333,8 @@ class AutoSearch(PlanSearch):
 
     def _beam(self, width: int, refined: bool) -> list[Simulated]:
         """
-        Returns the plans whose neighbours come next, `width` of each kind: with `refined`,
-        the refined variants of plans near the best; otherwise the others.
+        Returns the plans, `width` of each kind, whose neighbours come next. With `refined`,
+        these are the refined neighbours, and only plans near the best are returned.
         """
         fitting = ranked(self.results.values())
         large = [r for r in simulated(self.results.values()) if not r.fits]

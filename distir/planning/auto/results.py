@@ -98,7 +98,10 @@ def memory_binds(search: PlanSearch) -> str:
 
 
 def runner_up(search: PlanSearch) -> Simulated | None:
-    """The fastest plan that divides the program in another way than the best."""
+    """
+    Returns the fastest plan that divides the program among the devices in another way than
+    the best one.
+    """
     best, others = search.best, ranked(search.results.values())
     assert best is not None
     same = (best.step_time_s, best.peak_memory_bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp
@@ -103,6 +103,38 @@ class AutoSpace:
             buckets=self.buckets,
         )
         return [*(grid.known() if found else grid.plans()), *found]
+
+    def frugal(
+        self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
+    ) -> Iterator[GridPlan]:
+        """
+        Yields plans of the grid that need little memory for what they communicate: they
+        recompute all they may, split the states of the optimizer, and work on a sample at
+        a time. The parameters are divided over as few devices as `may_fit` lets them,
+        or twice as many, by tensor and pipeline parallelism in all ways.
+        """
+        if not self.trains or self.own_axes:
+            return
+        grid = Space(
+            batches=batches,
+            trains=True,
+            devices=self.devices,
+            degrees=self.degrees,
+            micro_batches=self.micro_batches
+            or [2**i for i in range(max(batches, default=1).bit_length())],
+            zero=(1 if 1 in self.zero else self.zero[-1],),
+            checkpoint=self.checkpoint[-1:],
+            schedules=self.schedules[:1],
+            overlap=self.overlap[:1],
+            buckets=self.buckets,
+        )
+        most: dict[tuple[int, int, int, int], GridPlan] = {}
+        for plan in grid.known():
+            key = plan.batch, plan.d, plan.t, plan.p
+            if may_fit(plan) and (key not in most or plan.k > most[key].k):
+                most[key] = plan
+        fewest = min((plan.t * plan.p for plan in most.values()), default=0)
+        yield from (p for p in most.values() if p.t * p.p in (fewest, 2 * fewest))
 
     def _meshes(self) -> Iterator[Axes]:
         """

@@ -44,7 +44,7 @@ class AxisPlanner:
             program, split_parameters=split_parameters, is_forward=is_forward
         )
         self.nodes = 0
-        """How many choices there were."""
+        """The number of choices in the graph."""
 
     def solve(self, arguments: Sequence[ArgumentKey]) -> AxisPlan:
         """

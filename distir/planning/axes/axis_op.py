@@ -80,8 +80,10 @@ class AxisOp:
             size * (repeats if placement_in(layout, TIME_AXIS) == WHOLE else 1)
             for size, layout in zip(self.operand_bytes, base.operands, strict=True)
         ]
-        """Of operands, when they come from elsewhere: what is whole over time comes to an op
-        that runs for each micro-batch as often."""
+        """
+        The bytes of each operand that are moved when it comes from elsewhere: a value that
+        all micro-batches share comes to an op that runs for each of them as often.
+        """
         split = prod(
             mesh.size(s.axis)
             for shards in self.assignment.values()
@@ -147,8 +149,8 @@ class AxisOp:
                 self._decompositions[Option(factor, run)] = found
                 parts = tuple(self._on_axis(part) for part in found.parts)
                 if kind == "reduction":
-                    # After decomposition the reduced value is whole: what comes behind the
-                    # reduction needs it so.
+                    # A decomposition's result is whole, as what follows the reduction needs
+                    # it whole.
                     results = (WHOLE,) * len(results)
         return Strategy((Option(factor, run),), operands, results, parts)
 

@@ -119,7 +119,7 @@ class AxisGraphBuilder:
         self, op: Operation, strategies: Alternatives[OpAlternative], place: int
     ) -> Node[OpAlternative]:
         costs = np.array([s.cost for s in strategies])
-        # Of equal plans the one is meant that splits earlier.
+        # Of equal plans, prefer the one that splits earlier.
         return Node(op.name, strategies, costs * (1 + PREFERENCE / (1 + place)))
 
     def _argument(

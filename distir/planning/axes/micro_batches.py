@@ -29,7 +29,7 @@ class MicroBatchPlanner:
     def __init__(self, program: AxisProgram):
         self.program = program
         self._solved: dict[tuple[str, tuple[Placement, ...]], AxisPlan] = {}
-        # The operands that a function, or one that it calls, brings together.
+        # The operands that a function, or one that it calls, gathers or reduces.
         self._gathered: dict[AxisPlan, frozenset[tuple[Operation, int]]] = {}
 
     def solve(self, arguments: Sequence[Placement]) -> AxisPlan:

@@ -245,7 +245,7 @@ class Moves:
                 if gradient and splits and want.kind == "split" and want != have[0]:
                     small[a, b] += gradient
         if isinstance(use.info.op, ConstrainOp):
-            # What is asked for is communicated where it is.
+            # Of equal plans, prefer communication where a placement was requested.
             small *= 1 - PREFERENCE
         return small[np.ix_(from_, where)]
 
@@ -261,7 +261,7 @@ class Moves:
             assert part is None
             prices: dict[Placement, float] = {}
             if use.is_first:
-                # What nothing has used yet is placed as it is used in there.
+                # A parameter without a use so far is placed as the callee uses it.
                 rows.append([0.0 if q == w[0] else inf for q in wanted])
                 continue
             for p in w:

@@ -133,7 +133,7 @@ class AxisPolicy:
                     if len(linear.operands) == 1:
                         (index,) = linear.operands
                         value = op.operands[index]
-                        # Another user may need the sum at once.
+                        # With another use, the sum may be needed at once.
                         if value.has_one_use():
                             found.add(value)
         return self._late[name]

@@ -72,7 +72,10 @@ class ShardingPlan:
             requested_layout(attributes)
             for attributes in argument_attributes(self.entry)
         ]
-        """Of the entry's arguments, their axes in the mesh's order where that is possible."""
+        """
+        The layouts requested for the entry's arguments, with axes in the mesh's order if
+        possible.
+        """
         self.fixed = [fixed_axes(a) for a in argument_attributes(self.entry)]
         self.signatures = Signatures()
         self._check_requests()
@@ -242,7 +245,7 @@ class ShardingPlan:
         """
         if axis != self.mesh.axes[0][0]:
             raise DistIRError(
-                f"mesh @{self.mesh.name}: the axis over time, {axis!r}, must be its first"
+                f"mesh @{self.mesh.name}: the micro-batch axis, {axis!r}, must be its first"
             )
         keys = [p for p, _ in self._entry_keys(axis, False)]
         program = self.seen_by(axis)

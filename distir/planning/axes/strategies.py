@@ -86,7 +86,7 @@ class OpStrategies:
     ) -> None:
         c = self.info.strategy(factor, run)
         if c is not None:
-            # What is wanted whole is communicated in any case.
+            # An operand that is needed whole is communicated in any case.
             takes = tuple(
                 Take.MOVED if p.kind != "split" and t is not Take.GATHERED else t
                 for p, t in zip(c.operands, takes, strict=True)
@@ -135,7 +135,7 @@ class OpStrategies:
                         Take.GATHERED if f.source == "activation" else t
                         for f, t in zip(operands, takes, strict=True)
                     ]
-                # One that is there in other parts may be exchanged for these.
+                # An activation that is available in other parts may be redistributed.
                 is_activation = facts.source == "activation"
                 takes[i] = Take.MOVED if is_activation else Take.AS_IS
                 yield split, tuple(takes)

@@ -50,11 +50,11 @@ class LayoutChooser:
     def __init__(self, program: Callable[[int], ModuleOp]):
         self._program = program
         self._chosen: ChosenProgram | None = None
-        """What layouts were chosen for last."""
+        """The plan for which layouts were chosen last, and the program in them."""
         self._stages: SharedByMeshes = {}
         self._kin: tuple[object, ...] = ()
         self._distributed: dict[int, ModuleOp] = {}
-        """By the batch, programs whose layouts were chosen, for plans that differ in it alone."""
+        """By batch, distributed programs of plans that differ in the batch alone."""
         self._sizes: dict[int, Sizes] = {}
         self._betweens: dict[tuple[int, ...], Between] = {}
 
@@ -163,7 +163,7 @@ class ChosenProgram:
         first = self._plan
         if first.shared != plan.shared:
             return False
-        # With one micro-batch the axis over time splits nothing.
+        # With one micro-batch the micro-batch axis splits nothing.
         if first.k == plan.k:
             return True
         return first.k > 1 and plan.k % first.k == 0 and not self._is_for_one_count

@@ -67,7 +67,7 @@ class _Prototype:
 @dataclass(frozen=True)
 class SharedFunction:
     """
-    A function of stages that do the same: the meshes along which it communicates, and
+    A function of stages that do the same: the mesh axes along which it communicates, and
     whether it takes the number of the micro-batch.
     """
 
@@ -102,7 +102,7 @@ class SharedStages:
         self.callees: dict[tuple[int, str], CompiledFunction] = {}
         """Functions that stages call, by their numbers and meshes."""
         self.callee_numbers: dict[CompiledFunction, int] = {}
-        """The numbers of these."""
+        """The numbers (`Contents`) of these functions."""
 
 
 class Compilation:
@@ -126,7 +126,7 @@ class Compilation:
         known = before.contents if before else None
         self.contents = Contents(structure, fold, shared.numbers, known)
         self._lowered: set[str] = set()
-        # Values and types are known by their ids, so that what holds them has to stay.
+        # Values and types are identified by their ids, so their owners must stay alive.
         self._kept: list[object] = [fold]
         self.prototypes: dict[object, _Prototype] = before.prototypes if before else {}
 
@@ -203,14 +203,16 @@ class CompiledBody:
     def __init__(self, name: str, compilation: Compilation):
         self.compilation = compilation
         self.types: list[Attribute] = []
-        """Of the values, which are known by their slots."""
+        """The types of the values, which are identified by their slots."""
         self.steps = CompiledFunctionBuilder(name, 0)
         self._name = name
         self._parts: list[tuple[Part, Mapping[int, int], int]] = []
         # Results of ops that do nothing: the same as other values.
         self._same: dict[int, int] = {}
         self.constants: dict[int, Operation] = {}
-        """Ops that make constants, or keep them: rules of ops on these may ask for the value."""
+        """
+        Ops that make constants, or keep them: rules of ops on these may look at the value.
+        """
 
     def arguments(self, types: Sequence[Attribute]) -> Sequence[int]:
         """See `Body`."""

@@ -263,7 +263,7 @@ class PipelineSimulator:
         self.division = division
         self._shared = shared
         self._compilations: dict[int, Compilation] = {}
-        """By the number of micro-batches."""
+        """The compilations by number of micro-batches."""
 
     def step(self, division: DividedProgram, options: ScheduleOptions) -> Step:
         """

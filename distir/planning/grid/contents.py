@@ -51,7 +51,7 @@ class Contents:
         self._mesh = fold.stages[0].name
         self._known: dict[int, int] = {}
         self._functions: dict[str, int] = {}
-        # By the ids of attributes, which so stay.
+        # By the ids of attributes, which are kept alive here.
         self._attributes: dict[int, tuple[Attribute, int]] = {}
         self._plain: dict[int, tuple[int, ...]] = {}
         if before is not None:

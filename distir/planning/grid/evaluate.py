@@ -171,8 +171,8 @@ class Evaluator:
         if isinstance(plan, LayoutPlan):
             module = self._program(plan.batch).clone()
             layouts = known.layouts if known else None
-            # Layouts are searched at the price of single messages: how fast buckets will
-            # be is not known before.
+            # Layouts are searched at the price of single messages, as the speed of buckets
+            # is not known before.
             known_worth = self.least and not plan.buckets
             worth = plan.batch / self.least if known_worth else inf
             at_once = _pipeline_step if self._needs_no_program(plan) else None
@@ -185,7 +185,7 @@ class Evaluator:
         if plan.buckets and isinstance(plan, GridPlan):
             bucket_collectives_of(found.module)
         if plan.overlap:
-            # It decides without profiles.
+            # Overlap is chosen without profiles: a simulation with them is of no use.
             before = None if self._profiles else found.simulation
             after = overlap_communication(found.module, before=before)
             found = replace(found, step=None if self._profiles else Step.of(after))

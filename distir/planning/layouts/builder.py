@@ -146,11 +146,13 @@ class GraphBuilder:
 
     @property
     def graph(self) -> ReshardGraph:
-        """What was built last."""
+        """The graph that was built last."""
         return self.building.graph
 
     def is_sum(self, port: LayoutPort) -> bool:
-        """Whether a value of the entry function is added up over several micro-batches."""
+        """
+        Whether a value of the entry function is accumulated over several micro-batches.
+        """
         return self.building.is_sum(port)
 
     def alternatives(
@@ -180,7 +182,7 @@ class GraphBuilder:
         return [found[i] for i in kept], [costs[i] for i in kept]
 
     def _keeps(self, strategy: LayoutStrategy, before: LayoutStrategy) -> bool:
-        """Whether the axes chosen before do the same."""
+        """Whether a strategy agrees with `before` on the axes chosen already."""
         fixed = self.building.axes_before()
         layouts = zip(
             strategy.operands + strategy.results,

@@ -1,4 +1,4 @@
-"""What is known of a graph of layouts while it is built."""
+"""The state of a graph of layouts while it is being built."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ class Before:
 @dataclass
 class Building:
     """
-    - `graph`: what is built, whose nodes choose what the mesh's first `axes` axes do;
-    - `requests`: what is asked for of arguments of the entry, by index;
+    The state of a graph of layouts while it is being built.
+
+    - `graph`: the graph, whose nodes choose what the mesh's first `axes` axes do;
+    - `requests`: what is asked for arguments of the entry, by index;
     - `before`: what was decided earlier and stays, if anything;
-    - `node_times`: for nodes of the entry how often they run: once, or for each micro-batch.
+    - `node_times`: for nodes of the entry how often they run: once, or once per
+      micro-batch.
     """
 
     cost_model: CostModel
@@ -47,30 +50,36 @@ class Building:
         self.mesh = self.cost_model.mesh
 
     def axes_before(self) -> set[str]:
-        """The axes whose choices were made before."""
+        """Returns the axes whose choices were made earlier."""
         count = self.before.axes if self.before else 0
         return {axis for axis, _ in self.mesh.axes[:count]}
 
     def still(self, layouts: Iterable[Layout], before: Layout) -> list[Layout]:
-        """The layouts that keep what the axes chosen before do; `before` if there are none."""
+        """
+        Returns the layouts that agree with `before` on the axes chosen already; `before`
+        itself if there are none.
+        """
         fixed = self.axes_before()
         return [x for x in layouts if restricted(x, fixed) == before] or [before]
 
     def times(self, layouts: Iterable[Layout]) -> int:
         """
-        How often something in the entry function runs that works on values like that: for
-        each micro-batch if one is split, or a term of a sum, over them.
+        Returns how often something in the entry function runs that works on values in these
+        layouts: once per micro-batch if a value is split over micro-batches, or a term of a
+        sum over them.
         """
         if any(TIME_AXIS in (*x.split_axes, *x.partial_axes) for x in layouts):
             return self.mesh.size(TIME_AXIS)
         return 1
 
     def times_of_use(self, use: Use) -> int:
-        """How often an op of the entry function takes a value, or a call does."""
+        """Returns how often a use of a value in the entry function happens in a step."""
         return self.node_times.get(use.node, 1)
 
     def is_sum(self, port: LayoutPort) -> bool:
-        """Whether a value of the entry function is added up over several micro-batches."""
+        """
+        Whether a value of the entry function is accumulated over several micro-batches.
+        """
         first = next(iter(layouts_of(port)), None)
         partial = first is not None and TIME_AXIS in first.partial_axes
         return partial and self.mesh.size(TIME_AXIS) > 1

@@ -21,7 +21,7 @@ def flow_of(builder: GraphBuilder, entry: LayoutBody) -> Flow:
         maker, user = nodes[edge.source.node], nodes[edge.use.node]
         if maker != user:
             users[maker].add(user)
-    # A new value of an argument leads back to it.
+    # The new value of an argument has an edge back to the argument.
     arguments = {nodes[node] for node in entry.arguments}
     intensive = {
         nodes[node]

@@ -103,7 +103,7 @@ class ReshardGraph(StrategyGraph[LayoutStrategy, Use]):
             rows = {layout: i for i, layout in enumerate(dict.fromkeys(have))}
             columns = {layout: i for i, layout in enumerate(dict.fromkeys(want))}
             small = np.empty((len(rows), len(columns)))
-            # To one layout after the other, which is what a cost model is quick at.
+            # One target layout after the other, for which cost models are fast.
             for j, after in enumerate(columns):
                 self.clock.check()
                 small[:, j] = [self.cost_model.reshard(type_, a, after) for a in rows]

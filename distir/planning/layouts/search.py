@@ -351,14 +351,14 @@ class _AxisGroups:
             self.steps, self.limited = [], False
             problem = None
             for i, (axes, most) in enumerate(zip(stages, rest, strict=True)):
-                # A stage leaves time for those behind it.
+                # A group of axes leaves time for those after it.
                 part = self.clock and self.clock.part(1 / (len(stages) - i))
                 problem = self.run(axes, max(1.0, share * most), part)
                 if problem is not None:
                     break
             if problem is None:
                 return None
-            # What the last axes could not do says more than what the first cannot.
+            # A failure at the last axes says more than one at the first.
             is_last = axes == len(sizes)
             failure = problem if is_last or failure is None else failure
             if problem.slow or not is_last or share * rest[0] <= 1:
@@ -396,7 +396,7 @@ class _AxisGroups:
             self.limited = True
             limited = with_memory(builder, body, limit)
             problem = limited.problem
-            # At O3 too prices for memory begin with what segments find.
+            # At O3, too, prices for memory start from the solution by segments.
             self.segments = self.segments or flow_of(builder, body).segments()
             solution = self._solve(problem, clock)
             if isinstance(solution, InfeasibleError):
@@ -405,7 +405,7 @@ class _AxisGroups:
                 return slow
             choice, chosen = self._chosen(solution)
             peak = peak_of(builder, body, chosen)
-        # All at once, for when the time is over.
+        # Assigned together, in case the time is over before.
         self.problem, self.solution, self.peak = problem, solution, peak
         self.before = Before(chosen_plan(body, chosen), axes)
         self.steps.append((axes, choice))

@@ -211,7 +211,7 @@ class SearchedLayouts:
         own = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
         if any(name == TIME_AXIS for op in own for name, _ in op.axes.data):
             raise DistIRError(
-                f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the axis over time, "
+                f"{_WHAT}: the module's device.mesh has {TIME_AXIS!r}, the micro-batch axis, "
                 f"which is no axis of devices; remove the mesh"
             )
         time = [(TIME_AXIS, configuration.k)] if configuration.is_pipelined else []

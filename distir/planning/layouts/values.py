@@ -170,7 +170,7 @@ class Values:
         return Port(node, 0)
 
     def _ends_micro_batches(self, port: LayoutPort, use: Use) -> bool:
-        """Whether a use takes together what each micro-batch has a part of."""
+        """Whether a use combines parts of which each micro-batch has one."""
         times = self.building.times
         return times(layouts_of(port)) > 1 and times(use.wanted()) == 1
 

@@ -1,4 +1,4 @@
-"""Ops that give handles: of modules and parameters."""
+"""Actions of the ops that return handles: of modules and parameters."""
 
 from __future__ import annotations
 

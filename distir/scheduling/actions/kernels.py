@@ -1,4 +1,4 @@
-"""Users' kernels in the place of groups of ops."""
+"""Action of the op that replaces groups of ops by users' kernels."""
 
 from __future__ import annotations
 

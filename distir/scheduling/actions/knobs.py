@@ -1,4 +1,7 @@
-"""Ops that give values which a user chooses, and that say which go together."""
+"""
+Actions of the ops that return values which a user chooses, and that say which of these go
+together.
+"""
 
 from __future__ import annotations
 

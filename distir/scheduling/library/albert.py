@@ -7,7 +7,7 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layer = s["**.albert_layers.*"]
     layer["attention"].merge("query", "key", "value", name="qkv")
     layer.plan({"attention.qkv": Columns("t"), "attention.dense": Rows("t")})

@@ -1,7 +1,7 @@
 """
 BERT as Megatron splits it: queries, keys and values in one product by columns, then rows, in
-each block, and the vocabulary; biases and GELU run as one kernel, and `ratio` of the layers are
-computed again in the backward.
+each block, and the vocabulary. Biases and GELU run as one kernel, and the fraction `ratio` of
+the layers is recomputed in the backward.
 """
 
 import torch
@@ -16,7 +16,7 @@ def bias_gelu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["**.layer.*"]
     layers["attention.self"].merge("query", "key", "value", name="qkv")
     layers.plan(

@@ -7,7 +7,7 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["model.layers.*"]
     for name in ("q_proj", "k_proj", "v_proj"):
         layers["self_attn"][name].split(Columns("t"))

@@ -7,7 +7,7 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["**.decoder.layers.*"]
     layers["self_attn"].merge("q_proj", "k_proj", "v_proj", name="qkv")
     layers["self_attn"].plan({"qkv": Columns("t"), "out_proj": Rows("t")})

@@ -7,7 +7,7 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     ratio = s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])
     for blocks in (s["encoder.block.*"], s["decoder.block.*"]):
         for name in "qkv":

@@ -7,7 +7,7 @@ from distir.scheduling import Columns, Rows, Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     layers = s["**.layers.*"]
     layers["attention"].merge("q_proj", "k_proj", "v_proj", name="qkv")
     layers.plan({"attention.qkv": Columns("t"), "attention.o_proj": Rows("t")})

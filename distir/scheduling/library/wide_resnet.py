@@ -8,7 +8,7 @@ from distir.scheduling import Schedule
 
 
 def schedule(s: Schedule) -> None:
-    """Asks for the splits over axis "t"."""
+    """Records the splits over axis "t"."""
     blocks = s["layer*.*"]
     blocks["conv1"].param("weight").split(0, "t")
     blocks["bn1"].param().split(0, "t")

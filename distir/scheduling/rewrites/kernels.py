@@ -1,11 +1,17 @@
-"""Users' kernels in the place of groups of ops, which become their references."""
+"""Replaces groups of ops by users' kernels; the groups become their references."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.builtin import (
+    DictionaryAttr,
+    FloatAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+)
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from distir.dialects.constants import direct_constant, draws_random_numbers
@@ -29,26 +35,36 @@ from distir.sharding.rule import shape_of
 
 class KernelMaker:
     """
-    Puts a kernel in the place of groups: one `kernel.def` for groups that are alike.
-    `given` is what the schedule says of it, by the names of `schedule.kernel`.
+    Replaces groups by a kernel: there is one `kernel.def` for groups that are alike.
+    `given` is what the schedule says of the kernel, by the property names of
+    `schedule.kernel`.
     """
 
     def __init__(self, module: ModuleOp, given: Mapping[str, Attribute]):
         self._module = module
         self._given = given
         self._made: dict[object, KernelDefOp] = {}
+        self._moved: dict[SSAValue, SSAValue] = {}
 
     def replace(self, group: OpGroup) -> None:
         """
-        Calls the kernel in the place of a group. Raises DistIRError for a group that cannot
+        Replaces a group by a call of the kernel. Raises DistIRError for a group that cannot
         be its reference, and for a rule that is wrong for it.
         """
-        reference = _reference(group)
+        # One group may use what another computed.
+        inputs = [self._moved.get(value, value) for value in group.inputs]
+        if len(set(inputs)) < len(inputs):
+            raise DistIRError(
+                f"two arguments of the pattern are the same value for the group that ends "
+                f"with {describe(group.ops[-1])}; find a pattern that has it as one argument"
+            )
+        reference = _reference(group.ops, inputs)
         key = content_of(reference)
         if key not in self._made:
             self._made[key] = self._kernel(reference)
-        call = KernelCallOp.of(self._made[key], group.inputs)
-        put(group.ops, result_of(group), call)
+        call, result = KernelCallOp.of(self._made[key], inputs), result_of(group)
+        put(group.ops, result, call)
+        self._moved[result] = call.results[0]
 
     def _kernel(self, reference: Block) -> KernelDefOp:
         text = self._text("rule")
@@ -63,13 +79,14 @@ class KernelMaker:
         for name in ("flops", "workspace"):
             if self._text(name):
                 evaluated(self._text(name), sizes)
-        tolerance = self._given.get("tolerance")
+        tolerance, options = self._given.get("tolerance"), self._given.get("options")
         made = KernelDefOp.of(
             self._name(),
             self._text("implementation"),
             str(rule),
             Region(reference),
             gradient=self._text("gradient") or "reference",
+            options=options if isinstance(options, DictionaryAttr) else None,
             tolerance=tolerance.value.data
             if isinstance(tolerance, FloatAttr)
             else None,
@@ -93,11 +110,14 @@ class KernelMaker:
         return attribute.data if isinstance(attribute, StringAttr) else ""
 
 
-def _reference(group: OpGroup) -> Block:
-    """The ops of a group as a block of the values that the pattern named."""
-    block = Block(arg_types=[value.type for value in group.inputs])
+def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
+    """
+    The ops of a group, the last of which gives its result, as a block of the values that the
+    pattern named.
+    """
+    block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = {}
-    for value, argument in zip(group.inputs, block.args, strict=True):
+    for value, argument in zip(inputs, block.args, strict=True):
         values.setdefault(value, argument)
         argument.name_hint = value.name_hint
         if (
@@ -105,7 +125,7 @@ def _reference(group: OpGroup) -> Block:
             or min(shape_of(value.type), default=0) < 0
         ):
             raise DistIRError(f"an input has type {value.type}, not that of a tensor")
-    for op in group.ops:
+    for op in ops:
         if draws_random_numbers(op) or (
             op.name == "onnx.Dropout" and len(op.operands) > 1
         ):
@@ -121,12 +141,12 @@ def _reference(group: OpGroup) -> Block:
         for before, after in zip(op.results, copy.results, strict=True):
             after.name_hint = before.name_hint
             values[before] = after
-    block.add_op(KernelResultOp.create(operands=[values[result_of(group)]]))
+    block.add_op(KernelResultOp.create(operands=[values[ops[-1].results[0]]]))
     return block
 
 
 def _constant(value: SSAValue, block: Block, op: Operation) -> SSAValue:
-    """A constant that ops of a group read, in their reference."""
+    """Returns a constant that ops of a group read, in their reference."""
     if direct_constant(value) is None:
         raise DistIRError(
             f"{describe(op)} reads a value that the pattern has no argument for; find a "

@@ -1,4 +1,4 @@
-"""The rule of calls of users' kernels: what their text says."""
+"""The rule of calls of users' kernels, which they carry as text."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from distir.sharding.rule import Rule, shape_of, sharding_rule
 
 @sharding_rule("kernel.call")
 def kernel_call(op: Operation) -> Rule:
-    """The rule that the call repeats of its kernel."""
+    """The rule that the call repeats from its kernel."""
     assert isinstance(op, KernelCallOp)
-    # How factors are split is worked out for ops that compute; a workspace depends on it.
+    # The split of factors is only computed for ops with FLOPs, and the workspace depends on
+    # it.
     memory_bound = "" if op.workspace is None else "1"
     return parse_rule(op.rule.data).rule(
         [shape_of(value.type) for value in op.inputs],

@@ -1,4 +1,4 @@
-"""`distir build`: a model of any size, without weights."""
+"""`distir build`: makes a model of any size, without weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distir.tools.arguments import (
+    DTYPES,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -19,8 +20,6 @@ from distir.tools.training_arguments import add_training_arguments, differentiat
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-DTYPES = ("f32", "f16", "bf16")
-
 
 @dataclass(frozen=True)
 class _Option:
@@ -28,14 +27,14 @@ class _Option:
 
     help: str
     type: Callable[[str], Any] | None = positive_integer
-    """What reads its value; None is a switch."""
+    """The function that parses its value; None for a switch."""
 
 
 @dataclass(frozen=True)
 class _Model:
     """
-    A model by name: the builder's place, the options that it needs, unless a named size has
-    them, and those that it can do without, by the builder's argument.
+    A model by name: where its builder is, the options that it needs unless a named size has
+    them, and its optional ones, by the builder's argument.
     """
 
     help: str
@@ -44,7 +43,7 @@ class _Model:
     options: Mapping[str, _Option] = field(default_factory=dict[str, _Option])
     loss: str = "cross_entropy"
     norms: bool = False
-    """Whether it has batch normalisation, which training does differently."""
+    """Whether it has batch normalisation, which behaves differently in training."""
 
 
 _TRANSFORMER = ("layers", "d_model", "heads", "vocab", "batch", "seq")
@@ -231,7 +230,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def built(arguments: argparse.Namespace) -> ModuleOp:
-    """The program that the arguments ask for. Raises DistIRError."""
+    """Returns the program that the arguments ask for. Raises DistIRError."""
     from distir.tools.files import apply_passes
 
     model = _MODELS[arguments.model]
@@ -255,7 +254,7 @@ def _builder(place: str) -> Callable[..., ModuleOp]:
 
 
 def _sizes(model: _Model, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The builder's arguments: what was given, before what the named size has."""
+    """Returns the builder's arguments: those given, then those of the named size."""
     from distir.errors import DistIRError
     from distir.frontends.models import SIZES
 

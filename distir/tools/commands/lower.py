@@ -1,4 +1,4 @@
-"""`distir lower`: a distributed program becomes a PyTorch package."""
+"""`distir lower`: turns a distributed program into a PyTorch package."""
 
 from __future__ import annotations
 

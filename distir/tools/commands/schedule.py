@@ -1,11 +1,16 @@
-"""`distir schedule`: what a script asks for is written into a program."""
+"""`distir schedule`: applies the schedule of a script to a program."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from distir.tools.arguments import add_kernels, non_negative_number
 from distir.tools.tuning import add_tuning_arguments
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the program with the schedule in its IR form, which "
         "`distir-opt -p apply-schedule` carries out",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="compare each kernel of the schedule with the ops that it takes the place of: "
+        "results, gradients, and parts as its rule allows them. This runs the functions",
+    )
+    add_kernels(parser)
+    parser.add_argument(
+        "--timeout",
+        type=non_negative_number,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long the checks of one kernel may take (default 60)",
+    )
     add_tuning_arguments(parser)
 
 
@@ -51,8 +70,16 @@ def run(arguments: argparse.Namespace) -> int:
     from distir.tools.tuning import check_tuning_arguments, tune
 
     check_tuning_arguments(arguments)
-    if arguments.output is None and not arguments.print and arguments.tune is None:
-        raise DistIRError("say with -o where the program goes, or --print the schedule")
+    asked = (arguments.output, arguments.print, arguments.verify, arguments.tune)
+    if not any(asked):
+        raise DistIRError(
+            "say with -o where the program goes, --print the schedule, --verify its "
+            "kernels, or --tune its knobs"
+        )
+    if arguments.kernels and not arguments.verify:
+        raise DistIRError("--kernels is of use with --verify only; add it")
+    if arguments.verify and arguments.tune is not None:
+        raise DistIRError("--verify and --tune are two commands; leave out one of them")
     paths = [arguments.program, *arguments.also]
     with progress(f"reading {arguments.program}"):
         modules = [read_program(path) for path in paths]
@@ -73,9 +100,11 @@ def run(arguments: argparse.Namespace) -> int:
             for p, m in zip(paths, modules, strict=True)
             if batch_of(m) == best.plan.batch
         )
-    elif arguments.output is not None:
+    elif arguments.output is not None or arguments.verify:
         with progress("applying the schedule"):
             apply_passes(module, ApplySchedulePass(set=tuple(arguments.set)))
+    if arguments.verify:
+        _verify(module, arguments)
     if arguments.output is not None:
         beside = keep_weights_reachable(module, source, arguments.output)
         if beside is not None:
@@ -84,3 +113,27 @@ def run(arguments: argparse.Namespace) -> int:
             )
         write_program(module, arguments.output)
     return INTERRUPTED if interrupted else 0
+
+
+def _verify(module: ModuleOp, arguments: argparse.Namespace) -> None:
+    """Verifies the kernels of a program and prints how far they are from their references."""
+    from distir.scheduling.kernel_verification import verify_kernels
+    from distir.tools.reporting import progress, table
+
+    with progress("verifying kernels"):
+        found = verify_kernels(module, arguments.kernels, arguments.timeout)
+    table(
+        ["kernel", "implementation", "rule", "difference", "of the gradient"],
+        [
+            [
+                f"@{each.kernel.symbol}",
+                each.kernel.implementation.data,
+                each.kernel.rule.data,
+                f"{each.difference:.1e}",
+                ""
+                if each.gradient_difference is None
+                else f"{each.gradient_difference:.1e}",
+            ]
+            for each in found
+        ],
+    )

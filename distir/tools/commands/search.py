@@ -1,4 +1,4 @@
-"""`distir search`: the best of many ways to distribute a program."""
+"""`distir search`: finds the best of many ways to distribute a program."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(search: PlanSearch, arguments: argparse.Namespace) -> None:
-    """Runs the best plans on this machine, if that is asked for, and reports it."""
+    """Runs the best plans on this machine, if that is asked for, and reports the result."""
     from distir.lowering.step_times import StepTiming
     from distir.tools.plan_runs import report_runs, run_plans
     from distir.tools.reporting import progress
@@ -168,7 +168,10 @@ def _run_auto(
     modules: list[ModuleOp],
     clock: Clock,
 ) -> int:
-    """The search beyond the grid: the best plan found, even if the user interrupts."""
+    """
+    Runs the search beyond the grid; writes the best plan found, even if the user
+    interrupts.
+    """
     from distir.errors import DistIRError
     from distir.planning.auto.results import nothing_found
     from distir.planning.grid import batch_of

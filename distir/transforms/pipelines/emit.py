@@ -89,8 +89,8 @@ class Emitter(Generic[V]):
             self._send_shared()
         waiting: list[Action] = []
         for step in steps:
-            # A send that blocks goes between the steps, where both of its devices are
-            # free; any other one as soon as it can, to be under way for longest.
+            # A blocking send goes between the steps, where both of its devices are free;
+            # any other one starts as early as possible, to have the most time.
             for action in waiting:
                 self._pass_on(action)
             waiting = []

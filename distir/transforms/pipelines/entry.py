@@ -108,7 +108,7 @@ class EntryFunction(BlockBody):
         """See `Entry`."""
         left = iter(own)
         operands = [next(left) if same is None else same for same in common]
-        # As `CallOp(...)`, which takes its time with hundreds of operands.
+        # Like `CallOp(...)`, which is slow with hundreds of operands.
         call = CallOp.create(
             operands=[*operands, *left],
             result_types=types,

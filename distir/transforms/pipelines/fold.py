@@ -283,9 +283,9 @@ class Fold:
         if not isinstance(owner, Operation) or isinstance(owner, ReshardOp):
             owner = next((use.operation for use in op.result.uses), op)
         raise DistIRError(
-            f"pipeline: {describe(owner)} makes something of the whole batch, as batch "
-            f"normalisation does, but the function that it is in works on micro-batches; "
-            f"use one micro-batch (k=1), or a model without it"
+            f"pipeline: {describe(owner)} makes something of the whole batch, but the function "
+            f"that it is in works on micro-batches; use one micro-batch (k=1), or, for batch "
+            f"normalisation, --batch-norm-micro-batches when the training step is made"
         )
 
     def _finish(self, name: str, block: Block, mesh: str) -> FuncOp:

@@ -53,10 +53,11 @@ def classified(function: FuncOp, micro_batches: int) -> dict[Operation, Kind]:
             single = _inputs(function)
             wanted = {v for op in ops for v in (*op.operands, *op.results)}
     kinds: dict[Operation, Kind] = {}
-    # Those that are there once all micro-batches are done.
+    # Values that are available after all micro-batches.
     late = set(single)
-    # Those that are the same for all micro-batches, but that each of them computes: what
-    # a called function makes of weights alone. They are not there before.
+    # Values that are the same for all micro-batches, but that each of them computes:
+    # results of called functions that depend on weights alone. They are not available
+    # before.
     again: set[SSAValue] = set()
     for op in ops:
         if any(r in wanted for r in op.results) and (
@@ -88,9 +89,9 @@ def _kind(op: Operation, late: set[SSAValue], micro_batches: int) -> Kind:
     before = {over_time(v).kind for v in op.operands}
     after = {over_time(v).kind for v in op.results}
     depends = [v for v in op.operands if v in late]
-    # A single micro-batch is there as a whole once it is done.
+    # A single micro-batch is complete as soon as it is computed.
     if gathers_micro_batches(op) and (not depends or micro_batches == 1):
-        # Whole inputs are there from the beginning.
+        # Whole inputs are available from the beginning.
         return Kind.BEFORE if isinstance(op.operands[0], BlockArgument) else Kind.AFTER
     if depends and "split" not in before | after:
         return Kind.AFTER
@@ -139,8 +140,9 @@ def _needs_whole_batch(op: Operation, value: SSAValue) -> DistIRError:
     shown = users[0] if isinstance(op, ReshardOp) and users else op
     return DistIRError(
         f"pipeline: {describe(shown)} works on micro-batches, but needs what "
-        f"{describe(_origin(op, value))} makes of the whole batch, as batch normalisation "
-        f"does; use one micro-batch (k=1), or a model without it"
+        f"{describe(_origin(op, value))} makes of the whole batch; use one micro-batch "
+        f"(k=1), or, for batch normalisation, --batch-norm-micro-batches when the training "
+        f"step is made"
     )
 
 

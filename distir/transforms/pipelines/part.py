@@ -103,7 +103,7 @@ def part_ops(
     assert layout is not None and isinstance(source.type, TensorType)
     together = layout.with_dim(dim, (), len(shape))
     value = build.resharded(source, with_layout(source.type, together))
-    # Along that dimension, runs of the micro-batches follow each other in turn.
+    # Along that dimension, the micro-batches' runs alternate.
     rounds = shape[dim] // (count * run)
     turns = (rounds,) if rounds > 1 else ()
     value = build.shaped("Reshape", value, (*before, *turns, count, run, *after))

@@ -90,7 +90,7 @@ class CallSplitter:
         second = [op for op in block.ops if op in late]
         if not first or not second:
             return None
-        # Constants are cheaper to have twice than to keep.
+        # Constants are cheaper to compute twice than to keep.
         again = {
             op
             for op in first

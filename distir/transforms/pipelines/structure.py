@@ -51,8 +51,8 @@ def program_mesh(module: ModuleOp) -> Mesh:
     known = list(meshes(module).values())
     if len(known) != 1 or not known[0].axes or known[0].axes[0][0] != TIME_AXIS:
         raise DistIRError(
-            f"pipeline works on a program on one device.mesh with {TIME_AXIS!r}, the axis "
-            f"over time, as its first axis; make one with `data-parallel{{axis="
+            f"pipeline works on a program on one device.mesh with {TIME_AXIS!r}, the "
+            f"micro-batch axis, as its first axis; make one with `data-parallel{{axis="
             f"{TIME_AXIS}}}` and `propagate-sharding`, or use `distribute`"
         )
     return known[0]
@@ -91,7 +91,7 @@ class Structure:
         self.backward = [op for op in each if op not in needed]
         self._signatures = Signatures()
         self._likes: dict[Operation, tuple[int, bool]] = {}
-        # By the ids of values of the function, which so stay.
+        # By the ids of values of the function, which keeps them alive.
         self._numbers: dict[int, int] = {}
         self._common: dict[SSAValue, bool] = {}
         self.shared: dict[int, bool] = {}

@@ -42,7 +42,7 @@ class MicroBatchValues(Generic[V]):
         self.entry = entry
         self.asynchronous = asynchronous
         self.sums: dict[int, V] = {}
-        """What the micro-batches so far add up to, where it is added up."""
+        """The accumulated values of the micro-batches so far."""
         self.number_of = structure.number_of
         self._here: dict[tuple[int | None, str], dict[int, V]] = {}
         self._homes: dict[int, str] = {}

@@ -55,7 +55,7 @@ def general_scope(ops: Sequence[Operation]) -> str:
     """Returns the scope of an op in the function, from those of the ops it stands for."""
     scopes = [scope_of(op) for op in ops]
     general = generalise(scopes)
-    # Ops from unlike places: only what they have in common is true of all of them.
+    # For ops from different places, only the common part of their scopes holds for all.
     return ".".join(common_scope(list(ops))) if general is None else general
 
 

@@ -63,7 +63,7 @@ def _stretches(tokens: Integers, min_ops: int) -> Iterator[_Stretch]:
         breaks = np.concatenate(([-1], np.flatnonzero(~equal), [len(equal)]))
         for index in np.flatnonzero(np.diff(breaks) > period):
             start, stop = int(breaks[index]) + 1, int(breaks[index + 1])
-            # Several copies of something too short do not make one thing long enough.
+            # Several copies of a window that is too short do not make a long enough one.
             if not has_period_below(tokens[start : start + period], min_ops):
                 yield _Stretch(start, stop + period, period)
 

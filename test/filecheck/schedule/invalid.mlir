@@ -142,3 +142,11 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.require %0, %1 {holds = [true, false, true]}
   transform.yield
 }
+
+// -----
+
+transform.named_sequence @schedule(%model: !transform.any_op) {
+  // CHECK: schedule.cast: dtype = "f8"; write bf16 or f16
+  schedule.cast %model {dtype = "f8"}
+  transform.yield
+}

@@ -45,6 +45,10 @@ transform.named_sequence @schedule(%model: !transform.any_op) {
   schedule.fuse %groups {symbol = "f", backend = "inductor"}
   // CHECK-NEXT: schedule.replace %groups {op = "Swish", with = {alpha = 1.000000e+00 : f32}}
   schedule.replace %groups {op = "Swish", with = {alpha = 1.0 : f32}}
+  // CHECK-NEXT: schedule.kernel %groups {symbol = "k", implementation = "mine:k", options = {causal = 1 : i64}}
+  schedule.kernel %groups {symbol = "k", implementation = "mine:k", options = {causal = 1 : i64}}
+  // CHECK-NEXT: schedule.cast %layers {dtype = "bf16"}
+  schedule.cast %layers {dtype = "bf16"}
   // CHECK-NEXT: schedule.decompose %groups
   schedule.decompose %groups
   // CHECK-NEXT: schedule.stage %layers

@@ -242,7 +242,10 @@ def fill(context: CostContext) -> Cost:
 
 @cost_function("kernel.call")
 def kernel_call(context: CostContext) -> Cost:
-    """A user's kernel touches operands and results once, and needs what it says besides."""
+    """
+    The cost of a user's kernel: it touches operands and results once, and needs the
+    workspace that it declares.
+    """
     op = context.op
     assert isinstance(op, KernelCallOp)
     cost = context.roofline()

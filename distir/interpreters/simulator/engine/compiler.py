@@ -1,4 +1,4 @@
-"""From the ops of a function to its compiled form: each op once, however often it is called."""
+"""Compiles functions for the simulator: each op once, however often it is called."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from distir.program import describe, return_op, updated_arguments
 
 class CompiledFunctionBuilder:
     """
-    Makes a compiled function of steps in their order: numbers its values, and finds out
-    which step uses a value last. SSA values must stay as long as this is used.
+    Assembles a compiled function from steps in their order: numbers its values, and finds
+    out which step uses a value last. SSA values must stay alive as long as this is used.
     """
 
     def __init__(self, name: str, arguments: int):
@@ -47,38 +47,41 @@ class CompiledFunctionBuilder:
         self._slots: dict[int, int] = {}
 
     def bind(self, values: Sequence[SSAValue], first: int) -> None:
-        """Says that SSA values are in consecutive slots."""
+        """Assigns consecutive slots, from `first` on, to SSA values."""
         for slot, value in enumerate(values, first):
             self._slots[id(value)] = slot
 
     def slots(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """The slots of SSA values that have been bound."""
+        """Returns the slots of SSA values that have been bound."""
         slots = self._slots
         return tuple([slots[id(v)] for v in values])
 
     def define(self, count: int) -> int:
-        """The first of so many new slots, for the results of the next step."""
+        """
+        Reserves this many new slots for the results of the next step, and returns the
+        first.
+        """
         first = self._compiled.slots
         self._compiled.slots += count
         return first
 
     def add(self, step: CompiledOp) -> None:
-        """The next step."""
+        """Appends the next step."""
         self._compiled.steps.append(step)
 
     @property
     def steps(self) -> list[CompiledOp]:
-        """The steps so far, which may be put in another order that is right too."""
+        """The steps so far, which may be reordered if the order remains right."""
         return self._compiled.steps
 
     def finish(
         self, results: Sequence[int], updated: Mapping[int, int]
     ) -> CompiledFunction:
         """
-        The function of the steps so far, which returns the slots `results`; works out for
-        each step what dies with it. `updated` is for results of the program that replace an
-        argument of the same type in the next step: the slot of the result to that of the
-        argument.
+        Returns the function of the steps so far, with the slots `results` as its results,
+        and determines for each step which values die with it. `updated` maps the slot of a
+        result of the program to that of the argument of the same type that it replaces in
+        the next step.
         """
         compiled = self._compiled
         compiled.returns = tuple(results)
@@ -96,7 +99,7 @@ class CompiledFunctionBuilder:
         for slot in compiled.returns:
             last_use[slot] = len(compiled.steps)
         compiled.unused = tuple(i for i in range(compiled.arguments) if last_use[i] < 0)
-        # What a result is a view of is computed into the argument's memory.
+        # The value that a result is a view of is computed into the argument's memory.
         viewed = {
             step.view_of: updated[step.results[0].slot]
             for step in (compiled.steps if updated else ())
@@ -123,13 +126,13 @@ class CompiledFunctionBuilder:
 
 class Compiler:
     """
-    Compiles functions, each once: `functions` are those of the module by name, `device_map` says
-    where values live.
+    Compiles functions, each once: `functions` are those of the module by name, `device_map`
+    says where values live.
 
     A result of the entry function that updates an argument (`dist.updates`) is computed
     into the argument's memory by the op that computes it, if that op is no call and the
-    last one to use the argument: optimizers work in place. A result that is a view of what
-    an op computes is as good as that.
+    last one to use the argument: optimizers work in place. The same holds for a result that
+    is a view of what an op computes.
     """
 
     def __init__(self, functions: Mapping[str, FuncOp], device_map: DeviceMap):
@@ -137,7 +140,7 @@ class Compiler:
         self.device_map = device_map
         self._compiled: dict[str, CompiledFunction] = {}
         self._open: list[str] = []
-        # By the ids of types, which so stay.
+        # By the ids of types, which are kept alive here.
         self._places: dict[int, tuple[Attribute, Positions, Bytes]] = {}
         self._known_transfers: dict[
             object, tuple[Sequence[Attribute], tuple[Transfer, ...] | None]
@@ -146,8 +149,8 @@ class Compiler:
 
     def of(self, functions: Mapping[str, FuncOp]) -> Compiler:
         """
-        A compiler of other functions, which knows what this one does of ops and types; they
-        have to stay.
+        Returns a compiler of other functions that shares what this one knows of ops and
+        types; both modules must stay alive.
         """
         found = copy(self)
         found.functions, found._compiled, found._open = functions, {}, []
@@ -166,7 +169,7 @@ class Compiler:
         return self._compiled[name]
 
     def take(self, function: FuncOp, compiled: CompiledFunction) -> None:
-        """Says what a function is compiled to."""
+        """Registers the compiled form of a function."""
         self._compiled[function.sym_name.data] = compiled
 
     @property
@@ -193,7 +196,10 @@ class Compiler:
         return compiled
 
     def add(self, op: Operation, build: CompiledFunctionBuilder) -> CompiledOp:
-        """Makes an op the next step of a function. Raises DistIRError."""
+        """
+        Appends an op to a function as its next step, and returns the step. Raises
+        DistIRError.
+        """
         operands = build.slots(op.operands)
         first = build.define(len(op.results))
         build.bind(op.results, first)
@@ -202,7 +208,10 @@ class Compiler:
         return step
 
     def _only_mesh(self, block: Block, compiled: CompiledFunction) -> int | None:
-        """The position that a function happens on, if there is one for each mesh."""
+        """
+        Returns the position on which all of a function happens, if there is one position
+        per mesh and one mesh.
+        """
         if not isinstance(self.device_map, UniformDeviceMap):
             return None
         values = [*block.args, *(r for op in block.ops for r in op.results)]
@@ -216,8 +225,8 @@ class Compiler:
 
     def allocation(self, type_: Attribute, slot: int, op: Operation) -> Allocation:
         """
-        The memory of a value of that type in that slot: its devices, and the bytes on
-        each; `op` is named in errors. Raises DistIRError for a shape that is not known.
+        Returns the memory of a value of that type in that slot: its devices, and the bytes
+        on each; errors name `op`. Raises DistIRError for a shape that is not known.
         """
         known = self._places.get(id(type_))
         if known is None:
@@ -229,8 +238,8 @@ class Compiler:
 
     def step(self, op: Operation, operands: tuple[int, ...], first: int) -> CompiledOp:
         """
-        The step for an op: `operands` are the slots of its operands, `first` that of its first
-        result. Raises DistIRError for ops that cannot be simulated.
+        Returns the step for an op: `operands` are the slots of its operands, `first` that
+        of its first result. Raises DistIRError for ops that cannot be simulated.
         """
         defined = range(first, first + len(op.results))
         if isinstance(op, CallOp):
@@ -271,8 +280,9 @@ class Compiler:
 
     def _transfers(self, op: Operation) -> tuple[Transfer, ...] | None:
         """
-        `transfers_of`, the same for all ops that bring values of one type to another alike;
-        a profile looks at what is around a collective too.
+        Returns `transfers_of` the op, computed once for all ops that communicate values of
+        the same types in the same way. With a profile, the ops around a collective matter
+        too.
         """
         axes: tuple[str, ...] = ()
         if isinstance(op, collective.CollectiveOp):
@@ -284,7 +294,7 @@ class Compiler:
             or self.device_map.hardware.has_profiles
         ):
             return transfers_of(op, self.device_map)
-        # By the ids of the types, which so stay.
+        # By the ids of the types, which are kept alive here.
         types = op.operands[0].type, op.results[0].type
         key = (type(op), axes, *map(id, types))
         if key not in self._known_transfers:

@@ -51,7 +51,7 @@ class DeviceMap:
         self._position = {d: i for i, d in enumerate(self.devices)}
         self._positions: dict[str, Positions] = {}
         self._groups: dict[tuple[str, tuple[str, ...]], Groups] = {}
-        # By the type's identity, as hashing takes long; the type stays alive with it.
+        # By the type's identity, as hashing is slow; the type is kept alive here.
         self._bytes: dict[int, tuple[Attribute, int]] = {}
 
     def mesh_names(self, values: Sequence[SSAValue]) -> list[str]:

@@ -191,7 +191,7 @@ class Machine:
         arguments = [frame[slot] for slot in step.operands]
         for buffer in arguments:
             buffer.holders += 1
-        # What the caller needs no more is the callee's to free.
+        # Arguments that the caller does not need any more are freed by the callee.
         for slot in step.dying:
             self.release(frame[slot])
         self._path.append(step)
@@ -328,8 +328,8 @@ class Machine:
         whether it did.
         """
         buffer = frame[source]
-        # The caller holds an argument of the program, and so does its own slot until
-        # its last use.
+        # An argument of the program is held by the caller, and by its own slot until its
+        # last use.
         if buffer.holders > 2:
             return False
         buffer.holders += 1

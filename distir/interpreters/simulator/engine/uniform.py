@@ -24,7 +24,7 @@ class UniformMachine(SummarisingMachine):
 
     def __init__(self, meshes: int, summaries: Summaries | None = None):
         super().__init__(meshes, summaries)
-        # Until when asynchronous sends between two meshes go on.
+        # The time until which asynchronous sends between two meshes last.
         self._free: dict[tuple[int, ...], float] = {}
 
     def play(self, timeline: Timeline, mesh: int) -> Sequence[tuple[Moments, Moments]]:

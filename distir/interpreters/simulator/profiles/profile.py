@@ -107,7 +107,7 @@ class Curve:
         if product is None or not product.k:
             return self.overhead + max(compute, memory)
         batch, m, n, k = product
-        # Kernels for few rows or columns have smaller tiles.
+        # Kernels for products with few rows or columns use smaller tiles.
         rows, columns = (
             min(tile, -(-size // SMALLEST_TILE) * SMALLEST_TILE) if tile > 1 else 1
             for tile, size in zip(self.tile, (m, n), strict=True)

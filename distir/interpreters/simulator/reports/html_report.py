@@ -180,5 +180,5 @@ def _causes(group: GroupTime) -> list[list[Any]]:
 
 
 def _memory(memory: GroupMemory) -> dict[str, Any]:
-    # Per kind its course over the step.
+    # For each kind its curve over the step.
     return memory.to_json() | {"curve": memory.curve.T.tolist()}

@@ -43,14 +43,14 @@ KINDS = (
 
 _OF_ROLE = {"parameter": PARAMETERS, "state": STATES, "constant": CONSTANTS}
 
-# Through these a value stays what it is, in another form or place ...
+# These ops change the form or place of a value, but not its kind ...
 _FORMS = frozenset(
     f"onnx.{name}"
     for name in (
         *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
         *("Transpose", "Slice", "Split", "Concat", "Pad"),
     )
-)
+) | {"train.flatten", "train.unflatten"}
 # ... and through these a gradient stays a gradient: it is added up, scaled or clipped.
 _ARITHMETIC = frozenset(f"onnx.{name}" for name in ("Add", "Sum", "Mul", "Div", "Clip"))
 

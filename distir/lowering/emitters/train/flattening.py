@@ -23,6 +23,6 @@ def unflatten(call: Call) -> str:
 
 
 def _parts(op: FlattenOp | UnflattenOp) -> list[str]:
-    """The blocks, where there are any."""
+    """Returns the argument for the blocks, if there are any."""
     parts = tuple(tuple(split) for split in op.parts)
     return [repr(parts)] if parts else []

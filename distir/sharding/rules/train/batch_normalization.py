@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import Operation
+
 from distir.dialects.train_ops.batch_normalization import (
     BatchNormGradOp,
     BatchNormInputGradOp,
     BatchNormSumsOp,
     BatchNormVarianceOp,
+    GhostBatchNormGradOp,
+    GhostBatchNormOp,
 )
-from distir.sharding.rule import Rule
+from distir.sharding.local import LocalContext, local_form
+from distir.sharding.rule import Dim, Rule
 from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
 
 
@@ -53,3 +61,40 @@ def input_gradient(op: BatchNormInputGradOp) -> Rule:
     dims = builder.factors(shape(op.x))
     values = (dims[1],)
     return builder.rule([dims, dims, *[values] * 5], [dims], linear=[(0, 5, 6)])
+
+
+@train_rule("ghost_batch_norm", "ghost_batch_norm_grad")
+def of_parts(op: GhostBatchNormOp | GhostBatchNormGradOp) -> Rule:
+    """
+    The rule of ghost batch normalisation and its gradient: samples are `[groups, samples of
+    a group]`; groups and channels are independent, gradients of scale and bias sums over
+    the groups.
+    """
+    builder = RuleBuilder(op)
+    batch, channels, *space = shape(op.x)
+    groups = op.groups.value.data
+    group = builder.factor(groups)
+    samples: Dim = group + builder.factor(batch // groups, "replicate")
+    channel = builder.factor(channels)
+    dims = (samples, channel, *builder.factors(space, "replicate"))
+    values, statistic = (channel,), (group, channel)
+    if isinstance(op, GhostBatchNormOp):
+        return builder.rule([dims, values, values], [dims, statistic, statistic])
+    return builder.rule(
+        [dims, dims, values, statistic, statistic],
+        [dims, values, values],
+        linear=[(0,)],
+        reduced={1: (group,), 2: (group,)},
+    )
+
+
+@local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
+def local_parts(context: LocalContext) -> Sequence[Operation]:
+    """The local form of ghost batch normalisation: the number of groups is the local one."""
+    op = context.op
+    assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)
+    local = context.same_op()
+    assert isinstance(local, GhostBatchNormOp | GhostBatchNormGradOp)
+    groups = op.groups.value.data * shape(local.x)[0] // shape(op.x)[0]
+    local.groups = IntegerAttr(groups, i64)
+    return [local]

@@ -1,4 +1,7 @@
-"""Rules of flattening: the blocks of a tensor may be apart, their elements not."""
+"""
+Rules of flattening: devices may hold different blocks of a tensor, but not parts of a
+block.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from distir.sharding.rules.builder import ANY, Dims, RuleBuilder, shape, train_r
 
 @train_rule("flatten")
 def flatten(op: FlattenOp) -> Rule:
-    """Each block by itself; elements only move, so partial values pass."""
+    """
+    The rule of flattening: blocks are parallel; elements only move, so that partial values
+    pass.
+    """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape(op.tensor), op.parts)
     return builder.rule([tensor], [flat], linear=[(0,)], monoids=ANY)
@@ -28,7 +34,10 @@ def flatten(op: FlattenOp) -> Rule:
 
 @train_rule("unflatten")
 def unflatten(op: UnflattenOp) -> Rule:
-    """The same the other way round."""
+    """
+    The rule of the inverse: blocks are parallel; elements only move, so that partial values
+    pass.
+    """
     builder = RuleBuilder(op)
     tensor, flat = _dims(builder, shape(op.tensor), op.parts)
     return builder.rule([flat], [tensor], linear=[(0,)], monoids=ANY)
@@ -37,7 +46,7 @@ def unflatten(op: UnflattenOp) -> Rule:
 def _dims(
     builder: RuleBuilder, sizes: Sequence[int], splits: Sequence[Split]
 ) -> tuple[Dims, Dims]:
-    """The factors of the tensor and of the flat one."""
+    """Returns the factors of the tensor and of the flat one."""
     blocks = [builder.factor(split.parts) for split in splits]
     dims: list[Dim] = []
     for dim, size in enumerate(sizes):
@@ -53,8 +62,9 @@ def _cut(
     builder: RuleBuilder, size: int, splits: Sequence[tuple[Dim, Split]]
 ) -> Dim | None:
     """
-    The factors of a dimension that splits cut, each of them what those before it leave: the
-    parts, and between them what stays together. None where this is no list of factors.
+    Returns the factors of a dimension that splits cut, each of them what those before it
+    leave: the parts, and between them what stays together. None if this is no list of
+    factors.
     """
     pieces: list[tuple[int, Dim | None]] = [(size, None)]
     for block, (_, parts, run) in splits:
@@ -78,7 +88,7 @@ def _cut(
 
 @local_form("train.flatten", "train.unflatten")
 def local_flattening(context: LocalContext) -> Sequence[Operation]:
-    """The op with the blocks that are on this device."""
+    """The local form of flattening: the op with the blocks that are on this device."""
     op = context.op
     assert isinstance(op, FlattenOp | UnflattenOp)
     rule = context.rule

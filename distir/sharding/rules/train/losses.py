@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
-from distir.dialects.dist import SCOPE
+from distir.dialects.dist import SCOPE, entries_of
 from distir.dialects.train_ops.loss_steps import (
     CrossEntropyPartGradOp,
     CrossEntropySumOp,
@@ -66,7 +66,7 @@ def loss_in_steps(op: Operation) -> list[Operation]:
     chosen = LabelLogitOp(op.logits, op.labels)
     loss = CrossEntropySumOp(
         *(maximum.maximum, total.total, chosen.chosen, op.labels),
-        classes=shape(op.logits)[-1],
+        classes=entries_of(op) or shape(op.logits)[-1],
         **op.properties,
     )
     return _scoped(op, [maximum, total, chosen, loss])
