@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
 from distir.dialects.device import AxesAttr, ClusterOp, MeshOp
 from distir.errors import DistIRError
 from distir.interpreters.simulator import simulate
-from distir.passes.distribute import DistributePass
+from distir.planning.distribution import DistributionOptions, choose_layouts
 from distir.planning.grid.bounds import Bounds
 from distir.planning.overlap import overlap_communication
 from distir.planning.plan import GridPlan
@@ -216,14 +215,14 @@ class HandPlans:
         axis = options.pop("experts")
         if axis:
             options["shard"] = (f"{EXPERTS}:0={axis}",)
-        distribute = DistributePass(**options)
+        distribute = DistributionOptions(**options)
         # Chosen for two micro-batches: for more, what each of them gathers is dearer.
         k = min(plan.k, 2)
         shared = replace(plan, k=k, schedule="", overlap=False)
         if self._annotated is None or self._annotated[0] != shared:
             module = self.module.clone()
             first = replace(distribute, k=k, schedule="", overlap=False)
-            first.annotate(Context(), module)
+            choose_layouts(module, first)
             self._annotated = shared, module
         module = self._annotated[1].clone()
         _set_micro_batches(module, plan.k)

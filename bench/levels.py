@@ -4,7 +4,8 @@ Levels O2 and O3 of `search-sharding`: `python bench/levels.py` prints the table
 Steps of GPT (width 1,024) and of a MoE transformer's expert layers on devices of `dgx2`. Seconds
 are CPU time of solving, reductions included, the least of two runs; building the graph takes the same
 for both. `python bench/levels.py limited` does the same under limits of memory that bind, from the
-program to layouts that fit as the simulator sees it.
+program to layouts that fit as the simulator sees it; `python bench/levels.py joint` chooses three axes
+together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from report import table
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from distir.frontends.builders import build_gpt
+from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.layouts.builder import (
@@ -28,7 +29,7 @@ from distir.planning.layouts.builder import (
 from distir.planning.layouts.fitted import FittedPlan, FittedSearch
 from distir.planning.layouts.flow import flow_of
 from distir.planning.layouts.layout_graph import LayoutGraph
-from distir.planning.layouts.search import LEVELS, Limits
+from distir.planning.layouts.search import LEVELS, Limits, search_sharding
 from distir.planning.meshes import add_mesh
 from distir.planning.micro_batch_costs import costs_on
 from distir.planning.programs import replace_cluster
@@ -162,7 +163,36 @@ def limited_row(name: str) -> list[str]:
     return [*cells, f"{100 * gap:.2f} %"]
 
 
-if __name__ == "__main__" and "limited" in sys.argv:
+def mlp_step(layers: int) -> ModuleOp:
+    """A step with AdamW of an MLP of width 1,024."""
+    module = build_mlp(layers, 1024, 256)
+    DifferentiatePass(loss="mse", optimizer="adamw").apply(Context(), module)
+    return module
+
+
+JOINT: dict[str, Callable[[], ModuleOp]] = {
+    "MLP, 2 layers, a step": lambda: mlp_step(2),
+    "GPT, 1 layer, forward": lambda: build_gpt(1, 256, 4, 512, 8, 64),
+}
+
+
+def joint_row(name: str) -> list[str]:
+    """The layouts of a program over 2 x 2 x 2 devices, all axes together."""
+    module, cluster = JOINT[name](), load_cluster("dgx2")
+    replace_cluster(module, cluster)
+    ops = work_size(reachable_functions(module))
+    mesh = add_mesh(module, (("d", 2), ("t", 2), ("s", 2)), cluster)
+    start = time.process_time()
+    found = search_sharding(module, costs_on(mesh, cluster), joint=True)
+    seconds = time.process_time() - start
+    sizes = [str(ops), f"{found.alternatives:,}", f"{100 * found.gap:.3g} %"]
+    return [name, *sizes, f"{seconds:.1f}"]
+
+
+if __name__ == "__main__" and "joint" in sys.argv:
+    head = ["program", "ops", "alternatives", "gap", "CPU s"]
+    print(table(head, [joint_row(name) for name in JOINT]))
+elif __name__ == "__main__" and "limited" in sys.argv:
     head = ["step", "bytes without a limit", "limit", "O2, us", "O2, s", "O3, us", "O3, s", "gap at O3"]  # fmt: skip
     print(table(head, [limited_row(name) for name in LIMITED]))
 elif __name__ == "__main__":

@@ -154,6 +154,8 @@ class KindOp(IRDLOperation):
     - `library_memory`: bytes that libraries keep on the device throughout (contexts, the
       workspaces of matrix products); `communicator_memory`: bytes for each group of devices
       that it communicates with (the buffers of NCCL). 0 if absent.
+    - `host_bandwidth`: bytes/s, in either direction, between the device and the memory of its
+      host, for what is offloaded to that.
     """
 
     name = "device.kind"
@@ -168,6 +170,7 @@ class KindOp(IRDLOperation):
     allocation_block = opt_prop_def(IntegerAttr)
     library_memory = opt_prop_def(IntegerAttr)
     communicator_memory = opt_prop_def(IntegerAttr)
+    host_bandwidth = opt_prop_def(FloatAttr)
 
     traits = lazy_traits_def(lambda: (SymbolOpInterface(), HasParent(ClusterOp)))
     assembly_format = "$sym_name `on` $devices attr-dict"
@@ -217,6 +220,8 @@ class KindOp(IRDLOperation):
         _positive(self.memory_bandwidth, "memory_bandwidth", owner)
         if not self.launch_latency.value.data >= 0:
             raise VerifyException(f"{owner}: launch_latency must not be negative")
+        if self.host_bandwidth is not None:
+            _positive(self.host_bandwidth, "host_bandwidth", owner)
         if self.allocation_block is not None:
             _positive(self.allocation_block, "allocation_block", owner)
         for what in ("library_memory", "communicator_memory"):

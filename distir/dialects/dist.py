@@ -38,7 +38,9 @@ whose encoding is a `#dist.layout`. Attributes with meaning:
   they are computed instead of where they are used, `dist.reduce_late` that partial sums
   that reach the op are reduced behind it.
 
-On a module, `dist.expected` lists how often modules of the model are to communicate.
+On a module, `dist.expected` lists how often modules of the model are to communicate;
+`dist.separate_copies` asks `partition` to bring a value to a layout for each use by itself,
+so that no copy is kept for later ones.
 
 Attributes of collectives: `dist.asynchronous`, devices go on meanwhile; `dist.joined`, it
 travels in one message with the collective before it (see `CollectiveOp`).
@@ -74,6 +76,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.host import HostType
+
 ROLE = "dist.role"
 NAME = "dist.name"
 UPDATES = "dist.updates"
@@ -94,6 +98,7 @@ OPERAND_LAYOUTS = "dist.operand_layouts"
 RESULT_LAYOUTS = "dist.result_layouts"
 RESHARD_EARLY = "dist.reshard_early"
 REDUCE_LATE = "dist.reduce_late"
+SEPARATE_COPIES = "dist.separate_copies"
 WEIGHTS = "dist.weights"
 ASYNCHRONOUS = "dist.asynchronous"
 JOINED = "dist.joined"
@@ -429,4 +434,4 @@ class ConstrainOp(IRDLOperation):
             raise VerifyException("dist.constrain keeps the type of its operand")
 
 
-Dist = Dialect("dist", [ReshardOp, SendOp, ConstrainOp], [LayoutAttr])
+Dist = Dialect("dist", [ReshardOp, SendOp, ConstrainOp], [LayoutAttr, HostType])

@@ -34,6 +34,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
+from distir.dialects.host import HostType
+
 
 @irdl_attr_definition
 class ElementType(ParametrizedAttribute, TypeAttribute):
@@ -148,8 +150,11 @@ def onnx_element_type(type_: Attribute) -> int:
 
 def numpy_dtype(type_: Attribute) -> np.dtype[Any]:
     """
-    Returns the NumPy dtype of an xDSL element type (from ml_dtypes if NumPy has none).
+    Returns the NumPy dtype of an xDSL element type (from ml_dtypes if NumPy has none),
+    wherever the element is.
     """
+    if isinstance(type_, HostType):
+        return numpy_dtype(type_.element)
     return np.dtype(helper.tensor_dtype_to_np_dtype(onnx_element_type(type_)))
 
 
@@ -162,7 +167,12 @@ def element_type_of_dtype(dtype: npt.DTypeLike) -> TypeAttribute:
 
 
 def bytes_per_element(type_: Attribute) -> float:
-    """Returns the bytes that one element is stored in; sub-byte types give fractions."""
+    """
+    Returns the bytes that one element is stored in on its device; sub-byte types give
+    fractions, what is in the host's memory nothing.
+    """
+    if isinstance(type_, HostType):
+        return 0.0
     if isinstance(type_, ElementType):
         digits = "".join(c for c in type_.kind.data if c.isdigit())
         return int(digits[0]) / 8 if digits else 8.0

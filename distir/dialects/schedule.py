@@ -265,8 +265,7 @@ class KernelOp(IRDLOperation):
     """
     Replaces each of these groups by a user's kernel called `symbol`; the groups become its
     references. `distir.dialects.kernel` explains the properties of the function
-    `implementation`. Without a `rule`, or with `keep` and factors alone, the rule follows
-    from the group.
+    `implementation`. Without a `rule`, it follows from the group.
     """
 
     name = "schedule.kernel"

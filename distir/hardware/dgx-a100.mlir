@@ -4,11 +4,13 @@
 // leaves about 5e9 bytes to the driver.
 // InfiniBand: 8 HDR adapters (25e9 B/s each), one per GPU (DGX A100 user guide).
 // Latencies are round estimates, not data-sheet figures.
+// `host_bandwidth` is a round estimate of what copies to pinned memory reach.
 device.cluster @dgx_a100 {
   device.kind @A100 on [0 to 8] {
     memory = 80000000000 : i64,
     memory_bandwidth = 2.039e+12 : f64,
     peak_flops = {f16 = 3.12e+14 : f64, bf16 = 3.12e+14 : f64, f32 = 1.95e+13 : f64, f64 = 1.95e+13 : f64, i8 = 6.24e+14 : f64, default = 1.95e+13 : f64},
+    host_bandwidth = 2.5e+10 : f64,
     launch_latency = 5.0e-06 : f64,
     profile = "A100"
   }

@@ -6,11 +6,13 @@
 // The switch could reduce while it forwards (NVLS); collectives are costed as rings, as
 // most programs run them, so `in_fabric_reduction` is not set.
 // Latencies are round estimates, not data-sheet figures.
+// `host_bandwidth` is a round estimate of what copies to pinned memory reach.
 device.cluster @dgx_h200 {
   device.kind @H200 on [0 to 8] {
     memory = 141000000000 : i64,
     memory_bandwidth = 4.8e+12 : f64,
     peak_flops = {f16 = 9.89e+14 : f64, bf16 = 9.89e+14 : f64, f32 = 6.7e+13 : f64, f64 = 6.7e+13 : f64, i8 = 1.979e+15 : f64, float8e4m3fn = 1.979e+15 : f64, float8e5m2 = 1.979e+15 : f64, default = 6.7e+13 : f64},
+    host_bandwidth = 5.0e+10 : f64,
     launch_latency = 5.0e-06 : f64,
     profile = "H200"
   }

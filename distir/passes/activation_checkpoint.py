@@ -21,7 +21,8 @@ class ActivationCheckpointPass(DistIRPass):
       all of it again, as `torch.utils.checkpoint` does, including the last product of a
       GPT's layer, which no gradient needs: this is slower, and serves to predict software
       that does it; `selective`: it recomputes what attention computes between its two
-      products of activations (Korthikanti et al. 2022).
+      products of activations (Korthikanti et al. 2022); `offload`: it recomputes nothing,
+      and activations are in the host's memory meanwhile.
     - `every`: apply the policy to every n-th layer only; `layers`: to these only (indices
       in program order). All layers by default.
 

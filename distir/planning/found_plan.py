@@ -257,7 +257,12 @@ def _from_json(data: Mapping[str, Any]) -> FoundPlan:
         raise ValueError(f"{result.plan} is not possible")
     if layouts is not None:
         steps = tuple((int(n), tuple(map(int, c))) for n, c in layouts["steps"])
-        chosen = ChosenLayouts(bool(layouts["shared"]), bool(layouts["limited"]), steps)
+        chosen = ChosenLayouts(
+            bool(layouts["shared"]),
+            bool(layouts["limited"]),
+            steps,
+            bool(layouts["separate"]),
+        )
         result = replace(result, layouts=chosen)
     elif isinstance(result.plan, LayoutPlan):
         raise ValueError("there are no layouts")

@@ -244,8 +244,9 @@ class _Storage:
         if not self.outside:
             self._flatten()
             for i in list(self.whole):
-                self.whole.remove(i)
-                self._split(i, cut_runs=True)
+                if self.stage == 3 or self.roles[i] == "state":
+                    self.whole.remove(i)
+                    self._split(i, cut_runs=True)
         if not self.is_split:
             self._refuse()
         set_argument_attributes(self.function, self.attributes)
@@ -281,16 +282,18 @@ class _Storage:
             self.whole.append(i)
             return
         self.attributes[i][LAYOUT] = LayoutAttr(layout)
-        if self.gathers_once and self.roles[i] == "parameter":
+        if self.gathers_once and (self.outside or self.roles[i] == "parameter"):
             _gather_once(self.function.body.block.args[i], self.axis, self.mesh)
         self.is_split = True
 
     def _flatten(self) -> None:
         """Flattens what is left whole, together with the updates that are elementwise."""
         found: dict[UpdateOp, list[int]] = {}
+        # A flat parameter is gathered for each use, which only stage 3 is to do.
+        stored_flat = ("parameter", "state") if self.stage == 3 else ("state",)
         for result, argument in self.updates.items():
             op = update_of(self.function, result)
-            if op is not None and self.roles[argument] in self.stored:
+            if op is not None and self.roles[argument] in stored_flat:
                 found.setdefault(op, []).append(argument)
         names: list[str] = []
         for op, stored in found.items():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, StringAttr, f64
 from xdsl.ir import Attribute
 
+from distir.errors import DistIRError
 from distir.scheduling.knobs import knob_attribute
 
 
@@ -49,6 +50,13 @@ class Kernel:
     flops: str = ""
     workspace: str = ""
     options: Mapping[str, int | float | str] = field(default_factory=_no_options)
+
+    def __post_init__(self) -> None:
+        if self.keep and not self.rule:
+            raise DistIRError(
+                f"kernel {self.name!r}: keep={self.keep!r} names factors of a rule; give the "
+                f"rule, too"
+            )
 
     def having(self, **options: int | float | str) -> Kernel:
         """

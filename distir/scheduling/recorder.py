@@ -331,7 +331,7 @@ class Modules:
         return self
 
     def recompute(
-        self, policy: Literal["full", "whole", "selective", "none"] | Knob
+        self, policy: Literal["full", "whole", "selective", "offload", "none"] | Knob
     ) -> Modules:
         """
         Requests that the backward recomputes them instead of keeping what they computed, by

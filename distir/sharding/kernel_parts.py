@@ -35,6 +35,9 @@ from distir.sharding.rule import (
 
 _MESH = "parts"
 
+MOST_PARTS = 1 << 16
+"""How many parts of a dimension are tried at most."""
+
 
 @dataclass(frozen=True)
 class ReferencePart:
@@ -129,10 +132,15 @@ def split_problem(block: Block, rule: Rule, factor: int) -> str | None:
     """
     Says why a reference cannot work on parts of a factor as a rule says, however many and
     of whichever elements; None if it can. The fewest parts are tried, and parts of one
-    element.
+    element (at most `MOST_PARTS` of them).
     """
     size = rule.factors[factor].size
-    counts = dict.fromkeys((smallest_divisor(size), size))
+    few, many = smallest_divisor(size), _largest_divisor(size)
+    if few > MOST_PARTS:
+        return (
+            f"there is no way to split {size} elements evenly into up to {MOST_PARTS}"
+        )
+    counts = dict.fromkeys((few, many))
     problems = (_problem(block, rule, factor, n) for n in counts if n > 1)
     return next((found for found in problems if found is not None), None)
 
@@ -239,7 +247,18 @@ def smallest_divisor(size: int) -> int:
     Returns the smallest number of parts, more than one, into which so many elements can be
     split evenly.
     """
-    return next((n for n in range(2, isqrt(size) + 1) if size % n == 0), size)
+    last = min(isqrt(size), MOST_PARTS)
+    return next((n for n in range(2, last + 1) if size % n == 0), size)
+
+
+def _largest_divisor(size: int) -> int:
+    """
+    Returns the largest number of parts, up to `MOST_PARTS`, into which so many elements can
+    be split evenly.
+    """
+    if size <= MOST_PARTS:
+        return size
+    return next(n for n in range(MOST_PARTS, 0, -1) if size % n == 0)
 
 
 def _content(op: Operation) -> tuple[object, ...]:

@@ -219,8 +219,15 @@ class _Solving:
             return "segments", SolverResult.of(graph, choice, -math.inf)
         if not self.is_small:
             return "dual ascent", self.by_passes().run(thorough=False)
-        choice = self.priced(by_segments).run().choice
-        return "segments", SolverResult.of(graph, choice, -math.inf)
+        quick, bound = self.priced(by_segments), -math.inf
+        if not self.is_quick:
+            # Dual ascent finds prices in less time than the segments, and has a bound.
+            passes = self.by_passes()
+            if passes.price({}):
+                passes.climb()
+                quick.go_on(passes)
+            bound = passes.bound
+        return "segments", SolverResult.of(graph, quick.run().choice, bound)
 
     def priced(self, by_segments: Optimum, share: float = 1.0) -> Lagrangian:
         """

@@ -39,10 +39,11 @@ from distir.program import (
     unique_name,
 )
 from distir.sharding.rule import rule_for
+from distir.transforms.offloading import Offloading
 
-POLICIES = ("none", "full", "whole", "selective")
+POLICIES = ("none", "full", "whole", "selective", "offload")
 """
-The policies, which say what a backward computes again; the pass `activation-checkpoint`
+The policies, which say what a backward computes again or fetches; the pass `activation-checkpoint`
 explains them.
 """
 
@@ -74,11 +75,14 @@ def checkpoint(
             f"activation-checkpoint: there is no layer {max(layers)}; the "
             f"program has {len(pairs)}"
         )
-    recomputing = Recomputing(module)
+    recomputing, offloading = Recomputing(module), Offloading(module)
     for i, pair in enumerate(pairs):
         is_left_out = i % every or (layers and i not in layers)
         asked = own.get(pair.forward, "none" if is_left_out else policy)
         if asked == "none":
+            continue
+        if asked == "offload":
+            offloading.apply(pair)
             continue
         drop = recomputing.dropped(pair, asked)
         if drop:

@@ -23,6 +23,7 @@ from distir.dialects.dist import (
     RESHARD_EARLY,
     RESULT_LAYOUTS,
     SCOPE,
+    SEPARATE_COPIES,
     ConstrainOp,
     Layout,
     LayoutAttr,
@@ -74,13 +75,25 @@ def _placed(type_: Attribute, layout: Layout) -> Attribute:
 
 
 class Partitioner:
-    """Rebuilds one function with layouts in its types."""
+    """
+    Rebuilds one function with layouts in its types. If copies are `separate`, each use
+    brings a value to its layout for itself; else the first does for all, and the copy
+    lives until the last of them.
+    """
 
-    def __init__(self, function: FuncOp, known: Mapping[str, Mesh], is_entry: bool):
+    def __init__(
+        self,
+        function: FuncOp,
+        known: Mapping[str, Mesh],
+        is_entry: bool,
+        separate: bool,
+    ):
+        self.separate = separate
         self.function = function
         self.known = known
         self.block = Block()
-        # Every layout that a value already exists in, so that it is resharded once.
+        # Every layout that a value already exists in, so that it is resharded once: for all
+        # uses, or for those of one op.
         self.versions: dict[SSAValue, dict[Layout, SSAValue]] = {}
         self.roles = argument_roles(function)
         self.is_entry = is_entry
@@ -116,10 +129,13 @@ class Partitioner:
     def _op(self, op: Operation) -> None:
         wanted = _layouts(op, OPERAND_LAYOUTS, len(op.operands))
         given = _layouts(op, RESULT_LAYOUTS, len(op.results))
+        before = {value: dict(self.versions[value]) for value in op.operands}
         operands = [
             self._unread(i, op, wanted) or self._version(value, layout, op)
             for i, (value, layout) in enumerate(zip(op.operands, wanted, strict=True))
         ]
+        if self.separate:
+            self.versions.update(before)
         if isinstance(op, ConstrainOp):
             # A constant is whole on every device anyway, and no collective should come
             # between it and the ops whose rules ask for its value.
@@ -218,12 +234,14 @@ class Partitioner:
 def partition(module: ModuleOp, *, lower: bool = False) -> None:
     """
     Puts the annotated layouts into the types and inserts `dist.reshard` where layouts
-    differ; with `lower`, these become collectives at once. Raises DistIRError.
+    differ: one for each use if the module has `dist.separate_copies`, else one for all that
+    want the same. With `lower`, these become collectives at once. Raises DistIRError.
     """
+    separate = module.attributes.pop(SEPARATE_COPIES, None) is not None
     known = meshes(module)
     erase_unreachable(module)
     entry = entry_function(module)
     for function in functions(module).values():
-        Partitioner(function, known, function is entry).run()
+        Partitioner(function, known, function is entry, separate).run()
     if lower:
         lower_reshards(module)

@@ -14,10 +14,11 @@ from support.programs import parse
 from support.random_programs import arguments_of, assert_same_results, programs
 from support.thoroughness import tries
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation
 
 from distir.dialects.device import ClusterOp, MeshOp
+from distir.dialects.dist import SEPARATE_COPIES
 from distir.interpreters.simulator import simulate
 from distir.passes.partition import PartitionPass
 from distir.passes.verify_distribution import VerifyDistributionPass
@@ -87,13 +88,22 @@ def built(
 
 
 def realised(
-    program: ModuleOp, axes: Axes, slow: bool, choice: list[int]
+    program: ModuleOp,
+    axes: Axes,
+    slow: bool,
+    choice: list[int],
+    separate: bool = False,
 ) -> tuple[ModuleOp, float]:
-    """The program that a choice leads to, and the seconds it takes."""
+    """
+    The program that a choice leads to, with a copy of a value for each use if they are
+    `separate`, and the seconds it takes.
+    """
     module, mesh, on = placed(program, axes, slow)
     builder, body = built(module, mesh, on)
     nodes = zip(builder.graph.nodes, choice, strict=True)
     annotate(module, chosen_plan(body, {node: node.strategies[a] for node, a in nodes}))
+    if separate:
+        module.attributes[SEPARATE_COPIES] = UnitAttr()
     return distributed(module), simulate(module).step_time_s
 
 
@@ -149,13 +159,15 @@ def some_choice(problem: Problem, seed: int) -> list[int]:
 def test_programs_cost_what_was_promised(
     program: ModuleOp, axes: Axes, slow: bool, joint: bool, seed: int
 ) -> None:
-    """The best choice and any other: uses of one copy share it, else times are equal."""
+    """The best choice and any other: uses may share a copy, without that times are equal."""
     module, mesh, on = placed(program, axes, slow)
     builder, _ = built(module, mesh, on)
     problem = builder.graph.problem()
     choice = some_choice(problem, seed)
     other, actual = realised(program, axes, slow, choice)
     assert actual <= problem.cost(choice) * (1 + 1e-9)
+    apart, separate = realised(program, axes, slow, choice, separate=True)
+    assert separate == pytest.approx(problem.cost(choice))
     found = search_sharding(module, SimulatedCosts(mesh, on), joint=joint)
     best_time = simulate(distributed(module)).step_time_s
     assert best_time <= found.objective * (1 + 1e-9)
@@ -164,6 +176,7 @@ def test_programs_cost_what_was_promised(
     arguments = arguments_of(program)
     assert_same_results(program, module, arguments)
     assert_same_results(program, other, arguments)
+    assert_same_results(program, apart, arguments)
 
 
 def optimum(program: ModuleOp, axes: Axes) -> tuple[float, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ def test_what_is_read_is_what_was_saved(plan: Plan, tmp_path: Path) -> None:
         one.distribute(module)
     assert str(modules[0]) == str(modules[1])
     assert simulate(modules[0]).step_time_s == read.time_s
+
+
+def test_copies_remain_separate(tmp_path: Path) -> None:
+    made = found(PLANS[1])
+    layouts = made.result.layouts
+    assert layouts is not None and not layouts.separate
+    result = replace(made.result, layouts=replace(layouts, separate=True))
+    replace(made, result=result).save(tmp_path / "plan.json")
+    read = FoundPlan.load(tmp_path / "plan.json").result.layouts
+    assert read is not None and read.separate
 
 
 @pytest.mark.parametrize(

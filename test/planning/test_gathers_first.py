@@ -80,6 +80,18 @@ def test_it_is_faster_and_sends_as_much(zero: int) -> None:
     assert on_each_device(bytes_sent, both) == pytest.approx(sent, rel=1e-3)
 
 
+def test_what_is_flat_is_sent_once() -> None:
+    """On three devices: parameters that are updated flat stay whole from step to step."""
+    module = build_gpt(2, 64, 4, 128, 6, 32, "bf16")
+    DifferentiatePass().apply(Context(), module)
+    plain, late = (
+        distributed(module.clone(), d=3, zero=1, overlap=overlap)
+        for overlap in (False, True)
+    )
+    sent = on_each_device(bytes_sent, plain)
+    assert on_each_device(bytes_sent, late) == pytest.approx(sent, rel=1e-3)
+
+
 def test_plans_with_and_without_overlap_have_layouts_of_their_own() -> None:
     plans = [GridPlan(8, d=4, zero=zero, overlap=o) for zero in (1, 3) for o in (0, 1)]
     first, late, third, other = (plan.shared for plan in plans)

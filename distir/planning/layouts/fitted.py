@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
 from distir.dialects.device import ClusterOp
+from distir.dialects.dist import SEPARATE_COPIES
 from distir.errors import DistIRError
 from distir.interpreters.simulator import Simulation, simulate
 from distir.interpreters.simulator.costs.hardware import Hardware
@@ -242,6 +243,8 @@ class FittedSearch:
                 limit *= _DOUBT
                 continue
             plan = self._plan(annotated, found.layouts)
+            if not plan.fits:
+                plan = self._with_separate_copies(plan) or plan
             # What a tighter limit excludes may fit: the first bound is that of all plans.
             bound = min(bound, found.bound)
             plan = replace(plan, found=found.with_proof(bound, float(plan.needed)))
@@ -269,6 +272,16 @@ class FittedSearch:
         layouts = ChosenLayouts()
         apply_layouts(annotated, self.mesh, layouts)
         return self._plan(annotated, layouts)
+
+    def _with_separate_copies(self, plan: FittedPlan) -> FittedPlan | None:
+        """
+        Returns the same layouts where each use brings a value to its layout for itself, as
+        the search counted them; None if they do not fit either.
+        """
+        annotated = plan.annotated.clone()
+        annotated.attributes[SEPARATE_COPIES] = UnitAttr()
+        found = self._plan(annotated, replace(plan.layouts, separate=True))
+        return found if found.fits else None
 
     def _plan(self, annotated: ModuleOp, layouts: ChosenLayouts) -> FittedPlan:
         module = annotated.clone()

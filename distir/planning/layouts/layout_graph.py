@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 
-from distir.dialects.dist import FIXED
+from distir.dialects.dist import FIXED, SEPARATE_COPIES
 from distir.planning.annotate import annotate
 from distir.planning.annotations import fixed_axes, requested_layout
 from distir.planning.axes.sharding_plan import ShardingPlan, propagate_sharding
@@ -36,7 +36,8 @@ class ChosenLayouts:
     The layouts that a search chose, without the program.
 
     `shared` says whether repeated calls shared their choices, `limited` whether the fastest
-    layouts need more memory than was allowed. Each of `steps` says how many of the mesh's
+    layouts need more memory than was allowed, `separate` whether each use of a value
+    brings it to its layout for itself, as no copy may be kept for later ones. Each of `steps` says how many of the mesh's
     first axes it chose, and the alternative of each node in the order of the graph. Without
     steps nothing was searched: arguments are split as was asked for, and the rest follows.
     """
@@ -44,6 +45,7 @@ class ChosenLayouts:
     shared: bool = False
     limited: bool = False
     steps: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    separate: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def apply_layouts(module: ModuleOp, mesh: Mesh, layouts: ChosenLayouts) -> None:
     Annotates a sequential program with layouts that were chosen for it before; nothing is
     solved. Raises DistIRError.
     """
+    if layouts.separate:
+        module.attributes[SEPARATE_COPIES] = UnitAttr()
     if not layouts.steps:
         if mesh.has_time:
             split_over_time(module, mesh, _requests(module))

@@ -68,10 +68,7 @@ class KernelMaker:
 
     def _kernel(self, reference: Block) -> KernelDefOp:
         text = self._text("rule")
-        if text.startswith("keep ") or not text:
-            rule = propagated_rule(reference).keeping(text.split()[1:])
-        else:
-            rule = parse_rule(text)
+        rule = parse_rule(text) if text else propagated_rule(reference)
         shapes = [shape_of(arg.type) for arg in reference.args]
         end = reference.last_op
         assert end is not None

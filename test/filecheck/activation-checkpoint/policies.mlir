@@ -38,7 +38,7 @@
 
 // NONE-NOT: recompute
 
-// POLICY: error: activation-checkpoint: there is no policy 'most'; choose one of none, full, whole, selective
+// POLICY: error: activation-checkpoint: there is no policy 'most'; choose one of none, full, whole, selective, offload
 // ZERO: error: activation-checkpoint: `every` must be at least 1
 // LAYER: error: activation-checkpoint: there is no layer 3; the program has 3
 // CALLS: error: activation-checkpoint: the program calls no differentiated function; run outline-repeats and differentiate first

@@ -19,8 +19,8 @@ class DeviceKind:
     One kind of device: usable memory in bytes, memory bandwidth in bytes/s, FLOP/s per
     element type (`default` serves the others), seconds from issuing an op to its start, the
     number of bytes in whose multiples memory is allocated, the bytes that libraries keep
-    throughout and those for each group of devices that it communicates with, and the
-    profile of what it reaches in practice.
+    throughout and those for each group of devices that it communicates with, the profile of
+    what it reaches in practice, and bytes/s to and from the memory of its host, if known.
     """
 
     name: str
@@ -32,6 +32,7 @@ class DeviceKind:
     library_memory: int = 0
     communicator_memory: int = 0
     profile: Profile | None = None
+    host_bandwidth: float | None = None
 
     @staticmethod
     def of(op: KindOp, profile: Profile | None = None) -> DeviceKind:
@@ -51,6 +52,7 @@ class DeviceKind:
             0 if op.library_memory is None else op.library_memory.value.data,
             0 if op.communicator_memory is None else op.communicator_memory.value.data,
             profile,
+            None if op.host_bandwidth is None else op.host_bandwidth.value.data,
         )
 
     def peak(self, element_type: str) -> float:

@@ -1,0 +1,54 @@
+"""Activations that are in the host's memory between forward and backward."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+from xdsl.irdl import irdl_op_definition, operand_def, result_def
+from xdsl.utils.exceptions import VerifyException
+
+from distir.dialects.host import HostType
+from distir.dialects.train_ops.base import Derived, TrainOp, Types
+from distir.dialects.train_ops.checks import element_type, shape_of
+
+
+def _on_host(value: SSAValue) -> TensorType:
+    return TensorType(HostType(element_type(value)), shape_of(value))
+
+
+def _on_device(value: SSAValue) -> TensorType:
+    element = element_type(value)
+    if not isinstance(element, HostType):
+        raise VerifyException(
+            f"train.fetch brings back what train.offload gives, not {value.type}"
+        )
+    return TensorType(element.element, shape_of(value))
+
+
+@irdl_op_definition
+class OffloadOp(TrainOp):
+    """Copies a tensor to the host's memory."""
+
+    name = "train.offload"
+
+    x = operand_def(TensorType)
+    y = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"y": Derived("x", _on_host)}
+
+
+@irdl_op_definition
+class FetchOp(TrainOp):
+    """Copies a tensor back from the host's memory."""
+
+    name = "train.fetch"
+
+    x = operand_def(TensorType)
+    y = result_def(TensorType)
+
+    TYPES: ClassVar[Types] = {"y": Derived("x", _on_device)}
+
+
+OPS = [OffloadOp, FetchOp]

@@ -1,0 +1,15 @@
+"""The rule of copies to and from the host's memory: each device copies its part."""
+
+from __future__ import annotations
+
+from distir.dialects.train_ops.offload import FetchOp, OffloadOp
+from distir.sharding.rule import Rule
+from distir.sharding.rules.builder import RuleBuilder, shape, train_rule
+
+
+@train_rule("offload", "fetch")
+def copy(op: OffloadOp | FetchOp) -> Rule:
+    """Every dimension is parallel."""
+    builder = RuleBuilder(op)
+    dims = builder.factors(shape(op.x))
+    return builder.rule([dims], [dims])
