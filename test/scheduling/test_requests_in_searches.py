@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import prod
 
 import pytest
-from support.schedules import scheduled
+from support.schedules import scheduled, splits
 from support.training_programs import distributed
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -16,9 +16,11 @@ from distir.frontends.builders import build_gpt, build_mlp
 from distir.hardware import load_cluster
 from distir.interpreters.simulator import simulate
 from distir.passes.differentiate import DifferentiatePass
+from distir.passes.search_sharding import SearchShardingPass
 from distir.planning.auto.auto import auto_search
 from distir.planning.grid.evaluate import distribute_as
 from distir.planning.plan import SearchOptions
+from distir.planning.programs import replace_cluster
 from distir.planning.result import simulated
 from distir.program import argument_names, entry_function, functions
 from distir.scheduling import Columns, Schedule
@@ -72,6 +74,22 @@ def test_every_plan_of_a_search_keeps_to_the_requests() -> None:
         assert (third.mesh != first.mesh) == (plan.p > 1), plan
         seen.add((has_t, plan.p > 1))
     assert {(True, False), (False, True)} <= seen
+
+
+def test_a_search_splits_over_d_what_stays_whole_over_t() -> None:
+    """As ZeRO 3 does, where memory asks for it; a request speaks of its own axis alone."""
+    s = Schedule()
+    s["layers.*"].param("weight").whole("t")
+    asked = step(s, build_mlp(2, 64, 8), loss="mse", optimizer="adam")
+    replace_cluster(asked, load_cluster("cpu"))
+    SearchShardingPass(axes=("d=2", "t=2"), memory=110e3).apply(Context(), asked)
+    found = {name: split for name, split in splits(asked).items() if "weight" in name}
+    assert any("d" in split for split in found.values())
+    assert all(
+        "t" not in found[f"layers.{i}.weight"] and "t" not in found[state]
+        for i in range(2)
+        for state in (f"layers.{i}.weight.exp_avg", f"layers.{i}.weight.exp_avg_sq")
+    )
 
 
 def test_recomputing_some_layers_saves_memory_in_proportion() -> None:

@@ -56,7 +56,8 @@ def split_linear(op: Operation, run: ScheduleRun) -> None:
     assert isinstance(op, SplitLinearOp)
     axis, by = op.axis.data, op.by.data
     for scope in run.modules_of(op.modules):
-        products = list(_products(scope, run))
+        # A module that is called several times is still one layer.
+        products = list({p.op: (p, n, r) for p, n, r in _products(scope, run)}.values())
         if len(products) != 1:
             raise DistIRError(
                 f"{origin(op)}: module {scope!r} has {len(products)} matrix products with a "
@@ -158,13 +159,21 @@ def recompute(op: Operation, run: ScheduleRun) -> None:
                 f"{origin(op)}: {scope!r} is no call of a function, so that nothing can "
                 f"compute it again; run `outline-repeats`, and name a layer"
             )
-        before = text_attribute(call.attributes, RECOMPUTE)
-        if before not in (None, policy):
-            raise DistIRError(
-                f"{origin(op)}: {scope!r} is to be computed again by policy {policy!r}, but "
-                f"is by {before!r} already; ask for one of these"
-            )
-        call.attributes[RECOMPUTE] = StringAttr(policy)
+        # A module that is called several times is computed again each time.
+        within = dict.fromkeys(scoped.entered for scoped in run.modules.within(scope))
+        for same in within if scope else (call,):
+            if isinstance(same, CallOp) and same.callee == call.callee:
+                _recompute_call(op, scope, same, policy)
+
+
+def _recompute_call(op: RecomputeOp, scope: str, call: CallOp, policy: str) -> None:
+    before = text_attribute(call.attributes, RECOMPUTE)
+    if before not in (None, policy):
+        raise DistIRError(
+            f"{origin(op)}: {scope!r} is to be computed again by policy {policy!r}, but "
+            f"is by {before!r} already; ask for one of these"
+        )
+    call.attributes[RECOMPUTE] = StringAttr(policy)
 
 
 @schedule_action("schedule.expect")

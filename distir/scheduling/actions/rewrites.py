@@ -31,19 +31,21 @@ def merge(op: Operation, run: ScheduleRun) -> None:
     groups: list[OpGroup] = []
     merged: set[Operation] = set()
     for scope in run.modules_of(op.modules):
-        products = [_product(op, run, f"{scope}.{n}" if scope else n) for n in names]
-        linears = [_linear(op, scoped) for scoped in products]
-        if len({scoped.path for scoped in products}) > 1:
+        inside = [_products(op, run, f"{scope}.{n}" if scope else n) for n in names]
+        if len({tuple(product.path for product in layer) for layer in inside}) > 1:
             raise DistIRError(
                 f"{origin(op)}: the layers of {scope!r} are in different functions of the "
                 f"program; run `inline-calls` first"
             )
-        problem = why_apart(linears)
-        if problem is not None:
-            raise DistIRError(f"{origin(op)}: in {scope!r}, {problem}")
-        ops = tuple(o for linear in linears for o in linear.ops)
-        merged.update(ops)
-        groups.append(OpGroup(products[0].path, ops))
+        # Once for each call of the module.
+        for products in zip(*inside, strict=True):
+            linears = [_linear(op, scoped) for scoped in products]
+            problem = why_apart(linears)
+            if problem is not None:
+                raise DistIRError(f"{origin(op)}: in {scope!r}, {problem}")
+            ops = tuple(o for linear in linears for o in linear.ops)
+            merged.update(ops)
+            groups.append(OpGroup(products[0].path, ops))
     _check_parameters(op, run, merged)
     joined: list[Operation] = []
     for group in separate(run.module, groups):
@@ -82,8 +84,11 @@ def cast(op: Operation, run: ScheduleRun) -> None:
     run.rewritten(op)
 
 
-def _product(op: MergeOp, run: ScheduleRun, scope: str) -> ScopedOp:
-    """Returns the only matrix product with a parameter in a module. Raises DistIRError."""
+def _products(op: MergeOp, run: ScheduleRun, scope: str) -> list[ScopedOp]:
+    """
+    The one matrix product with a parameter of a module, for each time that it is called.
+    Raises DistIRError.
+    """
     found = [
         scoped
         for scoped in run.modules.within(scope)
@@ -98,12 +103,13 @@ def _product(op: MergeOp, run: ScheduleRun, scope: str) -> ScopedOp:
             f"{origin(op)}: there is no module {scope!r}"
             + (f"; there are {near}" if near else "")
         )
-    if len(found) != 1:
+    count = len(found) - len({product.path for product in found}) + 1 if found else 0
+    if count != 1:
         raise DistIRError(
-            f"{origin(op)}: module {scope!r} has {len(found)} matrix products with a "
+            f"{origin(op)}: module {scope!r} has {count} matrix products with a "
             f"parameter, but a linear layer has one"
         )
-    return found[0]
+    return found
 
 
 def _linear(op: MergeOp, scoped: ScopedOp) -> LinearLayer:

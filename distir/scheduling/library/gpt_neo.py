@@ -1,0 +1,16 @@
+"""
+GPT-Neo as Megatron splits GPT-2: columns, then rows of each block, and the vocabulary; `ratio`
+of the layers are computed again in the backward.
+"""
+
+from distir.scheduling import Columns, Rows, Schedule
+
+
+def schedule(s: Schedule) -> None:
+    """Records the splits over axis "t"."""
+    layers = s["**.h.*"]
+    layers["attn.attention"].merge("q_proj", "k_proj", "v_proj", name="qkv")
+    layers["attn.attention"].plan({"qkv": Columns("t"), "out_proj": Rows("t")})
+    layers["mlp"].plan({"c_fc": Columns("t"), "c_proj": Rows("t")})
+    s["**.wte"].param("weight").split(0, "t")
+    layers.first(s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])).recompute("full")

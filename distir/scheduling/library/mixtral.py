@@ -1,0 +1,18 @@
+"""
+Mixtral as Megatron splits it: columns, then rows of each attention, experts dealt out to the
+devices, and the vocabulary; `ratio` of the layers are computed again in the backward.
+"""
+
+from distir.scheduling import Columns, Rows, Schedule
+
+
+def schedule(s: Schedule) -> None:
+    """Records the splits over axis "t"."""
+    layers = s["model.layers.*"]
+    for name in ("q_proj", "k_proj", "v_proj"):
+        layers["self_attn"][name].split(Columns("t"))
+    layers["self_attn.o_proj"].split(Rows("t"))
+    layers["mlp.experts"].param("*_proj").split(0, "t")
+    s["model.embed_tokens"].param("weight").split(0, "t")
+    s["lm_head"].split(Columns("t"))
+    layers.first(s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])).recompute("full")

@@ -1,0 +1,16 @@
+"""
+OPT as Megatron splits GPT-2: columns, then rows of each block, and the vocabulary; `ratio` of
+the layers are computed again in the backward.
+"""
+
+from distir.scheduling import Columns, Rows, Schedule
+
+
+def schedule(s: Schedule) -> None:
+    """Records the splits over axis "t"."""
+    layers = s["**.decoder.layers.*"]
+    layers["self_attn"].merge("q_proj", "k_proj", "v_proj", name="qkv")
+    layers["self_attn"].plan({"qkv": Columns("t"), "out_proj": Rows("t")})
+    layers.plan({"fc1": Columns("t"), "fc2": Rows("t")})
+    s["**.embed_tokens"].param("weight").split(0, "t")
+    layers.first(s.knob("ratio", [0.0, 0.25, 0.5, 0.75, 1.0])).recompute("full")
