@@ -31,8 +31,8 @@ from distir.planning.programs import replace_cluster
 @dataclass(frozen=True)
 class SearchGridPass(SearchOptions, DistIRPass):
     """
-    Distributes a program as the best point of a grid says: all degrees d x t x p that use
-    up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline
+    Distributes a program as the best point of a grid says: all degrees d x c x t x p that
+    use up the devices, numbers of micro-batches, ZeRO stages, checkpoint policies, pipeline
     schedules and overlap are distributed and simulated; of those that fit into memory, the one with
     the highest throughput is it (the DistIR paper, section 5). `dist.notes` says which that was.
 
@@ -42,6 +42,7 @@ class SearchGridPass(SearchOptions, DistIRPass):
       training step also of a single rank;
     - `zero`, `checkpoint`, `overlap`: values to try, by default 0, `none` and `off`;
     - `schedules`: to try in pipelines, by default that of `pipeline`;
+    - `c`: degrees of context parallelism, by default 1;
     - `buckets`: whether tensors travel in one message in all of them (default); see
       `bucket-collectives`;
     - `profile`, `world_size`, `jobs`: as in `auto-parallel`.

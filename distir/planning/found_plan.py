@@ -113,7 +113,7 @@ class FoundPlan:
         """How many devices it uses, one process on each."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
-            return plan.d * plan.t * plan.p
+            return plan.devices
         assert isinstance(plan, LayoutPlan)
         return plan.p * prod(size for _, size in plan.axes)
 
