@@ -1,4 +1,6 @@
-"""From a sequential program to one that is distributed as a user asks."""
+"""
+Distributes a sequential program as a user asks: the steps behind the pass `distribute`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from distir.planning.context import split_context
 from distir.planning.expectations import check_expectations
 from distir.planning.meshes import add_mesh, check_sequential, check_size, cluster_in
 from distir.planning.overlap import overlap_communication
+from distir.planning.padding import pad_dimensions
 from distir.planning.requests import keep_whole, request_shards
 from distir.planning.stages import make_pipeline_as_asked
 from distir.planning.zero import store_split
@@ -41,7 +44,7 @@ CONTEXTS = ("gather", "ring")
 class DistributionOptions(PipelineOptions):
     """
     How to distribute a program over `d` x `c` x `t` x `p` devices of a cluster: the options of
-    the pass `distribute`, whose documentation says what each of them asks for.
+    the pass `distribute`, whose documentation explains each of them.
     """
 
     d: int = 1
@@ -66,7 +69,10 @@ class DistributionOptions(PipelineOptions):
         return self.d * self.c * self.t * self.p
 
     def check(self, module: ModuleOp) -> None:
-        """Refuses options that do not go together, or not with a program. Raises DistIRError."""
+        """
+        Refuses options that do not go together, or not with the program. Raises
+        DistIRError.
+        """
         one_of("way to bring keys to queries", self.context, CONTEXTS, _NAME)
         plain = self.context == "gather" and self.context_order == "contiguous"
         if self.c == 1 and not plain:
@@ -111,13 +117,15 @@ class DistributionOptions(PipelineOptions):
 
 def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     """
-    Chooses the layouts of a sequential program on a mesh that it adds, and leaves them as
+    Adds a mesh to a sequential program, chooses the layouts on it and leaves them as
     annotations: the first part of `distribute`. Raises DistIRError.
     """
     check_sequential(module, _NAME)
     options.check(module)
     _add_mesh(module, options)
     mesh = only_mesh(module)
+    if options.t > 1:
+        pad_dimensions(module, mesh, "t", options.shard)
     request_shards(module, mesh, options.shard, ("d", "c", "t"))
     keep_whole(module, mesh, options.whole)
     checkpoint(module, options.checkpoint)
@@ -132,12 +140,15 @@ def choose_layouts(module: ModuleOp, options: DistributionOptions) -> None:
     if options.t > 1:
         split_parameters(module, "t")
     if options.zero:
-        store_split(module, options.zero, "d")
+        early = options.overlap and "params" in (options.overlapped or KINDS)
+        store_split(module, options.zero, "d", gather_first=early)
     propagate_sharding(module, mesh)
 
 
 def distribute(module: ModuleOp, options: DistributionOptions) -> None:
-    """Distributes a sequential program, and verifies what comes of it. Raises DistIRError."""
+    """
+    Distributes a sequential program in place and verifies the result. Raises DistIRError.
+    """
     choose_layouts(module, options)
     partition(module)
     if options.is_pipelined:

@@ -1,4 +1,4 @@
-"""How a program is to be distributed: the options that several commands take."""
+"""The options of `distir distribute`, which several commands take."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 _ALL = "all"
-"""What `--overlap` stands for without a value."""
+"""The value of `--overlap` if none is given."""
 
 
 def _kinds(text: str) -> list[str]:
-    """Kinds of communication, separated by commas."""
+    """Parses kinds of communication, separated by commas."""
     from distir.transforms.overlap.kinds import KINDS
 
     found = text.split(",")
@@ -151,17 +151,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "(default), or each tensor in a message of its own",
     ),
 }
-"""The options of `distribute`, but for the cluster, as argparse takes them."""
+"""The options of `distribute` except for the cluster, as argparse takes them."""
 
 
 def add_distribution_arguments(parser: ArgumentParser) -> None:
-    """The options of `distribute`, but for the cluster."""
+    """Declares the options of `distribute`, except for the cluster."""
     for option, settings in _OPTIONS.items():
         parser.add_argument(option, **settings)
 
 
 def given_options(arguments: Namespace) -> list[str]:
-    """The options of `distribute` that a command was given, as they are written."""
+    """
+    Returns the options of `distribute` that a command was given, as the user wrote them.
+    """
     given = [] if arguments.devices is None else ["--devices"]
     for option, settings in _OPTIONS.items():
         default = False if settings.get("action") == "store_true" else None

@@ -112,14 +112,14 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def factor(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of the scores."""
         return (
             1 / sqrt(self.sizes.head) if self.scale is None else self.scale.value.data
         )
 
     @property
     def cap(self) -> float | None:
-        """What scores stay below; None for any scores."""
+        """The bound of the soft cap; None without one."""
         return None if self.softcap is None else self.softcap.value.data
 
     def verify_(self) -> None:
@@ -195,7 +195,7 @@ class FusedAttentionOp(TrainOp):
         check_shape(self, name, value, expected)
 
     def check_result(self, name: str, y: SSAValue) -> None:
-        """Raises VerifyException unless a tensor is what `y` is, by shape and elements."""
+        """Raises VerifyException unless a tensor has the shape and elements of `y`."""
         sizes = self.sizes
         check_element_type(self, name, y, element_type(self.q))
         self._check(name, y, sizes.query_heads, sizes.queries, sizes.value_head)
@@ -209,9 +209,9 @@ class FusedAttentionOp(TrainOp):
 @irdl_op_definition
 class AttentionOp(FusedAttentionOp):
     """
-    y = P v, P = softmax(cap(scale * q k') + mask); `FusedAttentionOp` says the shapes. It
-    computes what `onnx.Attention` does, and keeps what its gradient needs to have P again
-    without another softmax:
+    y = P v, P = softmax(cap(scale * q k') + mask); `FusedAttentionOp` gives the shapes. It
+    computes what `onnx.Attention` does, and keeps what its gradient needs to compute P
+    again without another softmax:
 
         logsumexp: log(sum(exp(cap(scale * q k') + mask)) along keys), 0 for a query that
         sees no key: [batch, query heads, queries], f64 for f64 and f32 for others.

@@ -22,22 +22,22 @@ from distir.interpreters.train.arithmetic import Array, computes
 
 
 def _by_head(x: Array, heads: int) -> Array:
-    """`[batch, length, heads * size]` as `[batch, heads, length, size]`."""
+    """Returns `[batch, length, heads * size]` as `[batch, heads, length, size]`."""
     if x.ndim == 4:
         return x
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
 def _like(x: Array, like: Array) -> Array:
-    """The inverse of `_by_head`."""
+    """Returns the inverse of `_by_head`, in the form of `like`."""
     return x.swapaxes(1, 2).reshape(like.shape) if like.ndim == 3 else x
 
 
 @dataclass(frozen=True)
 class _Attended:
     """
-    The operands of attention by head, keys and values repeated for each query head;
-    `scores` with the factor and the cap; `shown`, those with the mask.
+    The operands of attention by head, with keys and values repeated for each query head;
+    `scores` with the factor and the cap; `shown`, the scores with the mask.
     """
 
     q: Array
@@ -79,7 +79,10 @@ def _attended(
 
 
 def _logsumexp(shown: Array) -> Array:
-    """Along keys; 0 for a query that sees none."""
+    """
+    Returns the logarithm of the sum of exponentials along keys; 0 for a query that sees
+    none.
+    """
     largest = shown.max(-1, keepdims=True)
     largest = np.where(np.isneginf(largest), 0, largest)
     total = np.exp(shown - largest).sum(-1)

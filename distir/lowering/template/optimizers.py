@@ -1,8 +1,8 @@
 """
 Updates of several parameters at once, by PyTorch's own kernels.
 
-What is given and returned are lists. With `in_place` the new parameters and states are the
-given ones, overwritten; else they are new.
+Arguments and results are lists. With `in_place` the given parameters and states are
+overwritten and returned; else the results are new.
 """
 
 from functools import partial
@@ -11,7 +11,10 @@ import torch
 
 
 def _prepared(gradients, *lists, in_place):
-    """The gradients in the type of the parameters, and what the kernel may overwrite."""
+    """
+    Returns the gradients in the type of the parameters, and tensors that the kernel may
+    overwrite.
+    """
     lists = [[_own(x, in_place) for x in each] for each in lists]
     gradients = [
         g.to(p.dtype).contiguous() for g, p in zip(gradients, lists[0], strict=True)
@@ -26,7 +29,10 @@ def _own(x, in_place):
 
 
 def _results(given, made, in_place):
-    """The new tensors; those in place that kernels cannot overwrite are written here."""
+    """
+    Returns the new tensors; with `in_place`, those that kernels cannot overwrite are
+    overwritten here.
+    """
     if not in_place:
         return made
     for x, new in zip(given, made, strict=True):

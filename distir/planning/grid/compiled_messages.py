@@ -1,4 +1,6 @@
-"""Buckets of collectives in functions that are compiled for the simulator without being IR."""
+"""
+Buckets of collectives in functions that are compiled for the simulator without becoming IR.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ from distir.transforms.bucketing import CollectiveBucketer
 
 
 class Messages:
-    """Brings steps together as `bucketer` does the ops of a function."""
+    """Combines steps into messages, as `bucketer` does with the ops of a function."""
 
     def __init__(self, bucketer: CollectiveBucketer, device_map: DeviceMap):
         self.bucketer = bucketer
         self.device_map = device_map
 
     def join(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
-        """The steps in their new order; those of one message take the time of one."""
+        """
+        Returns the steps in their new order; the steps of one message take the time of one
+        transfer.
+        """
         found = self.bucketer.buckets(
             [step.op for step in steps],
             [step.operands for step in steps],
@@ -44,7 +49,10 @@ class Messages:
         return [step for group in order for step in group]
 
     def _transfers(self, ops: Sequence[Operation]) -> list[tuple[Transfer, ...]]:
-        """What each of these collectives occupies, in one message: their types decide."""
+        """
+        Returns the links that each of these collectives occupies when all travel in one
+        message; that depends on their types.
+        """
         block = Block(arg_types=[op.operands[0].type for op in ops])
         for op, source in zip(ops, block.args, strict=True):
             # Several steps may be of the same op.

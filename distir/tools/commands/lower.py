@@ -1,10 +1,12 @@
-"""`distir lower`: a distributed program becomes a PyTorch package."""
+"""`distir lower`: turns a distributed program into a PyTorch package."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
+
+from distir.tools.arguments import add_kernels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let the package of a training step evaluate too (main.py --eval-every)",
     )
+    add_kernels(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
         if weights is not None and weights.exists():
             program_weights(module, arguments.program)  # refuses those of another one
         package = write_package(
-            module, arguments.output, weights, evaluation=arguments.evaluation
+            module,
+            arguments.output,
+            weights,
+            evaluation=arguments.evaluation,
+            kernels=arguments.kernels,
         )
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(

@@ -1,4 +1,4 @@
-"""`distir run`: a distributed program on real processes."""
+"""`distir run`: runs a distributed program on real processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distir.tools.arguments import (
+    add_kernels,
     non_negative_integer,
     non_negative_number,
     positive_integer,
@@ -66,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop the ranks after that long, in a training after that long without a "
         "new step (default 600)",
     )
+    add_kernels(parser)
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",
@@ -178,7 +180,7 @@ def _row(name: str, array: npt.NDArray[Any]) -> list[str]:
 def _training(
     arguments: argparse.Namespace, settings: Mapping[str, Sequence[float]]
 ) -> Training | None:
-    """The training that is asked for. Raises DistIRError."""
+    """Returns the training that is asked for, if any. Raises DistIRError."""
     from distir.lowering.launch import LearningRate, Training
 
     check_options(arguments)
@@ -263,10 +265,12 @@ def executed(
     settings: Mapping[str, Sequence[float]] = {},
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    The results by name of a distributed program on processes of this machine, run as the
-    arguments say: with these weights, in a file and by name, and the inputs that are given.
-    `log` gets lines of text meanwhile. `settings` are the learning rates or weight decays of
-    all steps of a training. Raises DistIRError.
+    Runs a distributed program on processes of this machine, as the arguments say, and
+    returns its results by name.
+
+    `weights` are given in a file and by name, `given` are inputs. `log` is called with
+    lines of text meanwhile. `settings` are the learning rates or weight decays of all steps
+    of a training. Raises DistIRError.
     """
     from tempfile import TemporaryDirectory
 
@@ -291,7 +295,13 @@ def executed(
     with TemporaryDirectory(prefix="distir-") as folder:
         with progress(f"lowering {path}"):
             evaluates = training is not None and training.eval_every > 0
-            package = write_package(module, folder, file, evaluation=evaluates)
+            package = write_package(
+                module,
+                folder,
+                file,
+                evaluation=evaluates,
+                kernels=arguments.kernels,
+            )
         with progress("running"):
             return run_package(
                 package,

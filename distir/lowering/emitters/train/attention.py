@@ -1,4 +1,4 @@
-"""Emitters of fused attention that is trained, and of its gradient."""
+"""Emitters of fused attention in training, and of its gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules and local form of fused attention that is trained, and of its gradient."""
+"""Rules and local form of fused attention in training, and of its gradient."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ class _Factors:
 
 @train_rule("attention")
 def attention(op: AttentionOp) -> Rule:
-    """The rule of attention: batch, heads and queries, if not causal, are parallel."""
+    """
+    The rule of attention: batch and heads are parallel, and queries if it is not causal.
+    """
     f = _Factors(op)
     return f.builder.rule(
         [f.q, f.k, f.v, *f.mask], [f.y, f.logsumexp], flops=_forward_flops(op)
@@ -160,7 +162,10 @@ def merge_attention(op: MergeAttentionOp) -> Rule:
     "train.placed_attention_grad",
 )
 def attention_of_part(context: LocalContext) -> Sequence[Operation]:
-    """Counts the local heads of packed operands, and the local blocks."""
+    """
+    The local form of attention: on packed operands, the attributes that count heads count
+    local ones; and the local blocks.
+    """
     op, local = context.op, context.same_op()
     assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)
     if op.is_packed:
