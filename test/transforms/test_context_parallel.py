@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.llama_programs import llama_step
 from support.programs import parse
 from support.training_programs import distributed, training_gpt
+from transformers import LlamaConfig, LlamaForCausalLM
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+import distir
 from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
 from distir.dialects.train_ops.causal_attention import CausalAttentionOp
 from distir.frontends.builders import build_gpt
@@ -20,6 +23,7 @@ from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.annotations import read_notes
+from distir.program import argument_names, argument_roles, entry_function
 
 
 def assert_same(module: ModuleOp, **options: Any) -> ModuleOp:
@@ -60,6 +64,11 @@ def attention_step(
 
 
 CAUSAL = "is_causal = 1 : i64,"
+
+
+def named_roles(module: ModuleOp) -> tuple[list[str], list[str]]:
+    entry = entry_function(module)
+    return argument_names(entry), argument_roles(entry)
 
 
 def permutes(module: ModuleOp) -> list[PermuteOp]:
@@ -114,6 +123,44 @@ def test_rotary_positions() -> None:
         other = assert_same(module, c=4, context_order=order)
         assert any(isinstance(op, CausalAttentionOp) for op in other.walk())
         assert not read_notes(other)
+
+
+def test_an_imported_model() -> None:
+    """LLaMA of Hugging Face, with grouped queries, as PyTorch computes it."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_cache=False,
+    )
+    llama = LlamaForCausalLM(config).eval()
+    ids = torch.randint(0, 64, (2, 16))
+    program = distir.import_model(llama, (ids,))
+    (name,) = (
+        name
+        for name, role in zip(*named_roles(program.module), strict=True)
+        if role == "input"
+    )
+    for context, order in (("gather", "contiguous"), ("ring", "cyclic")):
+        module = distributed(program.module, c=4, context=context, context_order=order)
+        assert not read_notes(module)
+        values = {**program.weights, name: ids.numpy()}
+        arguments = random_arguments(module, 0, values)
+        (logits,) = run_program(module, arguments)
+        np.testing.assert_allclose(
+            logits, llama(ids).logits.detach().numpy(), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_written_out_attention_follows_from_the_rules() -> None:
+    module = build_gpt(1, 16, 2, 32, batch=2, seq=8, fused_attention=False)
+    other = assert_same(module, c=2)
+    (note,) = read_notes(other)
+    assert "the program has no attention op over a sequence of 8" in note
 
 
 def test_memory_and_work_fall() -> None:
