@@ -17,6 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 import distir
 from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
 from distir.dialects.train_ops.causal_attention import CausalAttentionOp
+from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
@@ -123,6 +124,32 @@ def test_rotary_positions() -> None:
         other = assert_same(module, c=4, context_order=order)
         assert any(isinstance(op, CausalAttentionOp) for op in other.walk())
         assert not read_notes(other)
+
+
+def test_masks_are_gathered_for() -> None:
+    """A ring has no mask, so that attention with one stays as it is, and right."""
+    x, m = "tensor<2x8x4xf32>", "tensor<2x1x8x8xf32>"
+    heads = "q_num_heads = 2 : i64, kv_num_heads = 2 : i64, is_causal = 1 : i64"
+    module = parse(f"""
+      func.func @main(
+        %x: {x} {{dist.role = "input", dist.name = "x"}},
+        %m: {m} {{dist.role = "input", dist.name = "m"}}
+      ) -> {x} {{
+        %a = onnx.Attention(%x, %x, %x) {{{heads}}} : ({x}, {x}, {x}) -> {x}
+        %b = onnx.Attention(%a, %a, %a, %m) {{{heads}}} : ({x}, {x}, {x}, {m}) -> {x}
+        func.return %b : {x}
+      }}""")
+    for order in ("contiguous", "cyclic"):
+        other = assert_same(module, c=4, context="ring", context_order=order)
+        (note,) = read_notes(other)
+        assert note.startswith("distribute: keys are gathered for")
+        assert len(permutes(other)) == 3 * 2
+    masked = str(module).replace(
+        "%a = onnx.Attention(%x, %x, %x)", "%a = onnx.Attention(%x, %x, %x, %m)"
+    )
+    masked = masked.replace(f"({x}, {x}, {x}) ->", f"({x}, {x}, {x}, {m}) ->", 1)
+    with pytest.raises(DistIRError, match="no attention of the program can be a ring"):
+        distributed(parse(masked), c=4, context="ring")
 
 
 def test_an_imported_model() -> None:
