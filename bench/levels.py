@@ -44,14 +44,17 @@ Axes = tuple[tuple[str, int], ...]
 
 
 def training_step(*sizes: int) -> ModuleOp:
-    """A step with AdamW of a GPT: layers, width, heads, vocabulary, batch, sequence."""
+    """
+    Returns an AdamW training step of a GPT; sizes are layers, width, heads, vocabulary,
+    batch and sequence.
+    """
     module = build_gpt(*sizes)
     DifferentiatePass(optimizer="adamw").apply(Context(), module)
     return module
 
 
 def gpt_step(layers: int, batch: int, sequence: int) -> ModuleOp:
-    """A step of width 1,024."""
+    """Returns a training step of a GPT of width 1,024."""
     return training_step(layers, 1024, 16, 51200, batch, sequence)
 
 
@@ -124,11 +127,14 @@ LIMITED: dict[str, tuple[tuple[int, ...], float]] = {
     "GPT, 2 layers, width 64, batch 8": ((2, 64, 4, 128, 8, 16), 1 / 3),
     "GPT, 2 layers, width 256, batch 8": ((2, 256, 4, 512, 8, 64), 0.8),
 }
-"""The sizes of steps over 2 x 2 devices, and the part that they get of what is fastest."""
+"""
+The sizes of training steps over 2 x 2 devices, and the fraction of the memory of the
+fastest layouts that each is limited to.
+"""
 
 
 def searched(name: str, level: Level, memory: float | None) -> tuple[FittedPlan, float]:
-    """The layouts found, and the CPU seconds from the program to them."""
+    """Returns the layouts found, and the CPU seconds from the program to them."""
     module = training_step(*LIMITED[name][0])
     cluster = load_cluster("dgx2")
     replace_cluster(module, cluster)
@@ -141,7 +147,10 @@ def searched(name: str, level: Level, memory: float | None) -> tuple[FittedPlan,
 
 
 def limited_row(name: str) -> list[str]:
-    """A program searched at both levels, in a part of the memory of its fastest layouts."""
+    """
+    Returns the row of a program that is searched at both levels, in a fraction of the
+    memory of its fastest layouts.
+    """
     free, _ = searched(name, "O2", None)
     limit = round(LIMITED[name][1] * free.needed, -3)
     cells = [name, f"{free.needed:,}", f"{limit:,.0f}"]

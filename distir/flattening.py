@@ -1,6 +1,6 @@
 """
-Tensors that are flattened, with zeros behind them (`train.flatten`), and `dist.flattened`,
-which says so of arguments and results.
+Tensors that are flattened and filled up with zeros at the end (`train.flatten`), and the
+attribute `dist.flattened`, which marks arguments and results that are.
 """
 
 from __future__ import annotations

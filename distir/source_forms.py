@@ -1,10 +1,11 @@
 """
-Arguments that stand for a tensor of the source model in another form.
+Arguments that hold a tensor of the source model in another form.
 
 Sizes that a number of devices does not divide are made larger: a dimension is padded with
-zeros (`dist.padded`: the shape before), or the tensor is flattened with zeros behind it
-(`dist.flattened`). An argument of the entry function, and the result that replaces it, say so.
-Weights files, checkpoints and all values outside of a program are the tensor as it was.
+zeros (`dist.padded`: the shape before), or the tensor is flattened and filled up with zeros
+(`dist.flattened`). These attributes are on arguments of the entry function and on the
+results that replace them. Weights files, checkpoints and all other values outside of a
+program have the form of the source model.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ Array = npt.NDArray[Any]
 @dataclass(frozen=True)
 class SourceForm:
     """
-    The tensor that an argument stands for.
+    The form in which an argument holds a tensor of the source model.
 
-    - `shape`: its shape in the source model;
-    - `padded`: the shape to which zeros fill it up, `shape` itself if there are none;
-    - `flattened`: how it is flattened then, if it is.
+    - `shape`: the shape in the source model;
+    - `padded`: the shape up to which it is padded with zeros; equal to `shape` without
+      padding;
+    - `flattened`: how it is flattened after that, if it is.
     """
 
     shape: tuple[int, ...]
@@ -47,13 +49,13 @@ class SourceForm:
         return self.padded if self.flattened is None else self.flattened.flat_shape
 
     def stored(self, tensor: Array) -> Array:
-        """Returns the value of the argument for a value of the tensor."""
+        """Returns the value of the argument for a value of the source tensor."""
         added = zip(self.shape, self.padded, strict=True)
         tensor = np.pad(tensor, [(0, after - size) for size, after in added])
         return tensor if self.flattened is None else self.flattened.flat(tensor)
 
     def source(self, stored: Array) -> Array:
-        """Returns the value of the tensor for a value of the argument."""
+        """Returns the value of the source tensor for a value of the argument."""
         tensor = stored if self.flattened is None else self.flattened.whole(stored)
         return tensor[tuple(slice(size) for size in self.shape)]
 
@@ -67,8 +69,9 @@ def source_form_of(
     type_: Attribute, attributes: Mapping[str, Attribute]
 ) -> SourceForm | None:
     """
-    Returns what an argument or result with that type and these attributes stands for; None
-    if it is as it was. Raises DistIRError for attributes that the type does not fit.
+    Returns the form of an argument or result with that type and these attributes; None if
+    it has the form of the source model. Raises DistIRError for attributes that do not fit
+    the type.
     """
     flattened, padding = flattened_of(attributes), attributes.get(PADDED)
     if flattened is None and padding is None:
@@ -96,23 +99,26 @@ def source_form_of(
 
 def argument_forms(function: FuncOp) -> list[SourceForm | None]:
     """
-    Returns what each argument of a program stands for; None for those that are as they
-    were. Raises DistIRError.
+    Returns the form of each argument of a program; None for those in the form of the source
+    model. Raises DistIRError.
     """
     types = function.function_type.inputs.data
     return list(map(source_form_of, types, argument_attributes(function)))
 
 
 def result_forms(function: FuncOp) -> list[SourceForm | None]:
-    """Returns the same for the results. Raises DistIRError."""
+    """
+    Returns the form of each result of a program; None for those in the form of the source
+    model. Raises DistIRError.
+    """
     types = function.function_type.outputs.data
     return list(map(source_form_of, types, result_attributes(function)))
 
 
 def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
     """
-    Returns the types of the arguments and results of a program as the source model has
-    them. Raises DistIRError.
+    Returns the types that the arguments and results of a program have in the source model.
+    Raises DistIRError.
     """
     types = function.function_type
     return (
@@ -123,7 +129,7 @@ def source_types(function: FuncOp) -> tuple[list[Attribute], list[Attribute]]:
 
 def check_source_forms(function: FuncOp) -> None:
     """
-    Raises DistIRError for arguments and results that are not what their attributes say.
+    Raises DistIRError for arguments and results whose attributes do not fit their types.
     """
     argument_forms(function)
     result_forms(function)

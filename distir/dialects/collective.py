@@ -637,6 +637,11 @@ def _require_waits(arriving: SSAValue) -> None:
                 f"{use.operation.name} uses a tensor that is still on its way; "
                 f"collective.wait for it first"
             )
+    users = [use.operation for use in arriving.uses]
+    if len(users) > 1 and all(isinstance(op, ReturnOp) for op in users):
+        raise VerifyException(
+            "a tensor that is on its way is returned twice; collective.wait for it first"
+        )
 
 
 @irdl_op_definition

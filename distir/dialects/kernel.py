@@ -56,7 +56,7 @@ IMPLEMENTATION = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 """Matches the name of a function: a module and a function in it, `my_kernels:attention`."""
 
 Option = IntegerAttr | FloatAttr | StringAttr
-"""What an option of a kernel may be."""
+"""The type of an option of a kernel."""
 
 TOLERANCE, TOLERANCE_16_BITS = 1e-3, 2e-2
 """
@@ -157,13 +157,16 @@ class KernelDefOp(IRDLOperation):
 
     @property
     def named_options(self) -> dict[str, int | float | str]:
-        """What the function is given by name, as Python values."""
+        """The options that the function is called with, by name, as Python values."""
         given = {} if self.options is None else self.options.data
         return {name: _option(attr) for name, attr in given.items()}
 
     @property
     def largest_difference(self) -> float:
-        """How far the kernel may be from the reference, relative to the largest element."""
+        """
+        The largest difference from the reference that is accepted, relative to the largest
+        element.
+        """
         if self.tolerance is not None:
             return self.tolerance.value.data
         types = [

@@ -121,13 +121,13 @@ NARROW_FLOATS: dict[str, BFloat16Type | Float16Type] = {
     "bf16": BFloat16Type(),
     "f16": Float16Type(),
 }
-"""The element types of 16 bits that models compute in, by name."""
+"""The floating-point element types of 16 bits that models compute in, by name."""
 
 FLOAT_TYPES: dict[str, BFloat16Type | Float16Type | Float32Type] = {
     **NARROW_FLOATS,
     "f32": Float32Type(),
 }
-"""The element types that models compute in, by name."""
+"""The floating-point element types that models compute in, by name."""
 
 
 def element_type(onnx_type: int) -> TypeAttribute:

@@ -241,5 +241,5 @@ def check_sizes(**sizes: int) -> None:
 
 
 def element_type(dtype: str) -> TypeAttribute:
-    """The element type of that name. Raises DistIRError."""
+    """Returns the element type of that name. Raises DistIRError for an unknown name."""
     return FLOAT_TYPES[one_of("dtype", dtype, FLOAT_TYPES)]

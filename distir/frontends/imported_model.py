@@ -20,7 +20,10 @@ from distir.weights import SUFFIX, save_weights
 
 
 class _CastWeights(Mapping[str, npt.NDArray[Any]]):
-    """Weights in the element types of a program's arguments, cast when they are looked up."""
+    """
+    Weights by name, cast to the element types of a program's arguments when they are looked
+    up.
+    """
 
     def __init__(
         self,
@@ -45,8 +48,8 @@ def in_types_of(
     module: ModuleOp, weights: Mapping[str, npt.NDArray[Any]]
 ) -> Mapping[str, npt.NDArray[Any]]:
     """
-    Weights in the types of floats that the arguments of a program have, which may have been
-    changed since it was imported.
+    Returns the weights in the floating-point types of a program's arguments, which may have
+    changed since the program was imported.
     """
     function = entry_function(module)
     pairs = zip(

@@ -64,7 +64,10 @@ class BatchParts:
 
 @dataclass(frozen=True)
 class Update:
-    """What becomes of a running statistic in a step: `left` times itself plus `moved`."""
+    """
+    The new value of a running statistic after a step: `left` times the old one plus
+    `moved`.
+    """
 
     left: float
     moved: SSAValue
@@ -75,7 +78,7 @@ class Update:
         return build.onnx("Add", kept, self.moved)
 
     def followed_by(self, later: Update, build: GradientBuilder) -> Update:
-        """Returns this update and the later one as one."""
+        """Returns one update that does what this one and then the later one do."""
         return Update(self.left * later.left, later.applied(self.moved, build))
 
 
@@ -85,11 +88,11 @@ def _builder_at(place: InsertPoint, scope: Attribute | None) -> GradientBuilder:
 
 def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
     """
-    Writes a batch normalisation in training mode as the mean and variance of the batch
-    and batch normalisation with these, or of its parts (`train.ghost_batch_norm`). Where the
-    program does not use its new running statistics itself, returns what PyTorch makes of
-    them: it divides the sum of squares by one less than the number of values. Raises
-    DistIRError.
+    Replaces a batch normalisation in training mode by ops for the mean and variance of the
+    batch and a batch normalisation that takes them; for several parts, by
+    `train.ghost_batch_norm`. Returns the updates of the running statistics as PyTorch
+    computes them (it divides the sum of squares by one less than the number of values), but
+    none for those that the program uses itself. Raises DistIRError.
     """
     sizes = shape(op.operands[0])
     own = any(result.uses for result in op.results[1:])
@@ -118,7 +121,9 @@ def write_out(op: OnnxOp, parts: BatchParts) -> list[Update]:
 
 
 def _of_batch(op: OnnxOp, count: int, build: GradientBuilder) -> list[Update]:
-    """Returns the updates from mean and variance of the whole batch."""
+    """
+    Writes the normalisation with mean and variance of the whole batch; returns the updates.
+    """
     x, scale, bias, *running = op.operands
     own = any(result.uses for result in op.results[1:])
     statistics = moments(x, running[0], build)
@@ -148,8 +153,9 @@ def _of_parts(
     op: OnnxOp, count: int, parts: BatchParts, build: GradientBuilder
 ) -> list[Update]:
     """
-    Returns the updates from the statistics of the first device's parts, which PyTorch
-    keeps: each micro-batch moves the running ones by the momentum.
+    Writes the normalisation with the statistics of each part. Returns the updates that
+    PyTorch's first device makes: each micro-batch moves the running statistics by the
+    momentum.
     """
     x, scale, bias, *running = op.operands
     epsilon, momentum = op.attribute("epsilon"), op.attribute("momentum")
@@ -180,20 +186,23 @@ def _of_parts(
 
 class RunningStatistics:
     """
-    Hands the updates of a function's running statistics to its callers, as further
-    results, up to the entry, which updates its arguments with them.
+    Passes the updates of running statistics from functions to their callers, as further
+    results, up to the entry function, which updates its arguments with them.
     """
 
     def __init__(self, module: ModuleOp, parts: BatchParts):
         self.module, self.parts = module, parts
         self.updated: dict[str, dict[int, float]] = {}
         """
-        The arguments that a function's last results move, and what is left of each, by
-        the function's name.
+        By the name of a function: the arguments that its last results update, and for each
+        the factor that remains of the old value.
         """
 
     def write_out(self, function: FuncOp) -> None:
-        """Writes out the batch normalisations of a function, after those it calls."""
+        """
+        Rewrites the batch normalisations of a function, after those of the functions it
+        calls.
+        """
         current: dict[SSAValue, Update] = {}
         for op in list(function.body.block.ops):
             after = op.next_op
@@ -227,7 +236,10 @@ class RunningStatistics:
             )
 
     def _of_call(self, call: CallOp) -> list[tuple[SSAValue, Update]]:
-        """Makes a call give what its function returns; returns the updates of its operands."""
+        """
+        Gives a call the further results of its function; returns the updates of its
+        operands.
+        """
         name = call.callee.string_value()
         updated = self.updated.get(name)
         if updated is None:
@@ -265,7 +277,7 @@ class RunningStatistics:
 def _add_results(
     function: FuncOp, results: list[tuple[SSAValue, dict[str, Attribute]]]
 ) -> None:
-    """Makes a function return more."""
+    """Adds results, with their attributes, to a function."""
     returned, attributes = return_op(function), result_attributes(function)
     values = [*returned.operands, *(value for value, _ in results)]
     set_results(function, values, [*attributes, *(own for _, own in results)])

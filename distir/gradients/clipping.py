@@ -32,7 +32,10 @@ def clipped(
 
 
 def sum_of_squares(gradients: Sequence[SSAValue], build: GradientBuilder) -> SSAValue:
-    """The sum of the squares of all elements of all gradients, of which there are some."""
+    """
+    Returns the sum of the squares of all elements of all gradients; there must be at least
+    one.
+    """
     squares = [build.add(SquareSumOp(g)).results[0] for g in gradients]
     wide = [_as(s, squares[0], build) for s in squares]
     return build.onnx("Sum", *wide)

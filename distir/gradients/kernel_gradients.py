@@ -76,7 +76,10 @@ class KernelGradients:
         return gradients
 
     def kernel(self, kernel: KernelDefOp, wanted: Sequence[int]) -> KernelDefOp:
-        """The kernel that gives these gradients of one that has its own, in the module."""
+        """
+        Returns the kernel in the module that computes these gradients of a kernel that
+        comes with its own gradient function.
+        """
         key = kernel.symbol, tuple(wanted)
         if key not in self._made:
             block, reached = self._block(kernel, wanted)

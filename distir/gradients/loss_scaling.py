@@ -1,9 +1,9 @@
 """
 Loss scaling, so that gradients of 16 bits neither vanish nor overflow.
 
-Gradients are computed of the loss times a power of two and divided by it behind. Where one is not finite
-the step changes nothing but that power, which becomes half; after many steps that are
-finite it doubles, as in `torch.amp.GradScaler`.
+The backward differentiates the loss times a power of two, and the gradients are divided by
+that power. If a gradient is not finite, the step changes nothing but the power, which is
+halved; after many finite steps in a row the power doubles, as in `torch.amp.GradScaler`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,26 @@ from distir.gradients.training_step import TrainingStep
 LOSS_SCALINGS = ("none", "dynamic")
 
 EXPONENT = "optimizer.loss_scale"
-"""The state with the exponent of the power, less `FIRST`: zero at first."""
+"""
+The name of the state that holds the exponent of the power, less `FIRST`, so that it begins
+at 0.
+"""
 
 STEPS = "optimizer.loss_scale_steps"
-"""The state that counts the steps that were finite since the power changed."""
+"""The name of the state that counts the finite steps since the power last changed."""
 
 FIRST, LAST = 16, 24
 """The exponents of the first power and of the largest; the smallest is 0."""
 
 INTERVAL = 2000
-"""Steps without an overflow after which the power doubles."""
+"""The number of finite steps after which the power doubles."""
 
 
 class LossScaling:
-    """The states of loss scaling in a training step, and what it does to gradients."""
+    """
+    The states of loss scaling in a training step; scales the loss and unscales the
+    gradients.
+    """
 
     def __init__(self, step: TrainingStep):
         self._step = step
@@ -55,11 +61,13 @@ class LossScaling:
         self._scale = build.onnx("Pow", build.constant(np.float32(2)), exponent)
 
     def gradient_of(self, loss: SSAValue) -> SSAValue:
-        """What the backward begins with."""
+        """
+        Returns the gradient of the loss that the backward begins with: the power of two.
+        """
         return self._build.cast(self._scale, loss)
 
     def unscaled(self, gradients: Sequence[Gradient]) -> list[Gradient]:
-        """The gradients without the factor, in 32 bits (f64 for f64)."""
+        """Returns the gradients divided by the power, in 32 bits (f64 for f64)."""
         found: list[Gradient] = []
         for parameter, gradient in gradients:
             wide, type_ = gradient, accumulation_type(gradient)
@@ -74,8 +82,8 @@ class LossScaling:
         self, gradients: Sequence[SSAValue], results: Sequence[Result]
     ) -> list[Result]:
         """
-        The results of the step, those that replace arguments with these in their place
-        where a gradient is not finite; and the states of the scaling.
+        Returns the results of the step: those that update arguments keep the old value if a
+        gradient is not finite. The states of the scaling are added.
         """
         build = self._build
         total = sum_of_squares(gradients, build)

@@ -57,7 +57,7 @@ class OptimizerOptions:
 
 
 Result = tuple[SSAValue, dict[str, Attribute]]
-"""A value that the step gives, and the attributes that say what it is."""
+"""A result of the step, and the attributes that say what it is."""
 
 Gradient = tuple[SSAValue, SSAValue]
 """A parameter and its gradient."""
@@ -107,7 +107,7 @@ def _gradient(value: SSAValue, parameter: str) -> Result:
 
 
 def updated(value: SSAValue, name: str) -> Result:
-    """The result that replaces the argument of that name in the next step."""
+    """Returns the result that replaces the argument of that name in the next step."""
     return value, {NAME: StringAttr(name), UPDATES: StringAttr(name)}
 
 

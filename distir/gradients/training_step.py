@@ -84,7 +84,10 @@ class TrainingStep:
     def replaced(
         self, result: tuple[SSAValue, Mapping[str, Attribute]]
     ) -> SSAValue | None:
-        """The argument that a result replaces in the next step, if there is one."""
+        """
+        Returns the argument that a result replaces in the next step; None if it replaces
+        none.
+        """
         name = text_attribute(result[1], UPDATES)
         return None if name is None else self.block.args[self.names.index(name)]
 

@@ -73,8 +73,8 @@ def run_program(
     """
     Runs a function (by default the entry function) of a sequential or distributed program,
     and returns its results. Arguments and results are global arrays in the function's
-    order, whatever the layouts, and as the source model has them (`distir.source_forms`);
-    sequences are lists. Raises DistIRError.
+    order, whatever the layouts, with the shapes of the source model
+    (`distir.source_forms`); sequences are lists. Raises DistIRError.
     """
     return program_runner(module, function)(arguments)
 
@@ -185,8 +185,8 @@ class ReferenceInterpreter(Interpreter):
         self, value: Any, type_: Attribute, name: str, form: SourceForm | None = None
     ) -> Any:
         """
-        Converts a global value to a function argument of that type, in the
-        form in which the program has it. Raises DistIRError.
+        Converts a global value in the form of the source model to a function argument of
+        that type, padded or flattened as `form` says. Raises DistIRError.
         """
         if not isinstance(type_, TensorType):
             return value

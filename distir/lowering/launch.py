@@ -324,7 +324,7 @@ def run_package(
     happens.
     """
     directory = Path(directory).resolve()
-    manifest = _manifest(directory)
+    manifest = read_manifest(directory)
     needed = int(manifest["processes"])
     if ranks is not None and ranks != needed:
         raise DistIRError(
@@ -403,7 +403,8 @@ def run_script(
     _supervise(spawner, job, ranks, timeout_s, _Logs(folder, progress), renews)
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """What a package says of itself. Raises DistIRError for folders that hold none."""
     path = directory / "manifest.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))

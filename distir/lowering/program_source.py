@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, TensorType
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.builtin import FloatAttr, ModuleOp, StringAttr, TensorType
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute
 
 from distir.dialects.collective import is_per_rank
 from distir.dialects.dist import (
+    COMPILED,
     COUNTER,
     DEFAULT,
     INITIAL,
@@ -36,6 +37,7 @@ from distir.lowering.emitter import torch_dtype
 from distir.lowering.fusions import fuse
 from distir.lowering.source.bundles import bundle
 from distir.lowering.source.outline import outline
+from distir.lowering.source.ownership import release_bundles
 from distir.lowering.source.rank_classes import ClassTexts, RankClasses
 from distir.lowering.source.text import broken
 from distir.program import (
@@ -44,6 +46,7 @@ from distir.program import (
     argument_roles,
     describe,
     entry_function,
+    reachable_functions,
     result_attributes,
     result_names,
     text_attribute,
@@ -128,11 +131,14 @@ def tables_name(program: str) -> str:
     return "tables" if program == PROGRAM else f"{program}_tables"
 
 
-def program_source(module: ModuleOp, name: str = PROGRAM) -> ProgramSource:
+def program_source(
+    module: ModuleOp, name: str = PROGRAM, *, compiled: bool = False
+) -> ProgramSource:
     """
     Returns the files for every rank of a distributed or sequential module, whose program is
-    to be written to `name`.py. A module in per-rank form gives the class of that rank
-    alone. Raises DistIRError.
+    to be written to `name`.py. If it is to be `compiled`, methods that call no others go
+    through `torch.compile`. A module in per-rank form gives the class of that rank alone.
+    Raises DistIRError.
     """
     devices = devices_of(module)
     per_rank = any(is_per_rank(op) for _, op in walk_functions(module))
@@ -153,7 +159,7 @@ def program_source(module: ModuleOp, name: str = PROGRAM) -> ProgramSource:
     numbers: dict[int, tuple[int, ...]] = {}
     for process, device in enumerate(devices):
         program = module.clone() if per_rank else project(module, device)
-        source = _rank_source(program, devices, texts, constants)
+        source = _rank_source(program, devices, texts, constants, compiled)
         key = _places(entry, known, device, source), source.body
         sources[key] = source
         groups.setdefault(key, []).append(process)
@@ -212,12 +218,26 @@ def _rank_source(
     devices: Sequence[int],
     texts: ClassTexts,
     constants: WrittenConstants,
+    compiled: bool,
 ) -> ClassSource:
     """Returns the classes of a per-rank program, which is changed on the way."""
     fuse(program)
     outline(program)
     bundle(program)
+    release_bundles(program)
+    if compiled:
+        _compile_leaves(program)
     return class_source(RankClasses(program, devices, texts, constants))
+
+
+def _compile_leaves(program: ModuleOp) -> None:
+    """
+    Lets a compiler make kernels of the functions that call no others, such as the forward of
+    a layer: once for all layers. What calls them stays as it is.
+    """
+    for function in reachable_functions(program):
+        if not any(isinstance(op, CallOp) for op in function.body.block.ops):
+            function.attributes[COMPILED] = StringAttr("inductor")
 
 
 def _head(

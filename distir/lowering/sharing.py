@@ -17,6 +17,7 @@ _FRESH = frozenset(
         *(f"onnx.{name}" for name in ("LayerNormalization", "RMSNormalization")),
         *(f"onnx.{name}" for name in ("Softmax", "Sub")),
         *("torch.call", "torch.conv_grad"),
+        "collective.slice",  # a copy of the part
     )
 )
 _RESHAPED = ("train.flatten", "train.unflatten")

@@ -69,6 +69,7 @@ def write_package(
     *,
     evaluation: bool = False,
     kernels: Sequence[Path] = (),
+    compiled: bool = False,
 ) -> Path:
     """
     Writes the per-rank programs of a distributed (or sequential) module to `directory`
@@ -80,8 +81,9 @@ def write_package(
     are further modules that the caller needs. A training step takes its learning rate and
     weight decay as arguments (`add-step-settings`); with `evaluation` the package also
     holds its forward program, in files of its own. `kernels` are files of users' kernels,
-    which the package may contain copies of (`kernel_files`). Raises DistIRError for
-    programs that have no torch lowering; nothing is written then.
+    which the package may contain copies of (`kernel_files`). If it is `compiled`, methods
+    that call no others go through `torch.compile`. Raises DistIRError for programs that
+    have no torch lowering; nothing is written then.
     """
     check_links(entry_function(module))
     trains = bool(_check_updates(entry_function(module)))
@@ -89,7 +91,7 @@ def write_package(
         module = module.clone()
         add_step_settings(module)
     own = kernel_files(module, kernels)
-    source = program_source(module)
+    source = program_source(module, compiled=compiled)
     entry = entry_function(module)
     manifest = {
         "processes": source.processes,
@@ -102,12 +104,14 @@ def write_package(
         ],
         "results": result_names(entry),
         "trains": trains,
+        "compiled": compiled,
         "weights": None if weights is None else str(Path(weights).resolve()),
         "kernels": {name: file.digest for name, file in own.items()},
     }
     sources = [source]
     if evaluation:
-        sources.append(program_source(evaluation_program(module), EVALUATION))
+        forward = evaluation_program(module)
+        sources.append(program_source(forward, EVALUATION, compiled=compiled))
     texts = {"manifest.json": json.dumps(manifest, indent=2)}
     needed = {*ALWAYS, *(TRAINING if trains else ()), *helpers}
     needed |= {helper for each in sources for helper in each.helpers}

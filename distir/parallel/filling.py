@@ -1,4 +1,4 @@
-"""Gives a parallel module the parameters, buffers and states of its program."""
+"""Fills a parallel module with the parameters, buffers and states of its program."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from distir.parallel.rank_program import RankProgram
 from distir.parallel.weights import names_of, values_of_rank_0
 
 STATES = "distir"
-"""The submodule with the states that programs have of their own, such as dropout's counter."""
+"""
+The name of the submodule that holds a program's own states, such as the counter of dropout.
+"""
 
 
 def fill(
     module: nn.Module, source: nn.Module, program: RankProgram, seed: int
 ) -> dict[str, torch.Tensor]:
     """
-    Adds this rank's parts of the parameters and buffers of `source` to a module, under their
-    names, and the states that the program has besides to its submodule `STATES`. Parameters that
-    a schedule merged are views of what the program takes. Gives what else the program
-    takes, by name. Raises DistIRError for a buffer that has no value.
+    Adds this rank's parts of the parameters and buffers of `source` to a module, under
+    their names, and the program's own states to its submodule `STATES`. Parameters that a
+    schedule merged are views of the merged argument. Returns the remaining arguments of the
+    program by name. Raises DistIRError for a buffer without a value.
     """
     names = names_of(source)
     first = {name: f for f, all_names in names.items() for name in all_names}
 
     def known(spec: Any) -> str:
-        """What the source calls an argument, or a part of one, first."""
+        """
+        Returns the first name that the source module has for an argument or a part of one.
+        """
         return first.get(spec.name, str(spec.name))
 
     own = {known(s): s for s in program.arguments.values()}
@@ -91,7 +95,10 @@ def _check_buffers(source: nn.Module, program: RankProgram, used: set[str]) -> N
 
 
 def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that holds what has this name, made if need be, and its name in that."""
+    """
+    Returns the module that is to hold the tensor of that dotted name, made if it does not
+    exist, and the last part of the name.
+    """
     *path, last = name.split(".")
     for part in path:
         if part not in root._modules:  # pyright: ignore[reportPrivateUsage]

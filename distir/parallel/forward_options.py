@@ -1,4 +1,4 @@
-"""What a user asks of the forward program of a module, before it is differentiated."""
+"""The options that change the forward program of a module before it is differentiated."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 Script = Callable[[Any], None]
-"""A schedule that is a function, of a `distir.scheduling.Schedule`."""
+"""A schedule that is a Python function of a `distir.scheduling.Schedule`."""
 
 
 @dataclass(frozen=True)
 class ForwardOptions:
     """
-    - `dtype`: the type of floats to compute in, None for the module's own;
+    The options that change a forward program.
+
+    - `dtype`: the floating-point type to compute in; None for the module's own;
     - `attention`: whether attention becomes one op where a module writes it out;
-    - `script`: a schedule in its IR form, as text, or "".
+    - `script`: a schedule in its IR form, as text; "" for none.
     """
 
     dtype: str | None = None
@@ -35,9 +37,9 @@ class ForwardOptions:
         dtype: Any, attention: bool, schedule: str | Path | Script | None
     ) -> tuple[ForwardOptions, str]:
         """
-        The options, and the name of the pipeline's schedule if it is one ("" if not). A
-        `dtype` is a name or one of PyTorch's types, a `schedule` the name of a pipeline's, or a script: a
-        function or a file. Raises DistIRError.
+        Returns the options, and the name of the pipeline's schedule ("" if `schedule` is a
+        script). `dtype` is a name or a type of PyTorch; `schedule` is the name of a
+        pipeline's schedule or a script, as a function or a file. Raises DistIRError.
         """
         name = None if dtype is None else _name_of(dtype)
         if isinstance(schedule, str) and Path(schedule).suffix not in (".py", ".mlir"):
@@ -48,9 +50,9 @@ class ForwardOptions:
 
     def apply(self, program: ModuleOp, apart: Collection[str] = ()) -> None:
         """
-        Makes of a program as the frontend gives it what is asked for, in place: folded, with
-        repeated layers as functions. Floats that `apart` names keep their type. Raises
-        DistIRError.
+        Applies the options to a program as the frontend returns it, in place: it is folded,
+        and repeated layers become functions. Arguments that `apart` names keep their
+        floating-point type. Raises DistIRError.
         """
         from distir.passes.apply_schedule import ApplySchedulePass
         from distir.passes.raise_patterns import RaisePatternsPass
@@ -70,7 +72,10 @@ class ForwardOptions:
 
 
 def _name_of(dtype: Any) -> str:
-    """Our name of a type of floats, given by it or as PyTorch's. Raises DistIRError."""
+    """
+    Returns DistIR's name of a floating-point type that is given by name or as PyTorch's
+    type. Raises DistIRError.
+    """
     text = str(dtype)
     known = {
         "torch.bfloat16": "bf16",
@@ -81,7 +86,7 @@ def _name_of(dtype: Any) -> str:
 
 
 def _recorded(schedule: str | Path | Script) -> str:
-    """The text of a script in its IR form. Raises DistIRError."""
+    """Returns the IR form of a script, as text. Raises DistIRError."""
     from xdsl.dialects.builtin import ModuleOp
 
     from distir.scheduling.recorder import Schedule

@@ -2,7 +2,7 @@
 Parameters of the source module that a schedule merged into one argument of the program.
 
 The module has them under their own names, as views of this rank's part of the argument, so
-that an optimizer that updates them in place updates it.
+that an optimizer that updates a parameter in place updates the argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from distir.parallel.rank_program import RankProgram
 
 
 def joined(spec: Any, value_of: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    """The whole tensor of an argument, of the values of the parts that it is made of."""
+    """
+    Returns the whole tensor of a merged argument; `value_of` returns the value of each
+    part.
+    """
     return torch.cat([value_of(part) for part in spec.parts()], spec.repacked[0])
 
 
@@ -26,9 +29,9 @@ def merged_parts(
     program: RankProgram, spec: Any, local: torch.Tensor
 ) -> Iterator[tuple[Any, torch.Tensor]]:
     """
-    The parts of an argument, or of a gradient of one: what each is, with its layout, and the
-    view of this rank's part of it. Raises DistIRError where a rank does not have an even
-    share of each.
+    Yields the parts of a merged argument, or of its gradient: the description of a part,
+    with its layout, and the view of it in this rank's tensor `local`. Raises DistIRError
+    where a rank does not have an even share of each.
     """
     dim, sizes = spec.repacked
     split = spec.split[dim] if spec.split else ()

@@ -156,8 +156,8 @@ class ParallelModule(nn.Module):
         self, given: Mapping[str, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """
-        The results of the program. Where its gradients overflow, because the loss is scaled by
-        too large a number, it runs again with a smaller one.
+        Runs the program and returns its results by index. If gradients overflow because the
+        loss is scaled by too large a number, the program runs again with a smaller one.
         """
         program = self._program
         while True:
@@ -171,7 +171,10 @@ class ParallelModule(nn.Module):
                 return results
 
     def _has_smaller_scale(self, results: Mapping[int, torch.Tensor]) -> bool:
-        """Whether the loss is to be scaled by less than it was; it is then, from now on."""
+        """
+        Returns whether gradients overflowed although the scale of the loss can be reduced;
+        if so, sets the smaller scale for all further steps.
+        """
         program = self._program
         scales = {s.name: s.loss_scale for s in program.all_arguments if s.loss_scale}
         if not scales:
@@ -195,7 +198,10 @@ class ParallelModule(nn.Module):
     def _parts_of_gradient(
         self, spec: Any, value: torch.Tensor
     ) -> list[tuple[Any, torch.Tensor]]:
-        """A gradient, or those of the parameters that a schedule merged into its own."""
+        """
+        Returns a gradient with its description, or for a merged argument one for each of
+        its parameters.
+        """
         of = next(s for s in self._program.arguments.values() if s.name == spec.of)
         if not of.repacked:
             return [(spec, value)]

@@ -38,8 +38,8 @@ def precision_passes(
     dtype: str | None, narrow: str | None, *, stored: bool = True
 ) -> list[DistIRPass]:
     """
-    The passes that put a program into the type `dtype` and autocast it to `narrow`, as far
-    as either is given; `stored` as in `convert-floats`.
+    Returns the passes that put a program into the floating-point type `dtype` and autocast
+    it to `narrow`, each only if it is given; `stored` as in `convert-floats`.
     """
     convert = [] if dtype is None else [ConvertFloatsPass(dtype, stored)]
     return [*convert, *([] if narrow is None else [AutocastPass(narrow)])]

@@ -1,4 +1,4 @@
-"""`convert-floats`: a program in another type of floats."""
+"""`convert-floats`: puts a program into another floating-point type."""
 
 from __future__ import annotations
 

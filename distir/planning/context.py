@@ -1,4 +1,4 @@
-"""Sequences that are split over a mesh axis, through attention."""
+"""Context parallelism: sequences that are split over a mesh axis, through attention."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from distir.sharding.rule import shape_of
 from distir.transforms.context_parallel import split_attention
 
 ORDERS = ("contiguous", "cyclic")
-"""How the tokens of a sequence are dealt out to the devices of an axis."""
+"""
+The orders in which the tokens of a sequence may be dealt out to the devices of an axis.
+"""
 
 _ROUNDS = 32
 """
-Into how many parts a device's share of a sequence is cut in cyclic order, where its length
-allows that: with n of them, devices differ by at most 1 / n in what a causal mask leaves.
+The number of runs that a device's share of a sequence is cut into in cyclic order, where
+its length allows that. With n runs, the work that a causal mask leaves differs between
+devices by at most 1 / n.
 """
 
 
@@ -96,8 +99,9 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
 
 def _run(length: int, parts: int, order: str) -> int | None:
     """
-    How many neighbouring tokens a device has; None for all of its share. As few rounds as
-    divide the share and balance the work, else a token each.
+    Returns how many neighbouring tokens a run has; None if a device's share is one run. In
+    cyclic order a share has the least number of runs, `_ROUNDS` or more, that divides it,
+    else each token is a run.
     """
     if order == "contiguous" or length == parts:
         return None

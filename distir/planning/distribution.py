@@ -37,7 +37,7 @@ from distir.transforms.sequence_parallel import split_sequences
 _NAME = "distribute"
 
 CONTEXTS = ("gather", "ring")
-"""How the keys and values of a sequence in parts come to all of its queries."""
+"""The ways in which keys and values reach all queries of a sequence that is split."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class DistributionOptions(PipelineOptions):
 
     @property
     def devices(self) -> int:
-        """How many devices that needs."""
+        """The number of devices needed."""
         return self.d * self.c * self.t * self.p
 
     def check(self, module: ModuleOp) -> None:
@@ -167,7 +167,10 @@ def distribute(module: ModuleOp, options: DistributionOptions) -> None:
 
 
 def pass_keys_on_as_asked(module: ModuleOp, options: DistributionOptions) -> None:
-    """Makes rings of attention whose keys are gathered over axis "c", where it is asked for."""
+    """
+    Turns attention whose keys are gathered over axis "c" into rings, if `context` is
+    `ring`.
+    """
     if options.c == 1 or options.context != "ring":
         return
     rings = ring_attention(module, "c")

@@ -1,4 +1,7 @@
-"""Which dimensions of parameters are padded, so that an axis of the mesh can split them."""
+"""
+Chooses the dimensions of parameters that are padded, so that an axis of the mesh can split
+them.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,12 @@ def pad_dimensions(
     module: ModuleOp, mesh: Mesh, axis: str, requests: Sequence[str]
 ) -> None:
     """
-    Pads with zeros what an axis of the mesh does not divide: the vocabulary of a training
-    step, from its embedding to its loss, and what is asked to be split over the axis
-    (`NAME:DIM=AXIS`), if all that uses it can work on the larger dimension. A note says so.
-    A program for an optimizer outside of it stays as it is, as that is given parameters and
-    gradients in their own shapes. Raises DistIRError for requests that cannot be read.
+    Pads dimensions that an axis of the mesh does not divide with zeros: the vocabulary of a
+    training step, from its embedding to its loss, and dimensions that are requested to be
+    split over the axis (`NAME:DIM=AXIS`), if all their uses can work on the larger
+    dimension. A note says so. A program whose optimizer is outside of it stays as it is,
+    because that optimizer has parameters and gradients in their own shapes. Raises
+    DistIRError for requests that cannot be read.
     """
     function = entry_function(module)
     if parameters_of_gradients(function):

@@ -142,8 +142,7 @@ def _check_only(known: Sequence[str], only: Sequence[str]) -> None:
 
 def _gather_once(parameter: SSAValue, axis: str, mesh: Mesh) -> None:
     """
-    Lets all uses of a parameter but its update share one copy of it that is whole on an
-    axis.
+    Makes all uses of a parameter except its update share one copy that is whole on an axis.
     """
     if parameter.first_use is None:
         return

@@ -51,7 +51,9 @@ class Kernel:
     options: Mapping[str, int | float | str] = field(default_factory=_no_options)
 
     def having(self, **options: int | float | str) -> Kernel:
-        """The kernel with other options: `kernels.attention.having(head_size=64)`."""
+        """
+        Returns the kernel with other options: `kernels.attention.having(head_size=64)`.
+        """
         return replace(self, options={**self.options, **options})
 
     @property

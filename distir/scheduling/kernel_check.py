@@ -45,7 +45,10 @@ Array = npt.NDArray[Any]
 Function = Callable[..., Any]
 
 MOST_ELEMENTS = 1 << 25
-"""Of the values of a reference that is computed as it is; larger ones are tried on a part."""
+"""
+The most elements that the values of a reference may have for it to be computed whole;
+larger references are computed on parts.
+"""
 
 _SEEDS = (0, 1)
 
@@ -73,7 +76,7 @@ class KernelCheck:
         self.difference = 0.0
 
     def run(self) -> None:
-        """All checks. `difference` is the largest one that was found."""
+        """Runs all checks; `difference` is then the largest relative difference found."""
         for seed in _SEEDS:
             inputs = random_arguments(self._program, seed)
             found = self._call(inputs)
@@ -95,7 +98,7 @@ class KernelCheck:
                     self._compare(on_parts, found, how, "that of the whole")
 
     def _call(self, inputs: Sequence[Array]) -> list[Array]:
-        """What the kernel gives for these inputs, which it must leave as they are."""
+        """Returns the results of the kernel for these inputs, which it must not change."""
         return self._called(inputs, [_torch_type(t) for t in self._types.outputs])
 
     def _called(self, inputs: Sequence[Array], types: Sequence[Any]) -> list[Array]:
@@ -123,7 +126,10 @@ class KernelCheck:
         return found
 
     def _call_on_parts(self, inputs: Sequence[Array], factor: int) -> list[Array]:
-        """What the kernel gives on parts of a factor, put together as its rule says."""
+        """
+        Returns the results of the kernel on parts of a factor, put together as its rule
+        says.
+        """
         types = self._types
         rule = parse_rule(self.kernel.rule.data).rule(
             [array.shape for array in inputs],
@@ -176,7 +182,10 @@ class KernelCheck:
             self.difference = max(self.difference, apart)
 
     def _made_small(self) -> dict[int, int]:
-        """Into how many parts factors are split so that the reference is not too large."""
+        """
+        Returns, by factor, the number of parts to split it into so that the reference is
+        small enough. Raises DistIRError if no parts are.
+        """
         block, parts = self.kernel.reference.block, dict[int, int]()
         sizes = [prod(_shape(v.type)) for op in block.ops for v in op.results]
         if sum(sizes) <= MOST_ELEMENTS:
@@ -220,14 +229,16 @@ def _array(tensor: torch.Tensor) -> Array:
 
 
 def _program(block: Block, results: Sequence[Any]) -> ModuleOp:
-    """A program of the ops of a block, which becomes its body."""
+    """Returns a program whose body is the ops of a block, with these results."""
     block.add_op(ReturnOp(*results))
     types = [arg.type for arg in block.args], [value.type for value in results]
     return ModuleOp([FuncOp(ENTRY, types, Region(block))])
 
 
 def kernel_with_gradient(module: ModuleOp, symbol: str) -> Iterator[KernelDefOp]:
-    """The kernel of that name, and the kernel that is its gradient, if it has its own."""
+    """
+    Yields the kernel of that name, and the kernel that is its gradient if it has its own.
+    """
     kernel = kernels(module)[symbol]
     yield kernel
     if kernel.gradient is not None:
@@ -267,8 +278,8 @@ _LOADED: set[str] = set()
 
 def main(job: Path) -> None:
     """
-    Checks the kernel that a job names, and writes what was found: the differences, or what is
-    wrong with which function.
+    Checks the kernel that a job file names, and writes the result: the differences, or
+    which function is wrong and why.
     """
     asked = json.loads(job.read_text(encoding="utf-8"))
     text = Path(asked["program"]).read_text(encoding="utf-8")

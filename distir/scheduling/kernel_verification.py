@@ -1,6 +1,6 @@
 """
-Verification of the kernels of a program: each is compared with its reference, in a process of
-its own that has a limited time.
+Verifies the kernels of a program: each is compared with its reference, in a process of its
+own and within a time limit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from distir.lowering.kernel_files import KernelFile, kernel_files
 from distir.sharding.kernel_parts import check_rule
 
 SECONDS = 60.0
-"""How long the checks of one kernel may take, if nothing else is said."""
+"""The default limit, in seconds, for the checks of one kernel."""
 
 
 @dataclass(frozen=True)
 class VerifiedKernel:
     """
-    A kernel that computes what its reference does: the largest difference of its results and,
-    if it has a gradient of its own, of that, relative to the largest element.
+    A kernel that agrees with its reference: the largest difference of its results and, if
+    it has a gradient of its own, of the gradients, relative to the largest element.
     """
 
     kernel: KernelDefOp
@@ -43,11 +43,11 @@ def verify_kernels(
     module: ModuleOp, files: list[Path], seconds: float = SECONDS
 ) -> list[VerifiedKernel]:
     """
-    Compares every kernel of a sequential program with its reference, the user's files being
-    these: results, gradients for random gradients of the result, parts put together for every
-    factor that its rule lets split; its arguments must stay as they are, and two runs be
-    equal. Raises DistIRError for the first one that is wrong, with the reason, or that takes
-    longer than so many seconds.
+    Compares every kernel of a sequential program with its reference; `files` are the user's
+    files. Compared are results, gradients for random gradients of the result, and results
+    on parts for every factor that the rule lets split. The kernel must not change its
+    arguments, and two runs must be equal. Raises DistIRError for the first kernel that is
+    wrong, with the reason, or whose checks take longer than `seconds`.
     """
     sources = kernel_files(module, files)
     found: list[VerifiedKernel] = []
@@ -64,7 +64,7 @@ def verify_kernels(
 
 
 def _kernels_alone(module: ModuleOp) -> str:
-    """The kernels of a program, as text."""
+    """Returns the kernels of a program, as text."""
     return str(ModuleOp([kernel.clone() for kernel in kernels(module).values()]))
 
 
@@ -74,7 +74,7 @@ def _checked(
     sources: Mapping[str, KernelFile],
     seconds: float,
 ) -> list[float]:
-    """The differences that a process finds. Raises DistIRError."""
+    """Returns the differences that the checking process finds. Raises DistIRError."""
     job, answer = (program.with_name(n) for n in ("job.json", "answer.json"))
     answer.unlink(missing_ok=True)
     asked = {

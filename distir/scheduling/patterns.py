@@ -48,21 +48,21 @@ def bias_gelu_tanh(x: Any, bias: Any) -> Any:
 
 
 def add_norm(x: Any, residual: Any, weight: Any, shift: Any) -> Any:
-    """Layer normalisation of a sum, with an epsilon of 1e-5."""
+    """Layer normalisation of a sum with a residual; epsilon is 1e-5."""
     import torch.nn.functional as F
 
     return F.layer_norm(x + residual, (), weight, shift)
 
 
 def bias_add_norm(x: Any, bias: Any, residual: Any, weight: Any, shift: Any) -> Any:
-    """Layer normalisation of a sum with a bias, with an epsilon of 1e-5."""
+    """Layer normalisation of a sum with a bias and a residual; epsilon is 1e-5."""
     import torch.nn.functional as F
 
     return F.layer_norm(x + bias + residual, (), weight, shift)
 
 
 def linear_cross_entropy(x: Any, weight: Any, labels: Any) -> Any:
-    """The mean of the cross-entropies of rows of a linear layer without a bias."""
+    """The mean cross-entropy of a linear layer without a bias."""
     import torch.nn.functional as F
 
     return F.cross_entropy(op("Gemm", x, weight, transB=1), labels)

@@ -319,8 +319,9 @@ class Modules:
 
     def cast(self, dtype: Literal["bf16", "f16"]) -> Modules:
         """
-        Lets them compute in 16 bits as PyTorch's autocast does, with parameters and norms in
-        f32: `s["transformer.h.*"].cast("bf16")`. What speaks of groups comes before it.
+        Makes these modules compute in 16 bits as PyTorch's autocast does, with parameters
+        and norms in f32: `s["transformer.h.*"].cast("bf16")`. Lines that work on groups of
+        ops (`find`) must come before it.
         """
         self._recording.add(
             AutocastOp.create(

@@ -49,8 +49,8 @@ def read_script(path: Path) -> list[NamedSequenceOp]:
 
 def parse_script(text: str, name: str) -> list[NamedSequenceOp]:
     """
-    The schedules in the text of a module, which messages call by that name. Raises
-    DistIRError, ParseError or VerifyException.
+    Returns the schedules in the text of a module; `name` stands for the text in messages.
+    Raises DistIRError, ParseError or VerifyException.
     """
     ops = ProgramParser(new_context(), text, name).parse_module().body.block.ops
     found = [op for op in ops if isinstance(op, NamedSequenceOp)]

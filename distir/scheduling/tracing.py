@@ -231,8 +231,8 @@ def traced(function: Callable[..., Any]) -> Region:
 
 def op(name: str, *inputs: Any, **attributes: int | float | str) -> Any:
     """
-    An operator of ONNX in a pattern, with attributes that it must have:
-    `s.find(lambda x, w: op("Gemm", x, w, transB=1))`.
+    Stands for an ONNX operator in a pattern; the op that matches must have these
+    attributes: `s.find(lambda x, w: op("Gemm", x, w, transB=1))`.
     """
     from torch import fx
 
@@ -249,7 +249,7 @@ def _onnx_attribute(value: int | float | str) -> Attribute:
 
 
 def _called(tracer: _Tracer, node: Any) -> SSAValue:
-    """The ops of the pattern for a call in a traced function."""
+    """Adds the ops of the pattern for a call in a traced function; returns their result."""
     if node.target is op:
         name, *inputs = node.args
         having = {key: _onnx_attribute(value) for key, value in node.kwargs.items()}

@@ -235,7 +235,10 @@ def flops_of(block: Block, rule: KernelRule) -> str:
 
 
 def smallest_divisor(size: int) -> int:
-    """The fewest parts, more than one, that so many elements can be split into evenly."""
+    """
+    Returns the smallest number of parts, more than one, into which so many elements can be
+    split evenly.
+    """
     return next((n for n in range(2, isqrt(size) + 1) if size % n == 0), size)
 
 

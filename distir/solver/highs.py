@@ -82,9 +82,11 @@ class Highs:
         start: Costs | None = None,
     ) -> ProgramSolution:
         """
-        Solve within a time and so many nodes of a search, and to a gap, in the unit of the
-        program's costs: of what these leave out HiGHS knows nothing, and a fraction would be
-        one of the rest. From the values of the first columns in a solution, if one is known.
+        Solves the program until the clock stops, a number of nodes of the search is
+        reached, or the absolute gap (in the unit of the costs) is at most `gap`. The gap is
+        absolute because HiGHS does not know the costs that were taken out of the program,
+        so that a fraction would refer to the rest only. `start` gives the values of the
+        first columns of a known solution.
         """
         highs, kinds = self.highs, self.kinds
         highs.setOptionValue("mip_abs_gap", gap)

@@ -32,8 +32,9 @@ solution may exceed it.
 
 WIDE = 9e-3
 """
-Where a good choice is enough, what costs a larger part of the bound more than it is left out:
-the search among it takes several times as long, and hardly ever finds more.
+Where a good choice is enough, alternatives are left out that cost more than the bound by a
+larger fraction of it: with them the search takes several times as long, and hardly ever
+finds a better choice.
 """
 
 SolverName = Literal["highs", "cbc"]
@@ -51,9 +52,10 @@ def solve_integer_program(
     enough: float = -math.inf,
 ) -> SolverResult:
     """
-    Solve a reduced graph within a time and to a relative gap, from a choice to start with if
-    there is one; with HiGHS also within so many nodes of each search, or until a choice costs
-    less than `enough`, where a good choice will do. On a time-out or an interruption the best found is the answer.
+    Solves a reduced graph, within a time and to a relative gap, from a start choice if one
+    is given. With HiGHS, each search may also be limited to `nodes` nodes, and ends when a
+    choice costs less than `enough`. After a time-out or an interruption the result is the
+    best choice found.
     """
     found = decided(graph)
     if found is not None:

@@ -276,18 +276,21 @@ class _Solving:
 
     @cached_property
     def order(self) -> EliminationOrder | None:
-        """How to eliminate all nodes, memory left out; None: nothing is possible."""
+        """
+        The order in which all nodes are eliminated, memory left out; None if no choice is
+        possible.
+        """
         free = self.graph.copy(memory=False)
         return plan(free, WORK) if reduce(free) else None
 
     @property
     def is_small(self) -> bool:
-        """Whether elimination takes seconds at most, where memory is left out."""
+        """Whether elimination without regard to memory takes at most some seconds."""
         return self.order is None or fits(self.order)
 
     @property
     def is_quick(self) -> bool:
-        """Whether elimination may be repeated at many prices for memory."""
+        """Whether elimination may be repeated for many prices of memory."""
         return self.order is None or self.order.work <= PASS_WORK
 
     def by_passes(self) -> Lagrangian:

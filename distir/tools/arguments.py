@@ -10,10 +10,10 @@ from math import isfinite
 from pathlib import Path
 
 DTYPES = ("f32", "f16", "bf16")
-"""The types of floats that models compute in."""
+"""The floating-point types that models compute in."""
 
 NARROW_DTYPES = ("f16", "bf16")
-"""Those of 16 bits."""
+"""The floating-point types of 16 bits that models compute in."""
 
 
 def positive_integer(text: str) -> int:

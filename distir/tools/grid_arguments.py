@@ -1,4 +1,4 @@
-"""The arguments that say which plans of the grid a search or a tuning tries."""
+"""The command-line options that select the plans of the grid for a search or a tuning."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _stages(text: str) -> tuple[int, ...]:
 
 
 def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the grid, which `SearchOptions` and its degrees take."""
+    """Adds the options of the grid, from which `SearchOptions` and degrees are made."""
     grid = parser.add_argument_group("the grid")
     grid.add_argument(
         "--world-size",
@@ -96,7 +96,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_jobs_argument(parser: argparse.ArgumentParser) -> None:
-    """Declares `--jobs`: how many processes simulate."""
+    """Adds `--jobs`: the number of processes that simulate."""
     parser.add_argument(
         "--jobs",
         type=positive_integer,

@@ -1,4 +1,4 @@
-"""`distir schedule --tune`: what it takes, what it does, what it shows."""
+"""`distir schedule --tune`: its options, the tuning, and what it prints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METHODS = ("exhaustive", "descent", "measure")
 
 
 def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of a tuning; without `--tune` none of them may be given."""
+    """Adds the options of a tuning; without `--tune` none of them may be given."""
     group = parser.add_argument_group("tuning")
     group.add_argument(
         "--tune",
@@ -77,7 +77,7 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_tuning_arguments(arguments: argparse.Namespace) -> None:
-    """Refuses arguments that do not go together. Raises DistIRError."""
+    """Raises DistIRError for arguments that do not go together."""
     from distir.errors import DistIRError, one_of
 
     if arguments.tune is None:
@@ -113,8 +113,8 @@ def tune(
     arguments: argparse.Namespace, modules: list[ModuleOp], sequence: NamedSequenceOp
 ) -> tuple[Point, ModuleOp, bool]:
     """
-    The best point, the program as it asks for it, and whether the user interrupted the tuning.
-    Prints the best ones. Raises DistIRError, also if nothing fits.
+    Tunes a schedule; returns the best point, its program, and whether the user interrupted
+    the tuning. Prints the best points. Raises DistIRError, also if nothing fits.
     """
     from distir.errors import DistIRError
     from distir.hardware import load_cluster
@@ -233,7 +233,7 @@ def _report(tuner: Tuner, top: int) -> None:
 
 
 def _report_runs(tuner: Tuner) -> None:
-    """Prints what was measured beside what was predicted."""
+    """Prints the measurements beside the predictions."""
     from distir.planning.rank_correlation import rank_correlation
     from distir.planning.result import Simulated
     from distir.tools.reporting import table
@@ -267,7 +267,7 @@ def _report_runs(tuner: Tuner) -> None:
 
 
 def _how(best: Point, programs: TunedPrograms, arguments: argparse.Namespace) -> str:
-    """How to make the program of a point with `schedule` and `distribute`."""
+    """Returns the commands `schedule` and `distribute` that make the program of a point."""
     plan = best.plan
     sets = " ".join(f"--set {setting}" for setting in best.settings)
     given = f"-d {plan.d} -t {plan.t} -p {plan.p} -k {plan.k}"

@@ -1,4 +1,6 @@
-"""Attention whose queries can be split: positions beside them, keys and values in parts."""
+"""
+Prepares attention for split sequences: positions as operands, keys and values in parts.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ from distir.sharding.rule import shape_of
 
 @dataclass
 class TakeTrainedForm(RewritePattern):
-    """Attention of a forward program becomes the op of `train` that computes the same."""
+    """
+    Replaces attention of a forward program by the op of `train` that computes the same.
+    """
 
     left: list[str] = field(default_factory=list[str])
-    """Causal attention that has no such form, in words for users."""
+    """Causal attention that has no such form, each described in words for users."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if op.name != "onnx.Attention" or not isinstance(op, OnnxOp):
@@ -52,7 +56,9 @@ class TakeTrainedForm(RewritePattern):
 
 
 class PlaceAttention(RewritePattern):
-    """Causal attention is told the positions of its queries and keys, 0, 1, 2, ..."""
+    """
+    Gives causal attention the positions of its queries and keys, 0, 1, 2, ..., as operands.
+    """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if not isinstance(op, AttentionOp | AttentionGradOp) or op.is_causal is None:
@@ -81,7 +87,10 @@ class PlaceAttention(RewritePattern):
 
 
 def _positions(count: int, op: Operation) -> list[Operation]:
-    """The ops that count from 0, for an op; the last one gives the numbers."""
+    """
+    Returns the ops that make the numbers from 0 to `count` - 1; the last one has the
+    result.
+    """
     scope = {n: a for n, a in op.attributes.items() if n == SCOPE}
     number, numbers = TensorType(i64, []), TensorType(i64, [count])
     bounds = [
@@ -96,9 +105,9 @@ def _positions(count: int, op: Operation) -> list[Operation]:
 @dataclass
 class SplitKeys(RewritePattern):
     """
-    Asks for the queries, keys and values of attention over a sequence of `length`, and their
-    gradients, to be split along it as `shard` says: only a device that computes with all
-    keys and values gathers them, and nobody keeps them.
+    Requests that the queries, keys and values of attention over a sequence of `length`, and
+    their gradients, are split along it as `shard` says: a device gathers keys and values
+    only for the computation, and keeps none.
     """
 
     mesh: Mesh
@@ -128,7 +137,7 @@ class SplitKeys(RewritePattern):
                 )
 
     def _split(self, value: SSAValue, dim: int, op: Operation) -> ConstrainOp:
-        """The request for a value that an op takes or gives."""
+        """Returns the request for an operand or result of an op."""
         rank = len(shape_of(value.type))
         layout = Layout(self.mesh.name).with_dim(dim, [self.shard], rank)
         constrain = ConstrainOp(value, layout, [self.shard.axis])
@@ -141,9 +150,9 @@ def split_attention(
     module: ModuleOp, mesh: Mesh, length: int, shard: Shard
 ) -> tuple[int, list[str]]:
     """
-    Lets the queries of all attention over sequences of `length` be split as `shard` says, and
-    asks for keys and values in the same parts. Gives how many there are, and the causal
-    attention that has no form which can be split, in words for users.
+    Prepares all attention over sequences of `length` for a split of the queries as `shard`
+    says, and requests the same split for keys and values. Returns how many there are, and
+    descriptions, for users, of the causal attention that has no form which can be split.
     """
     trained, split = TakeTrainedForm(), SplitKeys(mesh, length, shard)
     for pattern in (trained, PlaceAttention(), split):

@@ -1,12 +1,11 @@
 """
-Dimensions of parameters that are padded with zeros, so that an axis can split them.
+Pads dimensions of parameters with zeros, so that an axis can split them.
 
-A vocabulary of 50257 words over two devices is one of 50258, of which a row of the embedding is
-zeros. Everything that follows from the larger dimension keeps zeros there: products with
-zeros are zeros, and add nothing to sums; updates of optimizers keep them. Logits that belong
-to no word are minus infinity before a loss looks at them, so that it and its gradient are
-those of the words alone. What an op makes of the larger dimension that is not known to be
-zeros is not made: the op is given the dimension as it was.
+A vocabulary of 50257 words over two devices becomes one of 50258, whose last row of the
+embedding is zeros. Ops that take the larger dimension keep zeros there: products with zeros
+are zeros and add nothing to sums, and updates of optimizers keep them. Logits of added
+classes are minus infinity before a loss, so that the loss and its gradient are those of the
+real classes. An op that is not known to keep zeros takes the dimension without padding.
 """
 
 from __future__ import annotations
@@ -44,34 +43,42 @@ _KEEP_ZEROS = frozenset(
     f"onnx.{name}"
     for name in ("Cast", "Identity", "MatMul", "Mul", "Neg", "Reshape", "Transpose")
 )
-"""Ops whose results are zeros where one of their operands is, or sums of such products."""
+"""
+The ops whose results are zero where one of their operands is zero, and sums of such
+products.
+"""
 
 _ADD = frozenset({"onnx.Add", "onnx.Gemm", "onnx.Sub", "onnx.Sum"})
-"""Ops of which that is so if each of their terms is zeros."""
+"""The ops whose results are zero where each of their terms is zero."""
 
 
 class DimensionPadder:
     """
-    Pads the dimensions of some parameters of a program, in place: `dims` has for each of
-    these arguments, by index, the dimension, all of which have the same size; `size` is what
-    they are to have.
+    Pads dimensions of parameters of a program, in place. `dims` maps indices of arguments
+    to the dimension to pad; all of these have the same size. `size` is the new size.
     """
 
     def __init__(self, function: FuncOp, dims: Mapping[int, int], size: int):
         self.function = function
         self.size = size
         self.dims: dict[SSAValue, int] = {}
-        """Values that are padded, before they are changed, and in which dimension."""
+        """
+        The padded dimension of each value that is padded; keys are the values before the
+        change.
+        """
         self.kept: set[Operation] = set()
-        """Ops that work on the padded dimension."""
+        """The ops that work on the padded dimension."""
         self.fills: dict[Operation, list[tuple[int, int]]] = {}
-        """Operands of these that are to be filled up, and in which dimension."""
+        """
+        The operands (by index) of these ops that must be filled up with zeros, and in which
+        dimension.
+        """
         self.new: dict[SSAValue, SSAValue] = {}
-        """The padded value for each of `dims`."""
+        """The padded value for each key of `dims`."""
         self.short: dict[SSAValue, SSAValue] = {}
-        """Padded values without their padding, where an op needs that."""
+        """The padded values cut back to their original size, for ops that need that."""
         self.masked: dict[SSAValue, SSAValue] = {}
-        """Logits of which those that belong to no class are minus infinity."""
+        """The logits in which those of added classes are minus infinity."""
         args = function.args
         self.before = shape_of(args[next(iter(dims))].type)[next(iter(dims.values()))]
         self.dims.update({args[i]: dim for i, dim in dims.items()})
@@ -81,7 +88,7 @@ class DimensionPadder:
                 self._follow(op)
 
     def is_of_use(self) -> bool:
-        """Whether all that uses the parameters works on the padded dimension."""
+        """Whether all uses of the parameters can work on the padded dimension."""
         return all(
             use.operation in self.kept or isinstance(use.operation, ReturnOp)
             for value in self.dims
@@ -110,7 +117,10 @@ class DimensionPadder:
     # Which values are padded
 
     def _follow(self, op: Operation) -> None:
-        """Finds out whether an op can work on the padded dimension, and what it gives."""
+        """
+        Determines whether an op can work on the padded dimension, and which of its results
+        are padded.
+        """
         given = {i: self.dims[v] for i, v in enumerate(op.operands) if v in self.dims}
         results: dict[SSAValue, int] | None = None
         match op:
@@ -140,7 +150,10 @@ class DimensionPadder:
     def _follow_update(
         self, op: UpdateOp, given: Mapping[int, int]
     ) -> dict[SSAValue, int] | None:
-        """An update of a padded parameter has padded states, which nothing else uses."""
+        """
+        Returns the padded results of an update of a padded parameter, whose states must
+        have no other use; None if it cannot be padded.
+        """
         dims = set(given.values())
         _, gradient, *states = op.tensors
         fits = len(dims) == 1 and op.operands[0] in self.dims | self._states(op)
@@ -155,7 +168,7 @@ class DimensionPadder:
         return dict.fromkeys(op.results, dim)
 
     def _states(self, op: UpdateOp) -> dict[SSAValue, int]:
-        """The arguments that an update alone uses."""
+        """Returns the arguments that are states of an update and have no other use."""
         return {
             value: 0
             for value in op.tensors
@@ -166,7 +179,10 @@ class DimensionPadder:
     def _follow_factor(
         self, op: Operation, given: Mapping[int, int]
     ) -> dict[SSAValue, int] | None:
-        """What an op whose sharding rule has the dimension as a factor gives."""
+        """
+        Returns the padded results of an op whose sharding rule has the dimension as a
+        factor; None if it cannot be padded.
+        """
         rule = rule_for(op)
         factor = self._factor(rule, given)
         if factor is None:
@@ -193,8 +209,8 @@ class DimensionPadder:
     @staticmethod
     def _factor(rule: Rule, given: Mapping[int, int]) -> int | None:
         """
-        The factor that all of these dimensions of operands are alone; None if there is none,
-        or other dimensions are made of it and others.
+        Returns the factor that all of these dimensions of operands consist of; None if
+        there is none, or if other dimensions combine it with other factors.
         """
         found = {rule.operands[i][dim] for i, dim in given.items()}
         if len(found) != 1 or len(next(iter(found))) != 1:
@@ -206,7 +222,7 @@ class DimensionPadder:
     # What they become
 
     def _rewrite(self, op: Operation) -> None:
-        """Puts the op on padded values in the place of one."""
+        """Replaces an op by the same op on padded values."""
         build = self._build(op)
         operands = [self.new.get(v, v) for v in op.operands]
         attributes: dict[str, Attribute] = {}
@@ -248,7 +264,7 @@ class DimensionPadder:
                 old.replace_all_uses_with(result)
 
     def _filled(self, value: SSAValue, dim: int, build: GradientBuilder) -> SSAValue:
-        """A value with zeros behind it in a dimension."""
+        """Returns a value filled up with zeros at the end of a dimension."""
         if value in self.dims:
             return self.new[value]
         sizes = shape_of(value.type)
@@ -257,7 +273,9 @@ class DimensionPadder:
         return build.onnx("Pad", value, build.integers([0] * len(sizes) + ends))
 
     def _from_start(self, indices: SSAValue, build: GradientBuilder) -> SSAValue:
-        """Indices that count from the start, of those that may count from the end."""
+        """
+        Returns indices that count from the start, for indices that may count from the end.
+        """
         assert isinstance(indices.type, TensorType)
         count = build.scalar(self.before, indices)
         found = build.onnx("Mod", indices, count)
@@ -267,8 +285,8 @@ class DimensionPadder:
 
     def _masked(self, logits: SSAValue, build: GradientBuilder) -> SSAValue:
         """
-        Logits with minus infinity where there is no class: added as a vector, as products
-        do anyway with their bias.
+        Returns logits with minus infinity for added classes. They are added as a vector, as
+        the bias of a product is.
         """
         known = self.masked.get(logits)
         if known is not None:
@@ -287,7 +305,7 @@ class DimensionPadder:
         return found
 
     def _shorten(self, op: Operation, indices: Sequence[int]) -> None:
-        """Gives an op padded operands as they were."""
+        """Gives an op its padded operands at these indices without their padding."""
         for i in indices:
             value = op.operands[i]
             if value in self.dims:
@@ -298,7 +316,10 @@ class DimensionPadder:
                 op.operands[i] = self.short[value]
 
     def _finish(self, end: ReturnOp, shapes: Mapping[int, tuple[int, ...]]) -> None:
-        """What updates padded arguments is returned as it is; the types of the program."""
+        """
+        Returns padded values for the results that update padded arguments, and sets the
+        types of the program.
+        """
         function = self.function
         updates = updated_arguments(function)
         padded = {i: a for i, a in updates.items() if a in shapes}
@@ -320,14 +341,14 @@ class DimensionPadder:
         function.update_function_type()
 
     def _type(self, value: SSAValue, dim: int) -> TensorType[Any]:
-        """The type of a value with a larger dimension."""
+        """Returns the type of a value with a larger dimension."""
         assert isinstance(value.type, TensorType)
         sizes = list(value.type.get_shape())
         sizes[dim] = self.size
         return TensorType(value.type.element_type, sizes)
 
     def _build(self, before: Operation) -> GradientBuilder:
-        """Builds ops in front of one."""
+        """Returns a builder that inserts ops before an op."""
         block = before.parent_block()
         assert isinstance(block, Block)
 
@@ -339,9 +360,9 @@ class DimensionPadder:
 
 def class_dimensions(function: FuncOp) -> dict[int, int]:
     """
-    The parameters of a program that make the classes of a cross-entropy, by index, with the
-    dimension of the classes, and those of the same size in which integers look up rows: a
-    vocabulary.
+    Returns, by argument index, the dimension of the classes in the parameters that make the
+    classes of a cross-entropy, and the dimension of that size in tables that integers look
+    up: a vocabulary.
     """
     found: dict[int, int] = {}
     pending = [

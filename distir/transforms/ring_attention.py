@@ -1,10 +1,12 @@
 """
-Attention on gathered keys and values as a ring: devices pass their blocks of these on.
+Turns attention on gathered keys and values into a ring in which devices pass on their
+blocks.
 
-At step s of n a device computes attention of its queries on the block of the device s places
-before it along the axis, while that block already goes on to the next one. What the steps
-give is merged by the logarithms of their sums of exponentials. Backwards, the gradients of a
-block travel with it and are home again after n steps. No device ever holds all keys.
+At step s of n a device computes attention of its queries on the block of the device s
+places before it along the axis, while it passes that block on to the next device. The
+results of the steps are merged by the logarithms of their sums of exponentials. In the
+backward, the gradients of a block travel with it and are back on its device after n steps.
+No device ever holds all keys.
 """
 
 from __future__ import annotations
@@ -56,8 +58,9 @@ Gradient = AttentionGradOp | PlacedAttentionGradOp
 @dataclass(frozen=True)
 class _Ring:
     """
-    Attention whose queries `shard` splits, and whose keys and values were gathered from such
-    parts, `keys` and `values`, over an axis of so many `devices`.
+    Attention that becomes a ring: `shard` splits its queries, and `keys` and `values` are
+    the parts from which its keys and values were gathered, over an axis of so many
+    `devices`.
     """
 
     shard: Shard
@@ -66,13 +69,18 @@ class _Ring:
     values: SSAValue
 
     def run_length(self, length: int) -> int:
-        """How many neighbours of a sequence of that length lie together on a device."""
+        """
+        Returns how many neighbours of a sequence of that length are contiguous on a device.
+        """
         run = self.shard.run
         return length // self.devices if run is None else run
 
 
 def _gathered(value: SSAValue, dim: int, shard: Shard) -> SSAValue | None:
-    """What was gathered along a dimension that a shard split, alone; None for others."""
+    """
+    Returns the value that was gathered along a dimension which only that shard split; None
+    for a value made in another way.
+    """
     gather = value.owner
     if not isinstance(gather, AllGatherOp) or gather.axis_names != (shard.axis,):
         return None
@@ -87,7 +95,10 @@ def _is_gathered(value: SSAValue, axis: str) -> bool:
 def _ring_of(
     op: FusedAttentionOp, known: Mapping[str, Mesh], axis: str
 ) -> _Ring | None:
-    """The ring that an op can be; None if it has a mask, or other layouts."""
+    """
+    Returns the ring that an attention op can become; None if it has a mask or other
+    layouts.
+    """
     layout = layout_of(op.q)
     dim = 1 if op.is_packed else 2
     is_one = op.sizes.queries == op.sizes.keys
@@ -104,7 +115,10 @@ def _ring_of(
 
 
 def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
-    """The only use of the gradient of a gathered value, if that brings it to its parts."""
+    """
+    Returns the reduce-scatter that is the only use of the gradient of a gathered value and
+    brings it to the layout of its parts; None if there is none.
+    """
     users = [use.operation for use in value.uses]
     match users:
         case [ReduceScatterOp() as user] if layout_of(user.result) == layout_of(like):
@@ -114,7 +128,7 @@ def _scattered(value: SSAValue, like: SSAValue) -> ReduceScatterOp | None:
 
 
 class _RingWriter:
-    """Appends the ops of the steps of a ring, under the scope of the op that it replaces."""
+    """Appends the ops of the steps of a ring, in the scope of the op that it replaces."""
 
     def __init__(self, op: FusedAttentionOp, ring: _Ring):
         self.op = op
@@ -127,32 +141,35 @@ class _RingWriter:
         self.properties = {**op.properties, **count}
 
     def add(self, op: Operation) -> Sequence[SSAValue]:
-        """Appends an op; gives its results."""
+        """Appends an op; returns its results."""
         op.attributes.update(self.scope)
         self.ops.append(op)
         return op.results
 
     def passed_on(self, value: SSAValue) -> SSAValue:
-        """A value of the device before this one, while devices go on."""
+        """Returns the same value of the previous device; the transfer is asynchronous."""
         (result,) = self.add(PermuteOp(value, [self.ring.shard.axis], value.type))
         self.ops[-1].attributes[ASYNCHRONOUS] = UnitAttr()
         return result
 
     def onnx(self, name: str, *operands: SSAValue) -> SSAValue:
-        """An elementwise ONNX operator on values like the first one."""
+        """
+        Appends an elementwise ONNX operator, with the type of its first operand; returns
+        its result.
+        """
         built = operator(name).build_op(operands, [operands[0].type])
         return self.add(built)[0]
 
     def number(self, value: int, layout: Layout) -> SSAValue:
-        """An integer on every device."""
+        """Returns an integer that is the same on every device."""
         type_ = with_layout(TensorType(i64, []), Layout(layout.mesh))
         given = {"value": constant_attr(np.array(value))}
         return self.add(operator("Constant").build_op([], [type_], given))[0]
 
     def positions(self) -> Iterator[tuple[SSAValue, ...]]:
         """
-        For each step the positions of this device's queries and of the keys that it has
-        then; nothing if all see each other.
+        Yields for each step the positions of this device's queries and of the keys that it
+        then has; nothing if all queries see all keys.
         """
         op = self.op
         if not isinstance(op, CausalAttentionOp):
@@ -165,7 +182,7 @@ class _RingWriter:
             yield queries, self._shifted(op, step)
 
     def _home_positions(self, op: CausalAttentionOp) -> SSAValue:
-        """Those of the keys that a device has itself."""
+        """Returns the positions of the device's own keys."""
         mine = op.query_positions.owner
         if isinstance(mine, SliceOp) and mine.source is op.key_positions:
             return op.query_positions
@@ -174,8 +191,8 @@ class _RingWriter:
 
     def _shifted(self, op: CausalAttentionOp, step: int) -> SSAValue:
         """
-        Those of the keys of the device so many places before: within each round of all
-        devices' runs the run that lies so many runs before.
+        Returns the positions of the keys of the device `step` places before: in each round
+        of runs over all devices, those of the run that lies `step` runs before.
         """
         home = self._home_positions(op)
         layout = layout_of(home)
@@ -194,7 +211,7 @@ class _RingWriter:
     def attention(
         self, step: int, operands: Sequence[SSAValue], types: Sequence[Attribute]
     ) -> Sequence[SSAValue]:
-        """The op on other operands: of the blocks of one step."""
+        """Appends the attention op for the blocks of one step; returns its results."""
         properties = self.properties.copy()
         if isinstance(self.op, CausalAttentionOp):
             properties["step"] = IntegerAttr(step, i64)
@@ -247,13 +264,15 @@ def _backward(op: Gradient, ring: _Ring) -> tuple[list[Operation], list[SSAValue
 
 @dataclass
 class PassBlocksOn(RewritePattern):
-    """Attention on keys and values that were gathered over `axis` becomes a ring."""
+    """Replaces attention on keys and values that were gathered over `axis` by a ring."""
 
     known: Mapping[str, Mesh]
     axis: str
     made: int = 0
     left: list[str] = field(default_factory=list[str])
-    """Attention on gathered keys that cannot be a ring, in words for users."""
+    """
+    Attention on gathered keys that cannot become a ring, each described in words for users.
+    """
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter, /) -> None:
         if not isinstance(op, FusedAttentionOp):
@@ -286,8 +305,8 @@ class PassBlocksOn(RewritePattern):
 
 def ring_attention(module: ModuleOp, axis: str) -> PassBlocksOn:
     """
-    Makes rings of all attention of a distributed program whose keys and values are gathered
-    over a mesh axis, in place. Gives the pattern, which knows how many it made.
+    Replaces all attention of a distributed program whose keys and values are gathered over
+    a mesh axis by rings, in place. Returns the pattern, which counts them.
     """
     pattern = PassBlocksOn(meshes(module), axis)
     PatternRewriteWalker(pattern, apply_recursively=False).rewrite_module(module)

@@ -1,4 +1,6 @@
-"""Training scripts on several ranks: other types of floats, schedules, restarts."""
+"""
+Training scripts for several ranks: floating-point types, schedules, restarts, adapters.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from support.parallel_scripts import (
 
 
 def narrow_run(options: Options) -> dict[str, Any]:
-    """Trains GPT-2 in 16 bits, and plainly in f32."""
+    """Trains GPT-2 in 16 bits in parallel, and in f32 with plain PyTorch."""
     words, _ = batch(0)
     parallel = parallelize(tiny_gpt(), (words,), loss="cross_entropy", **options)
     found = train_parallel(parallel, range(3))
@@ -55,7 +57,10 @@ Losses = list[tuple[float, float]]
 def both(
     parallel: ParallelModule, plain: nn.Module, x: torch.Tensor, y: torch.Tensor
 ) -> tuple[Losses, Losses]:
-    """Three steps on one batch, with the mean squared error, in parallel and plainly."""
+    """
+    Returns the losses of three steps on one batch with the mean squared error, of the
+    parallel module and of plain PyTorch.
+    """
     parallel.train()
     plain.train()
     own, labels = own_part(parallel, x), own_part(parallel, y)
@@ -76,7 +81,7 @@ def both(
 
 
 class Steep(nn.Module):
-    """A layer whose gradients overflow in f16 if the loss is scaled by much."""
+    """A layer whose gradients overflow in f16 if the loss is scaled by a large number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,12 +90,12 @@ class Steep(nn.Module):
         self.head = nn.Linear(8, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A number for each row."""
+        """Returns a number for each row."""
         return self.head(torch.relu(self.layer(x)))
 
 
 def overflowing_run(options: Options) -> dict[str, Any]:
-    """Trains `Steep` in f16 and plainly."""
+    """Trains `Steep` in f16 in parallel, and with plain PyTorch."""
     x = 30 * torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     y = x.sum(1, keepdim=True)
     parallel = parallelize(Steep(), (x,), loss="mse", dtype=torch.float16, **options)
@@ -105,7 +110,7 @@ def overflowing_run(options: Options) -> dict[str, Any]:
 
 
 class Block(nn.Module):
-    """Three projections that read the same value, and one that reads them all."""
+    """Three projections that read the same value, and one that reads their results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,32 +119,32 @@ class Block(nn.Module):
         self.output = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Four numbers for each row."""
+        """Returns four numbers for each row."""
         mixed = torch.tanh(self.query(x)) * torch.relu(self.key(x)) + self.value(x)
         return self.output(mixed)
 
 
 class Towers(nn.Module):
-    """One block."""
+    """A module with one block."""
 
     def __init__(self) -> None:
         super().__init__()
         self.block = Block()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Four numbers for each row."""
+        """Returns four numbers for each row."""
         return self.block(x)
 
 
 def split_and_merged(s: Schedule) -> None:
-    """The projections become one layer, whose columns are split."""
+    """A schedule that merges the projections into one layer and splits its columns."""
     s["block"].merge("query", "key", "value", name="qkv")
     s["block.qkv"].split(Columns("t"))
     s["block.output"].split(Rows("t"))
 
 
 def scheduled_run(options: Options) -> dict[str, Any]:
-    """Trains `Towers` by a schedule and plainly."""
+    """Trains `Towers` with a schedule in parallel, and with plain PyTorch."""
     x = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
     y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
     parallel = parallelize(Towers(), (x,), loss="mse", **options).train()
@@ -164,12 +169,12 @@ def scheduled_run(options: Options) -> dict[str, Any]:
 
 
 def of_no_module(s: Schedule) -> None:
-    """Speaks of a module that no model has."""
+    """A schedule for a module that no model has."""
     s["nowhere"].split(Columns("t"))
 
 
 def schedule_refusals(folder: Path) -> list[str]:
-    """What users are told of schedules and types that cannot be."""
+    """Returns the error messages for schedules and types that are not possible."""
     x = torch.randn(8, 8)
     (folder / "wrong.py").write_text("def schedule(s):\n    s['nowhere'].split(1)\n")
     found: list[str] = []
@@ -192,8 +197,9 @@ def schedule_refusals(folder: Path) -> list[str]:
 
 def restarted(options: Options, folder: Path) -> dict[str, list[float]]:
     """
-    Losses of two steps of GPT-2 with dropout behind a checkpoint: in the run that wrote it,
-    in one that read it, and in one that read all but the counter of steps.
+    Returns the losses of two steps of GPT-2 with dropout after a checkpoint: of the run
+    that wrote it, of one that read it, and of one that read all of it except the counter of
+    steps.
     """
     words, _ = batch(0)
 
@@ -238,7 +244,9 @@ def restarted(options: Options, folder: Path) -> dict[str, list[float]]:
 
 
 class Adapted(nn.Module):
-    """A layer that is frozen, and a product of two narrow matrices added to it (LoRA)."""
+    """
+    A frozen layer, with the product of two narrow trained matrices added to it (LoRA).
+    """
 
     def __init__(self, layer: nn.Linear):
         super().__init__()
@@ -247,12 +255,15 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(torch.randn(layer.out_features, 2) / 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of both."""
+        """Returns the sum of both."""
         return self.layer(x) + F.linear(F.linear(x, self.down), self.up)
 
 
 def adapted_llama() -> nn.Module:
-    """LLaMA with a tied head and adapters on its queries and values, which alone are trained."""
+    """
+    Returns a LLaMA with a tied head and adapters on its queries and values; only these are
+    trained.
+    """
     torch.manual_seed(0)
     model: Any = tiny_llama()
     model.lm_head.weight = model.model.embed_tokens.weight
@@ -265,7 +276,7 @@ def adapted_llama() -> nn.Module:
 
 
 def adapters_run(options: Options) -> dict[str, Any]:
-    """Trains the adapters alone, in parallel and plainly."""
+    """Trains the adapters, in parallel and with plain PyTorch."""
     words, _ = batch(0)
     plain = adapted_llama()
     before = {n: v.clone() for n, v in plain.state_dict().items()}

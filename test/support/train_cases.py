@@ -177,7 +177,10 @@ attention_cases(*(a.repeat(3, 1) for a in _packed), **_heads, blocks=2, run=3)
 
 
 def placed_attention_cases(dy: Array, *operands: Array, label: str, **options: Any):
-    """Attention at positions, its gradient, and what it gives merged with itself."""
+    """
+    Yields the cases of attention with positions, of its gradient, and of its results merged
+    with themselves.
+    """
     case(PlacedAttentionOp, *operands, label=label, **options)
     y, sums = forward = sequential(CASES[-1]).results
     case(PlacedAttentionGradOp, dy, *forward, *operands, label=label, **options)

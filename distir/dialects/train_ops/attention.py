@@ -85,7 +85,7 @@ class FusedAttentionOp(TrainOp):
 
     @property
     def run_length(self) -> int | None:
-        """How many neighbours of a block lie together; None for all of them."""
+        """How many neighbours of a block are contiguous; None if the whole block is."""
         return None if self.run is None else self.run.value.data
 
     @property
@@ -230,7 +230,9 @@ class AttentionOp(FusedAttentionOp):
         mask: SSAValue | None = None,
         **settings: Any,
     ):
-        """Makes the op of its operands and of its properties by name; types follow."""
+        """
+        Makes the op from its operands and from its properties by name; result types follow.
+        """
         y, logsumexp = self.types_of(q, v, **settings)
         super().__init__(*(q, k, v, mask), y=y, logsumexp=logsumexp, **settings)
 
@@ -242,7 +244,9 @@ class AttentionOp(FusedAttentionOp):
         kv_num_heads: int | None = None,
         **_: Any,
     ) -> tuple[TensorType, TensorType]:
-        """The types of the results of attention with these properties."""
+        """
+        Returns the types of the results of attention with these operands and properties.
+        """
         queries, values = shape_of(q), shape_of(v)
         if q_num_heads is None or kv_num_heads is None:
             rows, shape = queries[:3], (*queries[:3], *values[3:])

@@ -153,9 +153,9 @@ class BatchNormInputGradOp(BatchNormOp):
 
 class GhostNormOp(TrainOp):
     """
-    Base of ghost batch normalisation, of statistics of parts of the batch ("Train longer,
-    generalize better", 2017), and its gradient. The samples of `x` are `groups` parts of
-    equal sizes, one after the other; a statistic is [groups, channels].
+    Base of ghost batch normalisation ("Train longer, generalize better", 2017), which uses
+    the statistics of parts of the batch, and of its gradient. The samples of `x` are
+    `groups` parts of equal sizes, one after the other; a statistic is [groups, channels].
     """
 
     x = operand_def(TensorType)
@@ -164,7 +164,9 @@ class GhostNormOp(TrainOp):
     epsilon = prop_def(F32)
 
     def check_statistic(self, name: str, value: SSAValue) -> None:
-        """Raises VerifyException unless a tensor has a number for each part and channel."""
+        """
+        Raises VerifyException unless a tensor has one number for each part and channel.
+        """
         check_type(
             self, name, value, ghost_statistic(self.scale, self.groups.value.data)
         )
@@ -185,7 +187,7 @@ class GhostNormOp(TrainOp):
 
 
 def ghost_statistic(scale: SSAValue, groups: int) -> TensorType:
-    """The type of a statistic of that many parts of the batch."""
+    """Returns the type of a statistic of that many parts of the batch."""
     return TensorType(element_type(scale), [groups, *shape_of(scale)])
 
 

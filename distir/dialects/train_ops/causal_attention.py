@@ -1,4 +1,7 @@
-"""Causal attention of tokens in any order, and what brings parts of attention together."""
+"""
+Causal attention of tokens in any order, and the op that merges attention over different
+keys.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,10 @@ def batch_normalization(
 def ghost_batch_normalization(
     op: GhostBatchNormOp, gradients: Gradients, build: GradientBuilder
 ) -> Gradients:
-    """Needs the input, the scale and the statistics."""
+    """
+    The gradients of ghost batch normalisation, from the input, the scale and the
+    statistics.
+    """
     dy = gradients[0]
     assert dy is not None
     fused = GhostBatchNormGradOp(

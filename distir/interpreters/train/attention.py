@@ -48,7 +48,7 @@ class _Attended:
 
 
 def _blocks(op: FusedAttentionOp, length: int) -> Array:
-    """The number of the block of each query or key."""
+    """Returns the number of the block that each query or key belongs to."""
     count = op.block_count
     run = length // count if op.run_length is None else op.run_length
     return np.arange(length) // max(run, 1) % count
@@ -92,7 +92,9 @@ def _logsumexp(shown: Array) -> Array:
 def _placed(
     found: _Attended, query_positions: Array, key_positions: Array
 ) -> _Attended:
-    """The same where a query does not see what lies behind its position."""
+    """
+    Returns the same attention with the keys hidden whose position is after the query's.
+    """
     seen = key_positions <= query_positions[:, None]
     return replace(found, shown=np.where(seen, found.shown, -np.inf))
 

@@ -1,4 +1,6 @@
-"""What a causal mask leaves to each device that has a part of a sequence."""
+"""
+The share of work that a causal mask leaves to each device that has a part of a sequence.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ def seen_pairs(
     length: int, devices: int, run: int | None = None, step: int | None = None
 ) -> npt.NDArray[np.int64]:
     """
-    For each device how many pairs of a query of its own and a key that this sees there are, in
-    a sequence that is dealt out to `devices` in runs of `run` (None: the contiguous split):
-    keys of the device `step` places before it, or, where that is None, of all.
+    Returns for each device the number of pairs of one of its queries and a key that this
+    query sees. The sequence of `length` tokens is dealt out to `devices` in runs of `run`
+    (None: contiguously). Only keys of the device `step` places before are counted, or where
+    `step` is None, all keys.
     """
     rounds = 1 if run is None else length // (devices * run)
     places = np.arange(length).reshape(rounds, devices, -1)
@@ -42,8 +45,8 @@ def seen_pairs(
 
 def imbalance(context: CostContext) -> float:
     """
-    By how much the device with the most to do exceeds an equal share of what a causal mask
-    leaves; 1 where queries are not split.
+    Returns the work of the busiest device divided by the mean work of all devices that a
+    causal mask leaves; 1 where queries are not split.
     """
     op = context.op
     assert isinstance(op, CausalAttentionOp)
@@ -63,7 +66,8 @@ def imbalance(context: CostContext) -> float:
 @cost_function("train.placed_attention", "train.placed_attention_grad")
 def causal_work(context: CostContext) -> Cost:
     """
-    Kernels skip what no query sees, and all wait for the slowest device. What is equally
-    dealt out counts as it does without positions.
+    The cost of causal attention: kernels skip what no query sees, and all devices wait for
+    the slowest. Work that is dealt out evenly costs the same as attention without
+    positions.
     """
     return context.roofline(flops=context.flops * imbalance(context))

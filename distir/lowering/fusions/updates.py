@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import ArrayAttr, IntAttr, ModuleOp, StringAttr, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, IntAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
-    opt_prop_def,
     prop_def,
     var_operand_def,
     var_result_def,
@@ -33,12 +32,20 @@ from distir.lowering.emitter import Call, torch_emitter
 from distir.lowering.sharing import SharedMemory
 from distir.program import entry_function, functions, return_op, updated_arguments
 
+OVERWRITTEN, REUSED, KEPT = "overwritten", "reused", "kept"
+"""What becomes of the operands that updates replace."""
+
 
 @irdl_op_definition
 class UpdatesOp(IRDLOperation):
     """
     Several updates that differ in their tensors alone, by one call of the helper `function`
-    with these `settings` (Python text).
+    with these `settings` (Python text). Operands are `lists` lists of equally many tensors,
+    one list behind the other: parameters, gradients, then the optimizer's states; at last the
+    number of steps, where updates need it, and the settings that are operands, which `given`
+    names. Results are the lists of new parameters and states. `in_place` says of each of these
+    what becomes of the operands that it replaces: `overwritten` are arguments of the program,
+    `reused` is memory that nobody else needs, and `kept` is what must stay as it is.
 
     Operands are `lists` lists of equally many tensors, one list behind the other:
     parameters, gradients, then the optimizer's states; then the number of steps, if updates
@@ -56,9 +63,9 @@ class UpdatesOp(IRDLOperation):
     settings = prop_def(StringAttr)
     lists = prop_def(IntAttr)
     given = prop_def(ArrayAttr[StringAttr])
-    in_place = opt_prop_def(UnitAttr)
+    in_place = prop_def(ArrayAttr[StringAttr])
 
-    def __init__(self, group: Sequence[UpdateOp], in_place: bool):
+    def __init__(self, group: Sequence[UpdateOp], in_place: Sequence[str]):
         first = group[0]
         lists = first.tensors
         each = [op.tensors for op in group]
@@ -72,7 +79,7 @@ class UpdatesOp(IRDLOperation):
                 "settings": StringAttr(_settings(first)),
                 "lists": IntAttr(len(lists)),
                 "given": ArrayAttr([StringAttr(n) for n in first.given_settings]),
-                "in_place": UnitAttr() if in_place else None,
+                "in_place": ArrayAttr([StringAttr(each) for each in in_place]),
             },
         )
 
@@ -84,6 +91,17 @@ class UpdatesOp(IRDLOperation):
         """
         operands, count = list(self.inputs), self.count
         return [*operands[:count], *operands[2 * count : self.lists.data * count]]
+
+    @property
+    def overwritten(self) -> dict[SSAValue, SSAValue]:
+        """The results that are arguments of the program, overwritten, and these."""
+        kinds = [kind.data for kind in self.in_place.data]
+        pairs = zip(self.outputs, self.replaced, strict=True)
+        return {
+            result: operand
+            for i, (result, operand) in enumerate(pairs)
+            if kinds[i // self.count] == OVERWRITTEN
+        }
 
     @property
     def count(self) -> int:
@@ -140,10 +158,11 @@ def updates(call: Call) -> str:
     settings = shared[len(shared) - len(given) :]
     parts += [f"{name}={value}" for name, value in zip(given, settings, strict=True)]
     parts += [op.settings.data] if op.settings.data else []
-    if op.in_place is not None:
-        parts.append("in_place=True")
+    writes = [kind.data != KEPT for kind in op.in_place.data]
+    if any(writes):
+        parts.append(f"in_place={True if all(writes) else tuple(writes)}")
     written = f"{call.helper('optimizers')}.{op.function.data}({', '.join(parts)})"
-    one = len(op.outputs) == 1 and op.in_place is None
+    one = len(op.outputs) == 1 and not op.overwritten
     return f"{written}[0]" if one else written
 
 
@@ -204,11 +223,11 @@ class UpdateFuser:
                 tuple(op.given_settings),
                 tuple(_shared(op)),
                 tuple(element_type(v) for v in op.tensors),
-                self._may_overwrite(op),
+                self._in_place(op),
             )
             groups.setdefault(key, []).append(op)
-        for key, group in groups.items():
-            new = UpdatesOp(group, in_place=bool(key[-1]))
+        for group in groups.values():
+            new = UpdatesOp(group, self._in_place(group[0]))
             self.block.insert_op_before(new, before)
             self.done.add(new)
             for result, replaced in zip(
@@ -223,17 +242,24 @@ class UpdateFuser:
             self.block.insert_op_before(op, before)
             self.done.add(op)
 
-    def _may_overwrite(self, op: UpdateOp) -> bool:
+    def _in_place(self, op: UpdateOp) -> tuple[str, ...]:
+        """What becomes of each operand that a result replaces."""
+        pairs = zip(_replaced(op), op.results, strict=True)
+        return tuple(self._becomes(op, operand, result) for operand, result in pairs)
+
+    def _becomes(self, op: UpdateOp, operand: SSAValue, result: SSAValue) -> str:
         """
-        Whether every result may overwrite an argument of the program: nothing else may use
-        that argument afterwards, directly or through a view.
+        An operand is overwritten where nothing else looks at it any more, directly or through
+        a view: an argument of the program by the result that updates it, other values by any.
         """
-        return all(
-            self.updated.get(operand) is result
-            and operand.type == result.type
-            and self.memory.users(operand) - self.done == {op}
-            for operand, result in zip(_replaced(op), op.results, strict=True)
-        )
+        if operand.type != result.type or self.memory.users(operand) - self.done != {
+            op
+        }:
+            return KEPT
+        if isinstance(operand, OpResult):
+            is_own = not self.memory.sources(operand.op)[operand]
+            return REUSED if is_own else KEPT
+        return OVERWRITTEN if self.updated.get(operand) is result else KEPT
 
 
 def _can_wait(op: Operation) -> bool:

@@ -1,6 +1,5 @@
 """
-Bundles values that always travel together into one: a tuple that a function returns or
-takes.
+Values that always travel together become one: a list that a function returns or takes.
 
 Everything that a layer's forward saves for its backward is a result and an argument of its
 own. If the same calls take all of them, they are packed once, in the function that computes
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TupleType
+from xdsl.dialects.builtin import ArrayAttr, ModuleOp, TupleType, UnitAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import (
     Attribute,
@@ -26,6 +25,7 @@ from xdsl.irdl import (
     IRDLOperation,
     irdl_op_definition,
     operand_def,
+    opt_prop_def,
     result_def,
     traits_def,
     var_operand_def,
@@ -51,7 +51,7 @@ BUNDLE = "saved"
 
 @irdl_op_definition
 class PackOp(IRDLOperation):
-    """Packs several values into one, a Python tuple. The op exists in memory only."""
+    """One value for several, in memory only: a list of Python."""
 
     name = "torch.pack"
 
@@ -70,12 +70,16 @@ def _tuple(values: Sequence[SSAValue]) -> TupleType:
 
 @irdl_op_definition
 class UnpackOp(IRDLOperation):
-    """Unpacks the values of a `torch.pack`."""
+    """
+    The values that a `torch.pack` made one of. It `releases` the bundle if nobody looks into
+    that any more: the list becomes empty.
+    """
 
     name = "torch.unpack"
 
     input = operand_def(TupleType)
     outputs = var_result_def()
+    releases = opt_prop_def(UnitAttr)
     traits = traits_def(Pure())
 
     def __init__(self, bundle: SSAValue, hints: Sequence[str]):

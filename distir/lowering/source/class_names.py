@@ -14,6 +14,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from distir.errors import DistIRError
+from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.fusions.updates import UpdatesOp
 from distir.lowering.identifiers import sanitized
 from distir.lowering.source.classes import ModuleClass
@@ -27,14 +28,14 @@ from distir.transforms.repeats.naming import VARYING
 
 def overwritten_by_updates(entry: FuncOp) -> dict[SSAValue, int]:
     """
-    Returns the results of in-place updates, with the index of the argument that each
+    Returns the results that are written over arguments, with the index of the argument that each
     overwrites.
     """
     return {
         result: operand.index
         for op in entry.body.block.ops
-        if isinstance(op, UpdatesOp) and op.in_place is not None
-        for result, operand in zip(op.results, op.replaced, strict=True)
+        if isinstance(op, UpdatesOp | MessageOp)
+        for result, operand in op.overwritten.items()
         if isinstance(operand, BlockArgument)
     }
 

@@ -28,9 +28,28 @@ class Loop:
         self.results: dict[int, str] = dict(variables)
         self.temporary: list[str] = []
         self.zipped: list[tuple[str, str]] = []
+        self.prepared: list[str] = []
+        """Lines before the loop."""
         self.before: list[str] = []
+        """Lines at the start of an iteration."""
+        self._find_given_away()
         self.callee = self._callee()
         self.passed = self._passed()
+
+    def _find_given_away(self) -> None:
+        """
+        Finds what dies here and goes to lists of operands, one for each iteration: an
+        iteration is to be the last that holds its own. What goes nowhere else is `released`
+        before the loop.
+        """
+        run, method = self.run, self.method
+        given = {method.key(v) for values in run.given.values() for v in values}
+        self.given_away = given & {*self.dying}
+        others: set[Key] = {each.source for each, _ in run.taken.values()}
+        for position, value in enumerate(run.calls[0].operands):
+            if position not in run.given and position not in run.taken:
+                others.add(method.key(value))
+        self.released = [k for k in self.dying if k in self.given_away - others]
 
     def header(self) -> str:
         """Returns the line that begins the loop."""
@@ -116,6 +135,14 @@ class Loop:
                 found.append(taken[position])
             elif position in run.given:
                 values = run.given[position]
+                if any(method.key(v) in self.given_away for v in values):
+                    # The list is the last to hold them, and gives each away.
+                    name = method.names.fresh(method.plural(value), "values")
+                    items = ", ".join(method.listed(values))
+                    self.prepared.append(f"{name} = [{items}]")
+                    self.temporary.append(name)
+                    found.append(f"{name}.pop(0)")
+                    continue
                 name = self._temporary(value)
                 self.zipped.append((name, f"({', '.join(method.listed(values))},)"))
                 found.append(name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from xdsl.dialects.builtin import TensorType
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from distir.dialects.dist import COMPILED, NAME
 from distir.lowering.emitter import Call, emitter_for
+from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.fusions.updates import UpdatesOp
-from distir.lowering.identifiers import comment, sanitized
+from distir.lowering.identifiers import comment
 from distir.lowering.source.bundles import PackOp, UnpackOp
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, member
@@ -73,7 +75,23 @@ class Method:
             keys += [
                 r for r in statement.results if self.values.key(r) not in self.last_use
             ]
-        return [k for k in keys if not isinstance(k, BlockArgument)]
+        frees = not isinstance(self.plan.statements[at + 1], ReturnOp)
+        return [
+            k
+            for k in keys
+            if not isinstance(k, BlockArgument) or (frees and self._frees(k))
+        ]
+
+    def _frees(self, argument: BlockArgument) -> bool:
+        """
+        Whether an argument is deleted behind its last use: a tensor that a caller may have
+        given away. Who calls the program keeps what it gives.
+        """
+        return (
+            self.function is not self.writer.program.entry
+            and argument in self.arguments
+            and isinstance(argument.type, TensorType)
+        )
 
     def _needed_in_order(self, statement: Statement) -> list[Key]:
         needed = self._needed(statement)
@@ -94,6 +112,8 @@ class Method:
             hint = text_attribute(attributes[argument.index], NAME)
             name = self.names.fresh(hint or self.writer.hint(argument), "x")
             self.values.expressions[argument] = Expression(name)
+            if self._frees(argument):
+                self.values.variables[argument] = name
         parameters = [
             "self",
             *(str(self.values.expressions[a]) for a in self.arguments),
@@ -134,10 +154,9 @@ class Method:
         if _is_returned(op):
             self.values.expressions[op.results[0]] = Expression(str(written))
             return  # written with the `return`, behind which everything is gone
-        if isinstance(op, UpdatesOp) and op.in_place is not None:
+        overwritten = op.overwritten if isinstance(op, UpdatesOp | MessageOp) else {}
+        if overwritten and len(overwritten) == len(op.results):
             self._add(str(written))
-            for result, operand in zip(op.results, op.replaced, strict=True):
-                self.values.expressions[result] = self.values.expressions[operand]
             dying = [k for k in dying if k not in op.results]
         elif isinstance(written, str):
             dying = self._assign(op, written, dying)
@@ -145,6 +164,10 @@ class Method:
             names = [self.values.result(r) for r in op.results]
             for name, line in zip(names, written, strict=True):
                 self._add(f"{name} = {line}")
+        for result, operand in overwritten.items():
+            self.values.expressions[result] = self.values.expressions[operand]
+        if isinstance(op, UnpackOp) and op.releases is not None:
+            self._add(f"{self.values.name(op.input)}.clear()")
         self._delete(dying)
 
     def _written(self, op: Operation) -> str | Sequence[str]:
@@ -156,8 +179,7 @@ class Method:
             ]
             return f"{self._callee(op)}({', '.join(passed)})"
         if isinstance(op, PackOp):
-            items = self.values.listed(op.inputs)
-            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+            return f"[{', '.join(self.values.listed(op.inputs))}]"
         if isinstance(op, UnpackOp):
             return self.values.name(op.input)
         return emitter_for(op)(Call(op, self.values))
@@ -196,7 +218,7 @@ class Method:
     def _assign_list(self, op: Operation, written: str, dying: list[Key]) -> list[Key]:
         results = list(op.results)
         whole = ValueList([(r,) for r in results], results[0])
-        whole.name = self.names.fresh(self._plural(results[0]), "values")
+        whole.name = self.names.fresh(self.values.plural(results[0]), "values")
         uses = [self.last_use[r] for r in results if r in self.last_use]
         for i, result in enumerate(results):
             self.plan.lists[result] = whole, i, None
@@ -240,10 +262,14 @@ class Method:
             *run.inputs.values(),
             *([run.outputs[1]] if run.outputs else []),
         ]:
-            source.name = self.names.fresh(self._plural(source.hint), "values")
+            source.name = self.names.fresh(self.values.plural(source.hint), "values")
             self._add(f"{source.name} = []")
         loop = Loop(self.values, run, dying, variables)
         header, body = loop.header(), loop.body()
+        for line in loop.prepared:
+            self._add(line)
+        self._delete(loop.released)
+        dying = [k for k in dying if k not in loop.released]
         self._add(header)
         self.indent = "    "
         for line in body:
@@ -285,10 +311,6 @@ class Method:
                 self._add(f"{taken} = {self.values.expression(start)}")
             found[result] = taken
         return found
-
-    def _plural(self, value: SSAValue) -> str:
-        hint = sanitized(self.writer.hint(value)) or "value"
-        return hint if hint.endswith(("s", "ed")) else f"{hint}s"
 
 
 def _is_returned(op: Operation) -> bool:

@@ -11,7 +11,7 @@ from distir.dialects.collective import CollectiveOp, CoordinateOp
 from distir.lowering.emitter import known_constant
 from distir.lowering.fusions.messages import MessageOp
 from distir.lowering.helper_modules import helper_modules
-from distir.lowering.identifiers import Names
+from distir.lowering.identifiers import Names, sanitized
 from distir.lowering.source.class_names import ClassNames
 from distir.lowering.source.expressions import Expression, listed
 from distir.lowering.source.runs import MethodPlan, ValueList, plan
@@ -28,7 +28,7 @@ class MethodNames:
     The `ValueNames` of a method's ops, in a class whose names are `writer`.
 
     - `plan`: the method's statements;
-    - `variables`: the local variables, without arguments, that hold one value each;
+    - `variables`: the local variables, arguments that die among them, that hold one value each;
     - `expressions`: what stands for a value, such as a variable or a member;
     - `popped`: lists whose elements are removed one by one, until they are empty.
     """
@@ -81,3 +81,8 @@ class MethodNames:
     def key(self, value: SSAValue) -> Key:
         held = self.plan.lists.get(value)
         return value if held is None else held[0]
+
+    def plural(self, value: SSAValue) -> str:
+        """Returns what to call a list of such values."""
+        hint = sanitized(self.writer.hint(value)) or "value"
+        return hint if hint.endswith(("s", "ed")) else f"{hint}s"

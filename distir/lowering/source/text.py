@@ -25,7 +25,7 @@ def broken(line: str) -> list[str]:
         return [line]
     indent = len(line) - len(line.lstrip())
     start, stop = _breakable(ends)
-    if start <= indent and not ends[indent:].startswith(("(", "*(")):
+    if start <= indent and not ends[indent:].startswith(("(", "[", "*(", "*[")):
         return [line]
     items = _items(ends[start + 1 : stop])
     if len(items) < 2:

@@ -15,20 +15,20 @@ def _normal(x, mean, variance, epsilon):
     """
     shape = (-1, *[1] * (x.dim() - 2))
     inverse = torch.rsqrt(_wide(variance) + epsilon).reshape(shape)
-    return (_wide(x) - _wide(mean).reshape(shape)) * inverse, inverse
+    return (_wide(x) - _wide(mean).reshape(shape)).mul_(inverse), inverse
 
 
 def variance(x, mean, count):
     """Returns the mean squared distance of each channel from its mean."""
     centered = _wide(x) - _wide(mean).reshape(-1, *[1] * (x.dim() - 2))
-    return (centered.square().sum((0, *range(2, x.dim()))) / count).to(mean.dtype)
+    return (centered.square_().sum((0, *range(2, x.dim()))) / count).to(mean.dtype)
 
 
 def sums(dy, x, mean, variance, epsilon):
     """Returns the gradients of scale and bias."""
     over = (0, *range(2, x.dim()))
     normal, _ = _normal(x, mean, variance, epsilon)
-    dscale, dbias = (_wide(dy) * normal).sum(over), _wide(dy).sum(over)
+    dscale, dbias = normal.mul_(_wide(dy)).sum(over), _wide(dy).sum(over)
     return dscale.to(mean.dtype), dbias.to(mean.dtype)
 
 
@@ -47,13 +47,16 @@ def input_grad(dy, x, scale, mean, variance, dscale, dbias, epsilon, count):
     shape = (-1, *[1] * (x.dim() - 2))
     normal, inverse = _normal(x, mean, variance, epsilon)
     scale, dscale, dbias = (_wide(v).reshape(shape) for v in (scale, dscale, dbias))
-    dx = scale * inverse * (_wide(dy) - dbias / count - normal * (dscale / count))
+    # scale * inverse * (dy - dbias / count - normal * dscale / count), in one tensor
+    dx = normal.mul_(-dscale / count).add_(_wide(dy)).sub_(dbias / count)
+    dx = dx.mul_(scale * inverse)
     return dx.to(x.dtype)
 
 
 def ghost_norm(x, scale, bias, groups, epsilon):
     """
-    Returns a batch normalised in that many parts, and their means and inverse deviations.
+    Returns the batch, normalised in `groups` parts, with the means and inverse deviations
+    of the parts.
     """
     parts = [
         torch.native_batch_norm(part, scale, bias, None, None, True, 0.0, epsilon)
@@ -68,7 +71,7 @@ def ghost_norm(x, scale, bias, groups, epsilon):
 
 
 def ghost_norm_grad(dy, x, scale, mean, inverse, groups, epsilon):
-    """Returns the gradients of `ghost_norm`'s input, scale and bias."""
+    """Returns the gradients of the input, scale and bias of `ghost_norm`."""
     parts = [
         torch.ops.aten.native_batch_norm_backward(
             *(*part, scale, None, None, *statistics, True, epsilon, [True, True, True])

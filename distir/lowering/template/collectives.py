@@ -5,8 +5,6 @@ If a tensor dimension is split over a group in runs of `run` elements, element i
 member (i // run) % size; `run=None` is the contiguous split.
 """
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 
@@ -39,6 +37,8 @@ class Group:
         self.order = tuple(ascending.index(rank) for rank in self.ranks)
         self.size = len(self.ranks)
         self.position = self.ranks.index(dist.get_rank()) if self.size > 1 else 0
+        self.number = self.order[self.position]
+        self.in_order = self.order == tuple(range(self.size))
 
     def by_position(self, parts):
         """Returns a list by position, from a list by member number."""
@@ -55,8 +55,8 @@ def _packed(x):
     return x if x.dtype in _MOVABLE else x.reshape(-1).view(torch.uint8)
 
 
-def _unpacked(packed, like):
-    return packed.view(like.dtype).reshape(like.shape)
+def _unpacked(packed, dtype, shape):
+    return packed.view(dtype).reshape(shape)
 
 
 def split(x, count, dim, run=None):
@@ -89,23 +89,22 @@ def keep_shard(x, group, dim, run=None):
 
 class Arriving:
     """
-    A tensor in flight: `handles` are those of the operations that bring it, `finish` makes
-    the tensor of what they bring.
+    A tensor on its way: `handles` are of the operations that bring it, `finish` makes it of
+    what they bring; `read` is what they read meanwhile.
     """
 
-    def __init__(self, handles, finish):
+    def __init__(self, handles, finish, read=None):
         self.handles = handles
         self.finish = finish
-        self.tensor = None
+        self.read = read
 
     def wait(self):
-        """Waits for the tensor and returns it."""
-        if self.finish is not None:
-            for handle in self.handles:
-                handle.wait()
-            self.tensor = self.finish()
-            self.handles = self.finish = None
-        return self.tensor
+        """The tensor, when it is there; it is given once, and not held here any more."""
+        for handle in self.handles:
+            handle.wait()
+        finish = self.finish
+        self.handles = self.finish = self.read = None
+        return finish()
 
 
 def wait(arriving):
@@ -125,26 +124,37 @@ def start_all_reduce(x, group, reduction):
 def start_all_gather(x, group, dim, run=None):
     if group.size == 1:
         return Arriving([], lambda: x)
-    packed = _packed(x)
-    parts = [torch.empty_like(packed) for _ in range(group.size)]
-    handle = dist.all_gather(parts, packed, group.handle, async_op=True)
+    packed, dtype, shape = _packed(x), x.dtype, x.shape
+    rows = packed.new_empty((group.size, packed.numel()))
+    handle = dist.all_gather_single(
+        rows.view(-1), packed.view(-1), group.handle, async_op=True
+    )
 
     def finish():
-        return join([_unpacked(p, x) for p in group.by_position(parts)], dim, run)
+        if dim == 0 and run is None and group.in_order:
+            whole = group.size * shape[0], *shape[1:]
+            return _unpacked(rows.view(-1), dtype, whole)
+        parts = [_unpacked(row, dtype, shape) for row in group.by_position(list(rows))]
+        return join(parts, dim, run)
 
-    return Arriving([handle], finish)
+    return Arriving([handle], finish, packed)
 
 
 def start_reduce_scatter(x, group, dim, reduction, run=None):
     if group.size == 1:
         return Arriving([], lambda: x)
     carrier, op, restored = carried(x, reduction)
-    parts = [part.contiguous() for part in split(carrier, group.size, dim, run)]
-    out = torch.empty_like(parts[0])
-    handle = dist.reduce_scatter(
-        out, group.by_number(parts), op, group.handle, async_op=True
+    parts = split(carrier, group.size, dim, run)
+    shape = parts[0].shape
+    if dim == 0 and run is None and group.in_order:
+        rows = carrier.contiguous()
+    else:
+        rows = torch.stack(group.by_number(parts))
+    out = rows.new_empty(shape)
+    handle = dist.reduce_scatter_single(
+        out.view(-1), rows.view(-1), op, group.handle, async_op=True
     )
-    return Arriving([handle], lambda: restored(out))
+    return Arriving([handle], lambda: restored(out), rows)
 
 
 def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
@@ -152,15 +162,16 @@ def start_all_to_all(x, group, dim, split_dim, run=None, split_run=None):
     if group.size == 1:
         return Arriving([], lambda: x)
     parts = group.by_number(split(x, group.size, split_dim, split_run))
-    sent = torch.stack([_packed(part) for part in parts])
+    dtype, shape = x.dtype, parts[0].shape
+    sent = _packed(torch.stack(parts)).view(group.size, -1)
     received = torch.empty_like(sent)
     handle = dist.all_to_all_single(received, sent, group=group.handle, async_op=True)
 
     def finish():
-        pieces = [_unpacked(piece, parts[0]) for piece in received]
+        pieces = [_unpacked(piece, dtype, shape) for piece in received]
         return join(group.by_position(pieces), dim, run)
 
-    return Arriving([handle], finish)
+    return Arriving([handle], finish, sent)
 
 
 def all_reduce(x, group, reduction):
@@ -191,13 +202,13 @@ def start_permute(x, group, shift=1):
         dist.P2POp(dist.isend, packed, target),
         dist.P2POp(dist.irecv, received, source),
     ]
+    dtype, shape = x.dtype, x.shape
     # What is sent stays in memory until it is with its receiver.
-    finish = partial(_received, received, x, packed)
-    return Arriving(dist.batch_isend_irecv(transfers), finish)
-
-
-def _received(received, like, sent):
-    return _unpacked(received, like)
+    return Arriving(
+        dist.batch_isend_irecv(transfers),
+        lambda: _unpacked(received, dtype, shape),
+        packed,
+    )
 
 
 def permute(x, group, shift=1):
@@ -210,7 +221,7 @@ def broadcast(x, group, root):
         return x
     packed = _packed(x).clone()
     dist.broadcast(packed, root, group.handle)
-    return _unpacked(packed, x)
+    return _unpacked(packed, x.dtype, x.shape)
 
 
 def reduce(x, group, root, reduction):
@@ -259,7 +270,7 @@ def recv(shape, dtype, peer):
     x = torch.empty(shape, dtype=dtype)
     packed = _packed(x)
     dist.recv(packed, peer)
-    return _unpacked(packed, x)
+    return _unpacked(packed, x.dtype, x.shape)
 
 
 # Sends that may still be in flight, as pairs of a handle and the tensor that it reads.
@@ -288,4 +299,4 @@ def start_recv(shape, dtype, peer):
     """Starts to receive a tensor; `wait` returns it."""
     x = torch.empty(shape, dtype=dtype)
     packed = _packed(x)
-    return Arriving([dist.irecv(packed, peer)], lambda: _unpacked(packed, x))
+    return Arriving([dist.irecv(packed, peer)], lambda: _unpacked(packed, dtype, shape))

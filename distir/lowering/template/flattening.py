@@ -9,7 +9,7 @@ from . import collectives
 
 
 def pad(tensor, shape):
-    """The tensor with zeros behind it in each dimension, up to that shape."""
+    """Returns the tensor with zeros appended in each dimension, up to that shape."""
     added = []
     for size, whole in zip(tensor.shape, shape, strict=True):
         added = [0, whole - size, *added]

@@ -35,8 +35,9 @@ def placed_attention(
     query_positions, key_positions, query, key, value, mask=None, **options
 ):
     """
-    The same where a query sees the keys that are not behind its position; the logarithms are
-    -infinity for a query that sees none.
+    Computes attention where a query sees the keys whose position is not after its own;
+    returns the output and the logarithms of the sums of exponentials, -infinity for a query
+    that sees no key.
     """
     positions = query_positions, key_positions
     kernel = Attention(query, key, value, mask, positions=positions, **options)
@@ -58,7 +59,9 @@ def placed_attention_grad(
     mask=None,
     **options,
 ):
-    """The gradients of query, key and value, from the results of `placed_attention`."""
+    """
+    Returns the gradients of query, key and value, from the results of `placed_attention`.
+    """
     sums = sums.masked_fill(sums == -torch.inf, 0)
     positions = query_positions, key_positions
     given = dy, out, sums, query, key, value, mask
@@ -66,7 +69,9 @@ def placed_attention_grad(
 
 
 def merge_attention(out, sums, other, other_sums):
-    """Attention over all keys from that over some and that over the others."""
+    """
+    Merges attention over some keys and attention over the others into attention over all.
+    """
     total = torch.logaddexp(sums, other_sums)
     known = total.masked_fill(total == -torch.inf, 0)
     shares = [(own - known).exp_()[..., None] for own in (sums, other_sums)]
@@ -121,13 +126,15 @@ class Attention:
             self._hide(queries[:, None] != keys)
 
     def _hide(self, hidden):
-        """Masks the keys that a query does not see, as (queries, keys)."""
+        """
+        Hides the keys that a query does not see; `hidden` is boolean, [queries, keys].
+        """
         if self.mask is None:
             self.mask = torch.zeros((), dtype=self.wide, device=self.query.device)
         self.mask = self.mask.masked_fill(hidden, -torch.inf)
 
     def _blocks(self, length, count, run):
-        """The number of the block of each query or key."""
+        """Returns the number of the block that each query or key belongs to."""
         places = torch.arange(length, device=self.query.device)
         return places // (run or length // count) % count
 

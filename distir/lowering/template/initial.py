@@ -37,8 +37,8 @@ def normal(key, positions):
 
 def positions(spec, mesh, rank):
     """
-    The positions, in the whole tensor, of the elements that a process holds; -1 of the
-    zeros that it is filled up with.
+    Returns the positions, in the whole tensor, of the elements that a process holds; -1 for
+    zeros of the padding.
     """
     if spec.flattened:
         return _flat_positions(spec, mesh, rank)

@@ -59,7 +59,10 @@ def _checked(what, values, types):
 
 
 def called(function, what, types, inputs):
-    """What a function gives for these inputs, which must be of these types."""
+    """
+    Returns the results of a function for these inputs; raises an error unless they have
+    these types. `what` names the function in messages.
+    """
     return _checked(f"kernel {what}", function(*inputs), types)
 
 
@@ -74,8 +77,8 @@ def _recordable(inputs):
 
 def differentiated(function, what, wrt, types, inputs):
     """
-    The gradients of some arguments of a function, by number, through PyTorch. The last input
-    is the gradient of what it gives.
+    Returns the gradients of the arguments `wrt` (indices) of a function, by PyTorch's
+    autograd. The last input is the gradient of the function's result.
     """
     *values, gradient = _recordable(inputs)
     with torch.inference_mode(False), torch.enable_grad():
@@ -95,8 +98,8 @@ def differentiated(function, what, wrt, types, inputs):
 
 def gradients(function, what, wrt, types, inputs):
     """
-    The gradients of some arguments of a kernel, by number, from a function that gives one for
-    each argument, or None.
+    Returns the gradients of the arguments `wrt` (indices) of a kernel, from a function that
+    returns a gradient or None for each argument.
     """
     with torch.inference_mode(False), torch.no_grad():
         found = function(*_recordable(inputs))
@@ -110,18 +113,18 @@ def gradients(function, what, wrt, types, inputs):
 
 
 def call(module, name, types, *inputs, **options):
-    """What a user's kernel gives."""
+    """Returns the result of a user's kernel."""
     function = partial(_function(module, name), **options)
     return called(function, f"{module}:{name}", types, inputs)
 
 
 def autograd(module, name, wrt, types, *inputs, **options):
-    """The gradients of a user's kernel, through PyTorch."""
+    """Returns gradients of a user's kernel, by PyTorch's autograd."""
     function = partial(_function(module, name), **options)
     return differentiated(function, f"{module}:{name}", wrt, types, inputs)
 
 
 def backward(module, name, wrt, types, *inputs, **options):
-    """The gradients of a kernel, from a user's function."""
+    """Returns gradients of a user's kernel, from the user's gradient function."""
     function = partial(_function(module, name), **options)
     return gradients(function, f"{module}:{name}", wrt, types, inputs)

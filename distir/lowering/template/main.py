@@ -113,11 +113,13 @@ def main(arguments=None):
     runtime = importlib.import_module(f"{name}.runtime")
     tensors = importlib.import_module(f"{name}.tensors")
     try:
+        file = Path(__file__).resolve().with_name("manifest.json")
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if manifest["compiled"]:
+            runtime.check_compiler(options.backend)
         weights = options.weights
         if weights is None:
-            manifest = Path(__file__).resolve().with_name("manifest.json")
-            named = json.loads(manifest.read_text(encoding="utf-8"))["weights"]
-            weights = [] if named is None else [named]
+            weights = [] if manifest["weights"] is None else [manifest["weights"]]
         sources = [tensors.load(f) for f in (*options.inputs, *weights)]
         common = (options.timeout, options.init_method)
         if options.steps is None:

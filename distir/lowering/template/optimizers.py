@@ -1,8 +1,8 @@
 """
 Updates of several parameters at once, by PyTorch's own kernels.
 
-Arguments and results are lists. With `in_place` the given parameters and states are
-overwritten and returned; else the results are new.
+What is given and returned are lists. `in_place` says, of the parameters and of each kind of
+states or of all, whether the given ones may be overwritten: then they are what is returned.
 """
 
 from functools import partial
@@ -10,35 +10,43 @@ from functools import partial
 import torch
 
 
-def _prepared(gradients, *lists, in_place):
+def _overwritten(lists, in_place):
     """
-    Returns the gradients in the type of the parameters, and tensors that the kernel may
-    overwrite.
+    The tensors that a kernel overwrites: those of these lists that may be, or copies; and
+    the lists that are to have the results where the kernel cannot write to them.
     """
-    lists = [[_own(x, in_place) for x in each] for each in lists]
-    gradients = [
-        g.to(p.dtype).contiguous() for g, p in zip(gradients, lists[0], strict=True)
+    if isinstance(in_place, bool):
+        in_place = (in_place,) * len(lists)
+    own = [
+        [x if may and x.is_contiguous() else _copy(x) for x in each]
+        for each, may in zip(lists, in_place, strict=True)
     ]
-    return gradients, *lists
+    targets = [
+        given if may else None for given, may in zip(lists, in_place, strict=True)
+    ]
+    return own, targets
 
 
-def _own(x, in_place):
-    if in_place and x.is_contiguous():
-        return x
+def _copy(x):
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _results(given, made, in_place):
-    """
-    Returns the new tensors; with `in_place`, those that kernels cannot overwrite are
-    overwritten here.
-    """
-    if not in_place:
-        return made
-    for x, new in zip(given, made, strict=True):
-        if new is not x:
-            x.copy_(new)
-    return given
+def _alike(gradients, parameters):
+    """The gradients in the type of the parameters."""
+    return [
+        g.to(p.dtype).contiguous() for g, p in zip(gradients, parameters, strict=True)
+    ]
+
+
+def _results(made, targets):
+    """The new tensors in one list; those that are to be overwritten are written here."""
+    found = []
+    for each, target in zip(made, targets, strict=True):
+        for i, new in enumerate(each):
+            if target is not None and target[i] is not new:
+                target[i].copy_(new)
+        found += each if target is None else target
+    return found
 
 
 def sgd(
@@ -53,10 +61,10 @@ def sgd(
     in_place=False,
 ):
     given = (parameters,) if buffers is None else (parameters, buffers)
-    gradients, parameters, *states = _prepared(gradients, *given, in_place=in_place)
+    (parameters, *states), targets = _overwritten(given, in_place)
     torch._fused_sgd_(
         parameters,
-        gradients,
+        _alike(gradients, parameters),
         *(states or [[]]),
         lr=learning_rate,
         weight_decay=weight_decay,
@@ -66,8 +74,7 @@ def sgd(
         maximize=False,
         is_first_step=False,
     )
-    made = parameters + [x for each in states for x in each]
-    return _results([x for each in given for x in each], made, in_place)
+    return _results([parameters, *states], targets)
 
 
 def _adam(
@@ -83,25 +90,23 @@ def _adam(
     in_place=False,
     **settings,
 ):
-    given = (*parameters, *exp_avgs, *exp_avg_sqs)
-    gradients, parameters, exp_avgs, exp_avg_sqs = _prepared(
-        gradients, parameters, exp_avgs, exp_avg_sqs, in_place=in_place
-    )
+    lists, targets = _overwritten((parameters, exp_avgs, exp_avg_sqs), in_place)
+    own, exp_avgs, exp_avg_sqs = lists
     done = (step + 1).to(torch.float32)
     kernel(
-        parameters,
-        gradients,
+        own,
+        _alike(gradients, own),
         exp_avgs,
         exp_avg_sqs,
         [],
-        [done] * len(parameters),
+        [done] * len(own),
         lr=learning_rate,
         eps=epsilon,
         amsgrad=False,
         maximize=False,
         **settings,
     )
-    return _results(given, parameters + exp_avgs + exp_avg_sqs, in_place)
+    return _results(lists, targets)
 
 
 adam = partial(_adam, torch._fused_adam_)

@@ -66,7 +66,7 @@ class Tensor:
 
     @property
     def whole_shape(self):
-        """The shape that it has before it is flattened."""
+        """The shape with padding, before the tensor is flattened."""
         return self.padded or self.shape
 
 
@@ -155,7 +155,7 @@ class ProcessMesh:
 
 
 def shard(value, spec, mesh, rank):
-    """The part of a global tensor that a rank of the mesh holds."""
+    """Returns the part of a global tensor that a rank of the mesh holds."""
     if spec.padded:
         value = flattening.pad(value, spec.padded)
     if spec.flattened:
@@ -173,7 +173,7 @@ def shard(value, spec, mesh, rank):
 
 
 def local_shape(spec, mesh):
-    """The shape of the part that one process holds."""
+    """Returns the shape of the part that one process holds."""
     shape = spec.whole_shape
     if spec.flattened:
         length, splits = spec.flattened
@@ -342,6 +342,30 @@ def start(backend, processes, timeout_s, init_method):
         timeout=timedelta(seconds=timeout_s),
     )
     return rank, device
+
+
+def check_compiler(backend):
+    """Raises ProgramError where nothing compiles the kernels of `torch.compile`."""
+    if backend == "nccl":
+        from torch.utils._triton import has_triton
+
+        found, missing = (
+            has_triton(),
+            "Triton (pip install triton) and a GPU that it knows",
+        )
+    else:
+        from torch._inductor import cpp_builder, exc
+
+        missing = "a C++ compiler (g++ or clang++; the variable CXX may name it)"
+        try:
+            found = bool(cpp_builder.get_cpp_compiler())
+        except exc.InvalidCxxCompiler:
+            found = False
+    if not found:
+        raise ProgramError(
+            f"this program is compiled when it runs (--compile), which needs {missing}; "
+            f"install that, or write the package without --compile"
+        )
 
 
 def body_of(program, rank, device):

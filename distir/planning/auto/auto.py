@@ -212,9 +212,9 @@ class AutoSearch(PlanSearch):
 
     def _frugal(self) -> list[Plan]:
         """
-        Returns what is tried first of all for a training step that is too large for one
-        device: a few plans that need little memory. Most of the first round would not fit
-        either, and the neighbours of what does are a better place to begin.
+        Returns the plans that are tried first for a training step that is too large for one
+        device: a few that need little memory. Most of the first round would not fit either,
+        so the neighbours of plans that fit are a better start.
         """
         large = [
             batch

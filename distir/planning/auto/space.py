@@ -111,10 +111,10 @@ class AutoSpace:
         self, batches: Sequence[int], may_fit: Callable[[Plan], bool]
     ) -> Iterator[GridPlan]:
         """
-        Yields plans of the grid that need little memory for what they communicate: they
-        recompute all they may, split the states of the optimizer, and work on a sample at
-        a time. The parameters are divided over as few devices as `may_fit` lets them,
-        or twice as many, by tensor and pipeline parallelism in all ways.
+        Yields plans of the grid that need little memory: they recompute as much as they
+        may, split the optimizer's states, and work on one sample at a time. Tensor and
+        pipeline parallelism divide the parameters, in all ways, over as few devices as
+        `may_fit` allows, or twice as many.
         """
         if not self.trains or self.own_axes:
             return

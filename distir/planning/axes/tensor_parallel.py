@@ -100,10 +100,10 @@ def _split_tables(
     function: FuncOp, attributes: list[dict[str, Attribute]], mesh: Mesh, axis: str
 ) -> None:
     """
-    Requests that an axis splits the entries of tables which are larger than what is looked
-    up in them: then their parts, of which the sum of what each device finds is
-    communicated, are worth the memory. A head that is tied to such a table has its columns
-    split without being cut.
+    Requests that an axis splits the entries of tables that are larger than the rows looked
+    up in them: the memory saved is then worth the sum over devices, each of which finds
+    only entries of its own part. A head that is tied to such a table has its columns split
+    as well.
     """
     parts = mesh.size(axis)
     for op in function.body.block.ops:

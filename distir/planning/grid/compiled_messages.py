@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xdsl.dialects.builtin import UnitAttr
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block
 
+from distir.dialects.collective import CollectiveOp
 from distir.dialects.dist import JOINED
-from distir.interpreters.simulator.engine.compiled import CompiledOp
+from distir.interpreters.simulator.engine.compiled import NOWHERE, CompiledOp
 from distir.interpreters.simulator.engine.device_map import DeviceMap
-from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
+from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
+from distir.interpreters.simulator.engine.transfers import transfers_of
 from distir.transforms.bucketing import CollectiveBucketer
 
 
@@ -41,22 +43,15 @@ class Messages:
                 continue
             for i in bucket.members:
                 order[i] = ()
-            costs = self._transfers([step.op for step in members])
-            order[bucket.place] = [
-                replace(step, transfers=own, issue=max(t.issue for t in own))
-                for step, own in zip(members, costs, strict=True)
-            ]
+            order[bucket.place] = self._one_message(members)
         return [step for group in order for step in group]
 
-    def _transfers(self, ops: Sequence[Operation]) -> list[tuple[Transfer, ...]]:
-        """
-        Returns the links that each of these collectives occupies when all travel in one
-        message; that depends on their types.
-        """
-        block = Block(arg_types=[op.operands[0].type for op in ops])
-        for op, source in zip(ops, block.args, strict=True):
+    def _one_message(self, steps: Sequence[CompiledOp]) -> list[CompiledOp]:
+        """These steps with what each occupies in one message: their types decide."""
+        block = Block(arg_types=[step.op.operands[0].type for step in steps])
+        for step, source in zip(steps, block.args, strict=True):
             # Several steps may be of the same op.
-            joined = {JOINED: UnitAttr()} if source.index else {}
+            op, joined = step.op, {JOINED: UnitAttr()} if source.index else {}
             block.add_op(
                 op.create(
                     operands=[source],
@@ -65,5 +60,18 @@ class Messages:
                     attributes={**op.attributes, **joined},
                 )
             )
-        found = [transfers_of(op, self.device_map) for op in block.ops]
-        return [own for own in found if own is not None]
+        found: list[CompiledOp] = []
+        for step, op in zip(steps, block.ops, strict=True):
+            own = transfers_of(op, self.device_map)
+            assert own is not None and isinstance(op, CollectiveOp)
+            size = buffer_bytes(op, self.device_map)
+            found.append(
+                replace(
+                    step,
+                    transfers=own,
+                    issue=max(t.issue for t in own),
+                    positions=step.results[0].positions if size else NOWHERE,
+                    workspace=size,
+                )
+            )
+        return found

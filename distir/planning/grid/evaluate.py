@@ -83,14 +83,15 @@ def _schedule(plan: GridPlan) -> ScheduleOptions:
 class Evaluator:
     """
     Distributes and simulates one plan after another; `source` makes the sequential program
-    for a size of the batch. Devices reach what `profiles` say, or those that `source` has.
+    for a batch size. `profiles` say what the devices reach in practice; by default those of
+    `source`.
 
     What is simulated is what `distribute` makes, except that only the finally chosen
     program is verified. Plans share layouts (`LayoutChooser`), the division of the program
     into stages (`DividedProgram`), and compiled stages (`SharedStages`).
 
-    `least` is a throughput in samples/s: plans below it are of no interest, so that the
-    search of their layouts is cut short.
+    `least` is a throughput in samples/s below which plans are of no interest, so that the
+    search for their layouts may be cut short.
     """
 
     def __init__(

@@ -37,11 +37,14 @@ class JournalFile(ABC, Generic[Row]):
 
     @abstractmethod
     def encoded(self, row: Row) -> Mapping[str, Any]:
-        """A row as JSON data."""
+        """Returns a row as JSON data."""
 
     @abstractmethod
     def decoded(self, data: Any) -> Row:
-        """The row of JSON data. Raises ValueError, KeyError or TypeError for others."""
+        """
+        Returns the row that JSON data describe. Raises ValueError, KeyError or TypeError
+        for other data.
+        """
 
     def __enter__(self) -> Self:
         try:
@@ -73,7 +76,7 @@ class JournalFile(ABC, Generic[Row]):
             self._file.close()
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Appends rows."""
+        """Appends rows to the file and to `results`."""
         for row in rows:
             self._write(self.encoded(row))
 

@@ -188,7 +188,7 @@ def _entry_ops(run: ScheduleRun) -> Iterator[Operation]:
 
 
 def _behind(op: Operation) -> Iterator[Operation]:
-    """The ops behind one in its block."""
+    """Yields the ops after an op in its block."""
     following = op.next_op
     while following is not None:
         yield following

@@ -58,7 +58,7 @@ def merge(op: Operation, run: ScheduleRun) -> None:
 
 @schedule_action("schedule.cast")
 def cast(op: Operation, run: ScheduleRun) -> None:
-    """See `AutocastOp`. Raises DistIRError."""
+    """Lets modules compute in 16 bits, as `AutocastOp` documents. Raises DistIRError."""
     assert isinstance(op, AutocastOp)
     by_path: dict[CallPath, dict[Operation, None]] = {}
     for scope in run.modules_of(op.modules):

@@ -1,4 +1,4 @@
-"""Layer normalisation of sums; the backward computes the sum and its statistics again."""
+"""Layer normalisation of sums; the backward recomputes the sum and its statistics."""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ def add_norm(
     shift: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> torch.Tensor:
-    """The sum of two, normalised over the last dimension."""
+    """Returns the sum of `x` and `residual`, normalised over the last dimension."""
     return F.layer_norm(x + residual, weight.shape, weight, shift, epsilon)
 
 
@@ -23,7 +23,7 @@ def backward(
     gradient: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> list[torch.Tensor]:
-    """The gradients of `add_norm`."""
+    """Returns the gradients of the operands of `add_norm`, given that of its result."""
     dx, dw, db = _backward(x + residual, weight, shift, gradient, epsilon)
     return [dx, dx, dw, db]
 
@@ -36,7 +36,7 @@ def bias_add_norm(
     shift: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> torch.Tensor:
-    """The sum of three, normalised over the last dimension."""
+    """Returns the sum of `x`, `bias` and `residual`, normalised over the last dimension."""
     return F.layer_norm(x + bias + residual, weight.shape, weight, shift, epsilon)
 
 
@@ -49,7 +49,9 @@ def bias_backward(
     gradient: torch.Tensor,
     epsilon: float = 1e-5,
 ) -> list[torch.Tensor]:
-    """The gradients of `bias_add_norm`."""
+    """
+    Returns the gradients of the operands of `bias_add_norm`, given that of its result.
+    """
     dx, dw, db = _backward(x + bias + residual, weight, shift, gradient, epsilon)
     return [dx, dx.sum_to_size(bias.shape), dx, dw, db]
 

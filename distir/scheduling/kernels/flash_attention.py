@@ -1,4 +1,6 @@
-"""Attention without its scores in memory: PyTorch's own, which chooses the kernel."""
+"""
+Attention that does not store its scores: PyTorch's own function, which chooses the kernel.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,10 @@ def attention(
     causal: int = 0,
     head_size: int = 0,
 ) -> torch.Tensor:
-    """Attention of heads; of this size, packed into the last dimension, if one is given."""
+    """
+    Returns attention. A `head_size` other than 0 means that heads of that size are packed
+    into the last dimension.
+    """
     return _attention(q, k, v, None, causal, head_size)
 
 
@@ -22,7 +27,10 @@ def masked_attention(
     mask: torch.Tensor,
     head_size: int = 0,
 ) -> torch.Tensor:
-    """Attention with a mask, of numbers that are added to the scores or of those that count."""
+    """
+    Returns attention with a mask: numbers that are added to the scores, or booleans that
+    are true for the keys that count.
+    """
     return _attention(q, k, v, mask, 0, head_size)
 
 

@@ -1,6 +1,6 @@
 """
-Cross-entropies of a linear layer, some rows at a time: its logits are never there as a whole,
-neither in the forward nor in the backward.
+Cross-entropies of a linear layer, computed for some rows at a time, so that neither the
+forward nor the backward holds all logits.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 CHUNK = 1 << 24
-"""Logits that are there at once."""
+"""The most logits that are held at once."""
 
 
 def linear_cross_entropy(
@@ -19,7 +19,7 @@ def linear_cross_entropy(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> torch.Tensor:
-    """The losses of rows `x`, of classes with these rows of `weight`."""
+    """Returns the losses of the rows `x`; the rows of `weight` belong to the classes."""
     parts = [
         F.cross_entropy(
             x[rows] @ weight.T, labels[rows], None, None, ignore_index, None, "none"
@@ -41,7 +41,10 @@ def backward(
     reduction: str = "mean",
     ignore_index: int = -100,
 ) -> list[torch.Tensor | None]:
-    """The gradients of rows and weights: the logits are computed again."""
+    """
+    Returns the gradients of `x` and `weight`, and None for the labels; the logits are
+    recomputed.
+    """
     counts = labels != ignore_index
     each = gradient / counts.sum() if reduction == "mean" else gradient
     scale = (each.expand(labels.shape) * counts)[:, None]

@@ -1,4 +1,4 @@
-"""Ops that compute in 16 bits, as PyTorch's autocast chooses them."""
+"""Casts the ops that PyTorch's autocast would choose to 16 bits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TYPES: dict[str, BFloat16Type | Float16Type] = {"bf16": bf16, "f16": f16}
 _CASTS = frozenset(
     f"onnx.{name}" for name in ("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul")
 )
-"""What computes in 16 bits whatever it is given."""
+"""The ops that always compute in 16 bits."""
 
 _FOLLOWS = frozenset(
     f"onnx.{name}"
@@ -41,13 +41,16 @@ _FOLLOWS = frozenset(
         *("Split", "Slice", "Concat", "Dropout", "MaxPool", "AveragePool"),
     )
 )
-"""What computes in 16 bits where all that it is given is there in these."""
+"""
+The ops that compute in 16 bits if their operands exist in 16 bits already, but for numbers
+and parameters, which are cast.
+"""
 
 
 class Autocast:
     """
-    Lets ops of one function compute in an element type of 16 bits. `low` are values of f32
-    by what they are in it, `count` the ops so far.
+    Makes ops of one function compute in an element type of 16 bits. `low` maps values of
+    f32 to their casts, `count` is the number of ops cast so far.
     """
 
     def __init__(self, function: FuncOp, element: BFloat16Type | Float16Type):
@@ -64,9 +67,9 @@ class Autocast:
 
     def cast(self, ops: Sequence[Operation]) -> None:
         """
-        Casts ops, in the order of the program: products of matrices, convolutions and
-        attention, and what only passes their results on. Norms, softmax, sums and losses
-        stay in f32.
+        Casts ops, given in the order of the program: matrix products, convolutions and
+        attention, and the ops that only pass their results on. Norms, softmax, sums and
+        losses stay in f32.
         """
         for op in ops:
             if isinstance(op, OnnxOp) and (op.name in _CASTS or self._follows(op)):
@@ -85,7 +88,10 @@ class Autocast:
         )
 
     def _is_cheap(self, value: SSAValue) -> bool:
-        """Whether a value takes the type of others: a number, or a parameter (a bias)."""
+        """
+        Whether a value may be cast to the type of the other operands: a number, or a
+        parameter (a bias).
+        """
         constant = direct_constant(value)
         if constant is not None:
             return np.size(constant) == 1

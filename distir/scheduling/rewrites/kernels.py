@@ -112,8 +112,8 @@ class KernelMaker:
 
 def _reference(ops: Sequence[Operation], inputs: Sequence[SSAValue]) -> Block:
     """
-    The ops of a group, the last of which gives its result, as a block of the values that the
-    pattern named.
+    Returns the ops of a group, the last of which computes its result, as a block whose
+    arguments are the values that the pattern names.
     """
     block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = {}

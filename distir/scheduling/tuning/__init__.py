@@ -1,7 +1,7 @@
 """
-Tuning: which values of a schedule's knobs, and which distribution beside them, are the best.
+Tuning: finds the best values of a schedule's knobs together with the best distribution.
 
-`space` says what there is to choose from, `programs` makes the program of a choice, `trials`
-simulates many on all cores, `descent` and `corrections` say which to try next, `tuner` does
-all that and keeps a `journal`.
+`space` describes the choices, `programs` makes the program of a choice, `trials` simulates
+many on all cores, `descent` and `corrections` choose what to try next, and `tuner` runs the
+tuning and keeps a `journal`.
 """

@@ -1,4 +1,4 @@
-"""Predictions that are corrected by measurements."""
+"""Corrects predictions by measurements, and chooses what to measure next."""
 
 from __future__ import annotations
 
@@ -12,31 +12,40 @@ import numpy.typing as npt
 from distir.scheduling.knobs import KnobChoice
 
 OVERALL = 1.0
-"""By how much (of its logarithm) a prediction may be wrong for all points alike."""
+"""
+The expected error that all predictions have in common: a standard deviation of the
+logarithm.
+"""
 
 OF_A_VALUE = 0.05
-"""By how much it may be wrong for a value of a knob, beyond that."""
+"""
+The expected error of each value of a knob, beyond the common one, in the same measure.
+"""
 
 OF_A_DIVISION = 0.3
-"""By how much it may be wrong for a way to divide a program among devices, beyond that."""
+"""
+The expected error of each way to divide a program among devices, beyond the common one.
+"""
 
 NOISE = 0.02
-"""By how much a measurement differs from another, or from what the factors say."""
+"""
+The expected difference of a measurement from another, or from the corrected prediction.
+"""
 
 DEVIATIONS = 1.5
-"""How many standard deviations above what is expected an optimist goes."""
+"""How many standard deviations above the expected throughput the optimistic estimate is."""
 
 LEAST_CAPACITY = 1 / 3
 """
-What part of a device predictions fill at least before it is full: what they do not know
-(fragments, workspaces, libraries) takes at most twice as much.
+The least part of a device's memory that predictions may reach when it is full: what they
+leave out (fragments, workspaces, libraries) takes at most twice as much.
 """
 
 MEMORY_NOISE = 0.02
-"""By how much predictions of memory differ from each other's scale."""
+"""The expected error of predictions of memory relative to each other."""
 
 IMPROBABLE = 0.02
-"""What fits with no more than that probability is not tried."""
+"""Candidates that fit with no more than this probability are not tried."""
 
 _CAPACITIES = 1000
 
@@ -44,9 +53,9 @@ _CAPACITIES = 1000
 @dataclass(frozen=True)
 class Candidate:
     """
-    A point that may be measured: its values by the names of coordinates, and what is
-    predicted: samples per second and bytes on the fullest device. `division`: of a plan what
-    says how the program is divided, by names too, about which predictions may be more wrong.
+    A point that may be measured: its values by coordinate, with the predicted throughput
+    (samples per second) and memory (bytes on the fullest device). `division` says how the
+    program is divided, by name too; predictions are less certain about that.
     """
 
     values: Mapping[str, KnobChoice]
@@ -57,16 +66,17 @@ class Candidate:
 
 class Corrections:
     """
-    Says which of several candidates to measure next, and when none is worth it any more.
+    Chooses which of several candidates to measure next, and when to stop.
 
-    Throughput is what was predicted, times a factor for all candidates, times a factor for
-    each value of each coordinate. The factors are fitted to the measurements so far, by
-    least squares of logarithms with weights for how far from 1 they may be expected: that
-    is the mean of a normal distribution, whose standard deviation is known too.
+    The throughput of a candidate is taken to be its prediction times a factor common to all
+    candidates, times a factor for each value of each coordinate. The factors are fitted to
+    the measurements so far by weighted least squares of their logarithms, with the expected
+    errors as weights; this gives the mean and the standard deviation of a normal
+    distribution.
 
-    Of memory there is one capacity, in bytes as they are predicted, up to `memory`, the
-    device's: devices also hold what no prediction knows. What fitted and what did not says
-    how probable each capacity is.
+    Memory is taken to have one capacity, in predicted bytes, of at most `memory`, the
+    device's bytes: devices also hold what predictions leave out. The measurements that
+    fitted and those that did not determine how probable each capacity is.
     """
 
     def __init__(self, candidates: Sequence[Candidate], memory: float):
@@ -78,18 +88,24 @@ class Corrections:
         capacities = np.linspace(LEAST_CAPACITY * memory, memory, _CAPACITIES)
         away = (capacities - needed[:, None]) / (MEMORY_NOISE * needed[:, None])
         self._fits = np.array([[_below(x) for x in row] for row in away])
-        """For each candidate and capacity, how probable it is that it fits."""
+        """The probability that each candidate (row) fits into each capacity (column)."""
         self._capacity = np.full(_CAPACITIES, 1 / _CAPACITIES)
-        """How probable each capacity is."""
+        """The probability of each capacity."""
 
     @property
     def best(self) -> int | None:
-        """The candidate that was measured best, if one was measured and fits."""
+        """
+        The candidate with the best measured throughput; None if none was measured that
+        fits.
+        """
         ran = {i: value for i, value in self.measured.items() if value is not None}
         return max(ran, key=lambda i: ran[i]) if ran else None
 
     def add(self, candidate: int, throughput: float | None) -> None:
-        """Learns what a candidate was measured to reach; None if it ran out of memory."""
+        """
+        Takes in the measured throughput of a candidate, in samples per second; None if it
+        ran out of memory.
+        """
         self.measured[candidate] = throughput
         fits = self._fits[candidate]
         self._capacity = self._capacity * (fits if throughput is not None else 1 - fits)
@@ -99,9 +115,9 @@ class Corrections:
 
     def next(self) -> int | None:
         """
-        The candidate to measure next: the one by which the best throughput is expected to
-        grow most, where it may not fit. None if of those that may fit even an optimist expects
-        none to beat the best.
+        Returns the candidate to measure next: the one with the largest expected improvement
+        of the best throughput, weighted with the probability that it fits. None if even the
+        optimistic estimate of no candidate that may fit beats the best.
         """
         expected, spread = self._corrected()
         best = self.best
@@ -126,11 +142,16 @@ class Corrections:
         return max(left, key=gain) if left else None
 
     def corrected(self, candidate: int) -> float:
-        """What is expected of a candidate now, in samples per second."""
+        """
+        Returns the expected throughput of a candidate after the measurements so far, in
+        samples per second.
+        """
         return float(self._corrected()[0][candidate])
 
     def _corrected(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Expected throughputs of all, and their standard deviations."""
+        """
+        Returns the expected throughputs of all candidates, and their standard deviations.
+        """
         ran = [i for i, value in self.measured.items() if value]
         rows = self._rows[ran]
         errors = np.log([(self.measured[i] or 1) / self._predicted[i] for i in ran])
@@ -146,9 +167,9 @@ def _factors(
     candidates: Sequence[Candidate],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """
-    Which factors a candidate's throughput has, a column of ones and zeros for that of all and
-    one for each value of each coordinate; and how far from 0 their logarithms may be
-    expected, as the inverse of the square.
+    Returns the factors of each candidate's throughput as a matrix of ones and zeros, with a
+    column for the common factor and one for each value of each coordinate; and for each
+    column the inverse square of the expected size of the factor's logarithm.
     """
     columns, spreads = [np.ones(len(candidates))], [OVERALL]
     for series, spread in (
@@ -162,5 +183,8 @@ def _factors(
 
 
 def _below(deviations: float) -> float:
-    """How probable it is that something normally distributed is below that."""
+    """
+    Returns the probability that a normally distributed number is at most this many standard
+    deviations above its mean.
+    """
     return (1 + erf(deviations / sqrt(2))) / 2

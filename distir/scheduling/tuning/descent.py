@@ -13,7 +13,10 @@ Worth = tuple[bool, float]
 
 
 def worth(result: Result) -> Worth:
-    """How good a result is: what fits, by its throughput; what does not, by its memory."""
+    """
+    Returns the rank of a result: results that fit are ordered by throughput, others by
+    memory.
+    """
     if not isinstance(result, Simulated):
         return (False, -inf)
     if result.fits:
@@ -25,9 +28,9 @@ def descend(
     space: TuningSpace, evaluate: Callable[[Point], Result | None], random: Random
 ) -> None:
     """
-    Goes from a random point to the best along one coordinate after the other, in random order,
-    until none is better along any; then again from another point, and so on. It ends when
-    `evaluate` gives None: nothing more is to be tried.
+    Goes from a random point to the best one along each coordinate in turn, in random order,
+    until no coordinate gives a better one; then starts from another random point. Ends when
+    `evaluate` returns None, which means that nothing more is to be tried.
     """
     while True:
         point = space.drawn(random)

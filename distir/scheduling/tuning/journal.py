@@ -1,4 +1,6 @@
-"""The file that a tuning writes down its trials and measurements in, so that it can be resumed."""
+"""
+The file that records the trials and measurements of a tuning, so that it can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ class Measurement:
 
 class TuningJournal(JournalFile[Trial | Measurement]):
     """
-    Trials and measurements of a tuning. `task` says what belongs to it beside its programs,
-    as text, such as what they are prepared with.
+    The trials and measurements of a tuning. `task` is a text that identifies the tuning
+    beside its programs, such as the loss and optimizer that they are prepared with.
     """
 
     def __init__(self, path: Path, programs: TunedPrograms, task: str):

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TunedPrograms:
     """
-    A model for several sizes of the batch, with a schedule.
+    A model for several batch sizes, with a schedule.
 
-    - `models`: the sequential programs, by the size of the batch;
-    - `sequence`: the schedule; `cluster`: what is distributed over;
-    - `prepare`: what is done to a scheduled program before it is distributed, such as
-      `differentiate`, in place;
+    - `models`: the sequential programs, by batch size;
+    - `sequence`: the schedule;
+    - `cluster`: the cluster to distribute over;
+    - `prepare`: changes a scheduled program in place before it is distributed, for instance
+      by `differentiate`;
     - `profiles`: what the cluster's devices reach in practice.
     """
 
@@ -39,7 +40,10 @@ class TunedPrograms:
     profiles: Sequence[Profile] = ()
 
     def scheduled(self, chosen: Chosen, batch: int) -> ModuleOp:
-        """The program as the schedule asks for it. Raises DistIRError."""
+        """
+        Returns the program after the schedule, with these values of its knobs. Raises
+        DistIRError.
+        """
         module = self.models[batch].clone()
         add_schedules(module, [self.sequence.clone()])
         settings = [f"{name}={value}" for name, value in chosen]
@@ -47,18 +51,20 @@ class TunedPrograms:
         return module
 
     def sequential(self, chosen: Chosen, batch: int) -> ModuleOp:
-        """The program that is distributed: scheduled, prepared and on the cluster."""
+        """
+        Returns the program that is distributed: scheduled, prepared and on the cluster.
+        """
         module = self.scheduled(chosen, batch)
         self.prepare(module)
         replace_cluster(module, self.cluster.clone())
         return module
 
     def evaluator(self, chosen: Chosen) -> Evaluator:
-        """What simulates plans with these knobs."""
+        """Returns what simulates plans for programs with these values of the knobs."""
         return Evaluator(lambda batch: self.sequential(chosen, batch), self.profiles)
 
     def distributed(self, point: Point) -> ModuleOp:
-        """The distributed program of a point, verified. Raises DistIRError."""
+        """Returns the distributed program of a point, verified. Raises DistIRError."""
         from distir.planning.distribution import distribute
 
         module = self.sequential(point.chosen, point.plan.batch)

@@ -1,4 +1,4 @@
-"""What there is to choose from: the knobs of a schedule, and plans of a grid."""
+"""The space of a tuning: values of a schedule's knobs, and plans of a grid."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ from distir.scheduling.knobs import (
 )
 
 Chosen = tuple[tuple[str, KnobChoice], ...]
-"""Values of a schedule's knobs by their names, in the order of the schedule."""
+"""Values of a schedule's knobs by name, in the order of the schedule."""
 
 DEGREES = "d, t, p"
-"""The coordinate of a plan's degrees of parallelism, whose product is given."""
+"""
+The coordinate that stands for a plan's degrees of parallelism, whose product is fixed.
+"""
 
 _TRIES = 10_000
-"""How often a combination is drawn before it is said that there is none."""
+"""How many combinations are drawn before an error says that the schedule excludes all."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Point:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """The knobs as `--set` takes them."""
+        """The values of the knobs as `--set` takes them."""
         return tuple(f"{name}={value}" for name, value in self.chosen)
 
     def __str__(self) -> str:
@@ -50,8 +52,8 @@ class Point:
 
 def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
     """
-    What a plan says, by the names of coordinates; d, t and p are one of them, as their
-    product is given.
+    Returns the values of a plan by coordinate; d, t and p are one coordinate, as their
+    product is fixed.
     """
     return {
         "batch": plan.batch,
@@ -66,10 +68,10 @@ def plan_values(plan: GridPlan) -> dict[str, KnobChoice]:
 
 class TuningSpace:
     """
-    All combinations of a schedule's knobs that it does not exclude with plans of a grid. A
-    knob with `option` has the value that the plan has there. `coordinates`: what may be
-    changed one at a time, knobs that are no options and what plans differ in. Making it
-    raises DistIRError for a knob that has no value which any plan has.
+    All combinations of plans of a grid with values of a schedule's knobs, except those that
+    the schedule excludes. A knob with `option` has the value of that option in the plan.
+    `coordinates` are what can be changed one at a time: the other knobs, and what plans
+    differ in. Raises DistIRError for a knob none of whose values any plan has.
     """
 
     def __init__(self, sequence: NamedSequenceOp, plans: Sequence[GridPlan]):
@@ -94,7 +96,7 @@ class TuningSpace:
         }
         self.coordinates = (*self._knobs, *varied)
         self.most = len(self.plans) * prod(len(k.all_values) for k in free)
-        """There are no more points than that."""
+        """An upper bound of the number of points."""
 
     def _has_values_of(self, plan: GridPlan, knobs: Sequence[KnobOp]) -> bool:
         return all(
@@ -103,7 +105,7 @@ class TuningSpace:
         )
 
     def points(self) -> Iterator[Point]:
-        """All of them, those with the same knobs next to each other."""
+        """Yields all points; those with the same values of the knobs follow each other."""
         found: dict[Chosen, list[GridPlan]] = {}
         for plan in self.plans:
             for chosen in self._choices(plan, {}):
@@ -113,9 +115,9 @@ class TuningSpace:
 
     def along(self, point: Point, coordinate: str) -> list[Point]:
         """
-        The points that differ from one in this coordinate, and that one. In other knobs they
-        differ if the schedule excludes their values there; and where d, t and p change the
-        number of micro-batches may, as pipelines have others.
+        Returns the points that differ from one only in this coordinate, and that point.
+        Other knobs may differ where the schedule excludes their values, and the number of
+        micro-batches may where d, t and p change, as pipelines have other numbers.
         """
         found: list[Point] = []
         own = plan_values(point.plan)
@@ -137,7 +139,10 @@ class TuningSpace:
         return found
 
     def drawn(self, random: Random) -> Point:
-        """A random point. Raises DistIRError if the schedule excludes all that are drawn."""
+        """
+        Returns a random point. Raises DistIRError if the schedule excludes all that are
+        drawn.
+        """
         for _ in range(_TRIES):
             plan = random.choice(self.plans)
             chosen = next(self._choices(plan, {}, random), None)
@@ -155,8 +160,9 @@ class TuningSpace:
         random: Random | None = None,
     ) -> Iterator[Chosen]:
         """
-        The values of the knobs that go with a plan and with some that are `fixed`. With a
-        generator of random numbers one value is drawn for each, and none is tried instead.
+        Yields the values of the knobs that go with a plan and with `fixed` ones. With a
+        generator of random numbers, one value is drawn for each knob, and no other is
+        tried.
         """
 
         def rest(place: int, known: dict[SSAValue, KnobValue]) -> Iterator[Chosen]:
@@ -185,6 +191,6 @@ class TuningSpace:
 
 
 def _agrees(knob: KnobOp, value: KnobValue, plan: GridPlan) -> bool:
-    """Whether a knob that is an option has the plan's value."""
+    """Returns whether the value of a knob with an option is the plan's."""
     option = knob.option
     return option is None or knob_value(value) == getattr(plan, option.data)

@@ -1,4 +1,4 @@
-"""Simulating points of a space, on all cores."""
+"""Simulates points of a space, on all cores."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from distir.scheduling.tuning.programs import TunedPrograms
 from distir.scheduling.tuning.space import Chosen, Point
 
 _WORTH = 4
-"""Plans for one program from which on its bounds are worth to be found: they cost about one."""
+"""
+The number of plans of one program from which on computing bounds pays: bounds cost about as
+much as one plan.
+"""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point, and what came of it by the simulator."""
+    """A point and the result of its simulation."""
 
     point: Point
     result: Result
@@ -34,9 +37,9 @@ class Trial:
 
 class Trials:
     """
-    Simulates points, in `jobs` processes (0: one for each core). Those with the same values
-    of knobs are simulated by one process, as they share programs and, for several sizes of
-    the batch, layouts.
+    Simulates points in `jobs` processes (0: one for each core). Points with the same values
+    of knobs are simulated by one process, as they share programs and, for several batch
+    sizes, layouts.
     """
 
     def __init__(self, programs: TunedPrograms, jobs: int = 0):
@@ -53,11 +56,10 @@ class Trials:
         self, points: Sequence[Point], least: float, *, prune: bool
     ) -> Iterator[list[Trial]]:
         """
-        Simulates points, and gives trials as they are known, some at a time and none for
-        groups of which nothing is of interest. With `prune` those are left out which
-        cannot have a throughput above `least` (samples/s), or above that of a trial
-        before, or cannot fit into memory, as bounds say. Raises DistIRError if a process
-        dies.
+        Simulates points and yields trials as they become known, several at a time. With
+        `prune`, those points are left out whose bounds say that they cannot have a
+        throughput above `least` (samples/s) or above that of an earlier trial, or cannot
+        fit into memory. Raises DistIRError if a process dies.
         """
         groups = _groups(points)
         if self._jobs == 1 or len(groups) == 1:
@@ -124,7 +126,7 @@ class Trials:
         return self._evaluator
 
     def _bounds(self, chosen: Chosen, plans: Sequence[GridPlan]) -> Bounds:
-        """What none of these plans can be better than."""
+        """Returns the bounds that none of these plans can exceed."""
         return Bounds.of(
             self.programs.sequential(chosen, plans[0].batch),
             self.programs.cluster,
@@ -134,7 +136,10 @@ class Trials:
 
 
 def _groups(points: Sequence[Point]) -> list[list[Point]]:
-    """Points that share programs and how these are divided, in their order."""
+    """
+    Divides points into groups that share programs and their division into stages, in their
+    order.
+    """
     found: dict[object, list[Point]] = {}
     for point in points:
         shared = point.plan.shared[1:]
@@ -148,11 +153,13 @@ def _throughputs(trials: Sequence[Trial]) -> list[float]:
 
 
 _trials: Trials | None = None
-"""In a process that simulates for others: what it simulates with."""
+"""The `Trials` that this process simulates with, if it works for another process."""
 
 
 def _begin(trials: Trials) -> None:
-    """Begins a process that simulates for another, which an interrupt is for."""
+    """
+    Prepares a process that simulates for another one; interrupts are left to that one.
+    """
     global _trials
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _trials = trials

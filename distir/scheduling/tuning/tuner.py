@@ -1,4 +1,4 @@
-"""Tuning a schedule: trials and measurements, and the best of them."""
+"""Tunes a schedule: runs trials and measurements, and keeps the best."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from distir.scheduling.tuning.space import Point, TuningSpace, plan_values
 from distir.scheduling.tuning.trials import Trial, Trials
 
 MOST_POINTS = 10_000
-"""A space with more points is not searched exhaustively."""
+"""The most points of a space that is searched exhaustively."""
 
 EVALUATIONS = 100
-"""How many points a descent simulates if nothing else is asked for."""
+"""The number of points that a descent simulates by default."""
 
 _IDLE = 10_000
-"""After that many points on end that it knows a descent has been everywhere."""
+"""A descent ends after this many points in a row that are already known."""
 
 
 class Tuner:
     """
-    Finds the best point of a space: by the simulator (`exhaustive`, `descent`), or by runs
-    that begin with what the simulator predicts (`measure`). `trials` are the results by the
-    simulator, `measured` those of runs, of earlier tunings too, if there is a `journal`.
-    `heard` is told after each of them.
+    Finds the best point of a space by the simulator (`exhaustive`, `descent`) or by runs
+    that start from its predictions (`measure`). `trials` are the simulated results,
+    `measured` the measured ones, including those of earlier tunings if there is a
+    `journal`. `heard` is called after each of them.
     """
 
     def __init__(
@@ -60,7 +60,9 @@ class Tuner:
 
     @property
     def ranked(self) -> list[Point]:
-        """The simulated points that fit into memory, the highest throughput first."""
+        """
+        Returns the simulated points that fit into memory, the highest throughput first.
+        """
         fitting = {
             point: result
             for point, result in self.trials.items()
@@ -77,7 +79,9 @@ class Tuner:
 
     @property
     def best(self) -> Point | None:
-        """The best point that fits, if one is known: of those that were run, if any was."""
+        """
+        The best point that fits: a measured one if any was measured; None if none is known.
+        """
         ran = {p: m.throughput for p, m in self.measured.items() if m.throughput}
         if ran:
             return max(ran, key=lambda point: ran[point] or 0.0)
@@ -85,8 +89,8 @@ class Tuner:
 
     def exhaustive(self, *, prune: bool = True) -> None:
         """
-        Simulates all points but, with `prune`, those that bounds rule out. Raises DistIRError
-        for a space that is too large.
+        Simulates all points; with `prune`, except those that bounds rule out. Raises
+        DistIRError for a space that is too large.
         """
         if self.space.most > MOST_POINTS:
             raise DistIRError(
@@ -103,8 +107,8 @@ class Tuner:
 
     def descent(self, evaluations: int = EVALUATIONS, seed: int = 0) -> None:
         """
-        Simulates so many points at most, those that a randomised coordinate descent comes to
-        (`descend`); those that are known do not count.
+        Simulates up to `evaluations` points of a randomised coordinate descent (`descend`);
+        points that are already known do not count.
         """
         left, idle = evaluations, 0
 
@@ -124,10 +128,10 @@ class Tuner:
         self, runs: int, seconds: Callable[[Sequence[ModuleOp]], Sequence[float | None]]
     ) -> None:
         """
-        Simulates all points, and runs up to so many: after each run predictions are
-        corrected (`Corrections`), and the run that is expected to be worth most comes next, until even an
-        optimist expects nothing better. `seconds` times steps of programs; None for one that runs
-        out of memory. Runs of earlier tunings count. Raises DistIRError.
+        Simulates all points, and runs up to `runs` of them: after each run predictions are
+        corrected (`Corrections`) to choose the next one, until none is expected to be
+        better. `seconds` measures the step time of programs, None for one that runs out of
+        memory. Runs of earlier tunings count. Raises DistIRError.
         """
         self.exhaustive(prune=False)
         points = self.ranked
@@ -147,7 +151,7 @@ class Tuner:
             corrections.add(place, measurement.throughput)
 
     def nothing_fits(self) -> str:
-        """Why there is no best point."""
+        """Returns a message that says why there is no best point."""
         if self.measured:
             return (
                 f"each of the {len(self.measured)} points that were run ran out of memory; "
@@ -168,7 +172,7 @@ class Tuner:
 
 
 def candidate(point: Point, result: Simulated) -> Candidate:
-    """A simulated point as one that may be measured."""
+    """Returns a simulated point as a candidate for a measurement."""
     division = plan_values(point.plan)
     return Candidate(
         {**dict(point.chosen), "batch": division.pop("batch")},
@@ -181,5 +185,8 @@ def candidate(point: Point, result: Simulated) -> Candidate:
 def journal_of(
     path: Path | None, programs: TunedPrograms, task: str
 ) -> TuningJournal | nullcontext[None]:
-    """The journal in a file, to be entered; nothing where there is none."""
+    """
+    Returns the journal in a file, as a context manager; one that does nothing if there is
+    no file.
+    """
     return TuningJournal(path, programs, task) if path else nullcontext()

@@ -131,8 +131,8 @@ def prepared_model(arguments: argparse.Namespace) -> ImportedModel:
 
 def prepare(imported: ImportedModel, arguments: argparse.Namespace) -> None:
     """
-    Makes of a program as a frontend gives it what the arguments ask for: folded, in their
-    types of floats, with repeated layers as functions, and differentiated. Raises
+    Prepares a program that a frontend returned as the arguments ask: folds it, converts its
+    floating-point types, makes functions of repeated layers, differentiates it. Raises
     DistIRError.
     """
     from distir.dialects.train_ops.dropout import DropoutOp

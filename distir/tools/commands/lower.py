@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 from distir.tools.arguments import add_kernels
 
@@ -25,12 +29,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="let the package of a training step evaluate too (main.py --eval-every)",
     )
     add_kernels(parser)
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="let PyTorch's compiler (torch.compile) make kernels of the layers when the "
+        "package runs",
+    )
+    parser.add_argument(
+        "--check-memory",
+        action="store_true",
+        help="count the memory that the package's processes hold at most, without needing "
+        "it, beside what `distir simulate` says",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from distir.lowering.torch_package import write_package
     from distir.tools.files import program_weights, read_program
-    from distir.tools.reporting import note, progress
+    from distir.tools.reporting import note, progress, table
     from distir.weights import weights_file
 
     with progress(f"lowering {arguments.program}"):
@@ -44,10 +60,40 @@ def run(arguments: argparse.Namespace) -> int:
             weights,
             evaluation=arguments.evaluation,
             kernels=arguments.kernels,
+            compiled=arguments.compile,
         )
     manifest = json.loads((package / "manifest.json").read_text(encoding="utf-8"))
     note(
         f"start it with torchrun --nproc-per-node {manifest['processes']} "
         f"{package / 'main.py'} (--help says how to give it inputs)"
     )
+    if arguments.check_memory:
+        with progress("counting memory"):
+            rows = _memory(module, package)
+        table(["ranks", "simulated", "counted", "counted / simulated"], rows)
     return 0
+
+
+def _memory(module: ModuleOp, package: Path) -> list[list[str]]:
+    """A row for each kind of process: its peak in the simulator, and that of its tensors."""
+    from distir.interpreters.simulator import simulate
+    from distir.lowering.memory import count_memory
+    from distir.tools.reporting import bytes_text
+    from distir.transforms.projection import devices_of
+
+    simulation = simulate(module)
+    peaks = dict(zip(simulation.devices, simulation.peak_memory_bytes, strict=True))
+    devices = devices_of(module)
+    rows: list[list[str]] = []
+    for counted in count_memory(package):
+        simulated = peaks[devices[counted.ranks[0]]]
+        ranks = ", ".join(map(str, counted.ranks[:4]))
+        rows.append(
+            [
+                ranks + (", ..." if len(counted.ranks) > 4 else ""),
+                bytes_text(simulated),
+                bytes_text(counted.peak),
+                f"{counted.peak / simulated:.3f}",
+            ]
+        )
+    return rows

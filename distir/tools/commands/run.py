@@ -68,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "new step (default 600)",
     )
     add_kernels(parser)
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="let PyTorch's compiler (torch.compile) make kernels of the layers, which "
+        "takes a while in the first step",
+    )
     training = parser.add_argument_group("training")
     training.add_argument(
         "--steps",
@@ -301,6 +307,7 @@ def executed(
                 file,
                 evaluation=evaluates,
                 kernels=arguments.kernels,
+                compiled=arguments.compile,
             )
         with progress("running"):
             return run_package(

@@ -1,6 +1,6 @@
 """
-Mixed precision as PyTorch's `autocast` has it on GPUs: which operators compute in 16 bits
-and which in 32, whatever their operands are.
+Mixed precision as PyTorch's `autocast` does it on GPUs: some operators compute in 16 bits
+and some in 32, whatever the types of their operands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distir.transforms.precision.retyping import Float, Retyping
 _NARROW = """
     Attention Conv ConvTranspose Einsum GRU Gemm LSTM MatMul PRelu RNN
 """
-"""Operators that stand for functions of PyTorch's list of those that run in 16 bits."""
+"""The operators for functions in PyTorch's list of those that run in 16 bits."""
 
 _WIDE = """
     Acos Asin Cosh CumProd CumSum Exp GroupNormalization LayerNormalization Log LogSoftmax
@@ -21,7 +21,7 @@ _WIDE = """
     ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd ReduceSum ReduceSumSquare Resize Sinh
     SoftmaxCrossEntropyLoss Softmax Softplus Tan
 """
-"""Those that stand for functions of its list of those that run in 32 bits."""
+"""The operators for functions in PyTorch's list of those that run in 32 bits."""
 
 _NARROW_OPS = frozenset(f"onnx.{name}" for name in _NARROW.split())
 _WIDE_OPS = frozenset(f"onnx.{name}" for name in _WIDE.split())

@@ -1,4 +1,4 @@
-"""Puts all of a sequential program into one type of floats."""
+"""Puts a whole sequential program into one floating-point type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _LOSSES = frozenset(
         "onnx.SoftmaxCrossEntropyLoss",
     )
 )
-"""What losses are made of: in 32 bits whatever the rest is in, as models ask for."""
+"""
+The operators of losses, which compute in 32 bits whatever the type of the rest, as models
+do.
+"""
 
 
 def convert(

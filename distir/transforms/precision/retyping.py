@@ -1,4 +1,4 @@
-"""Carries the element types of floats through a sequential program."""
+"""Carries floating-point element types through a sequential program."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ from distir.program import (
 Float = Float16Type | BFloat16Type | Float32Type | Float64Type
 
 Wanted = Callable[[OnnxOp], Float | None]
-"""The type that an op is to compute in; None: that of its operands."""
+"""Returns the type that an op is to compute in; None for the type of its operands."""
 
 _TOGETHER = frozenset(("onnx.Attention", "onnx.Pow"))
-"""Operators whose operands may differ in type by the standard, but not in PyTorch."""
+"""
+The operators whose operands may differ in type by ONNX's standard, but not in PyTorch.
+"""
 
 
 def float_of(value: SSAValue) -> Float | None:
-    """The element type of a tensor of floats; None for other values."""
+    """Returns the element type of a tensor of floats; None for other values."""
     type_ = value.type
     if isinstance(type_, TensorType) and isinstance(type_.element_type, FLOATS):
         return type_.element_type
@@ -52,7 +54,7 @@ def float_of(value: SSAValue) -> Float | None:
 
 
 def widest(types: Sequence[Float]) -> Float:
-    """The type that values of these types are promoted to, as PyTorch does it."""
+    """Returns the type that PyTorch promotes values of these types to."""
     distinct = set(types)
     if distinct == {Float16Type(), BFloat16Type()}:
         return f32
@@ -61,12 +63,12 @@ def widest(types: Sequence[Float]) -> Float:
 
 class Retyping:
     """
-    One walk through the entry function of a sequential program.
+    Carries types through the entry function of a sequential program.
 
-    An op computes in the type that `wanted` says, or else in the widest of its operands,
-    which are cast to it; what its standard does not take in that type stays in the type
-    that it had. Values that follow from constants and integers alone keep their type and are cast where
-    they meet others; with `promoting` those that are no scalars count as operands do.
+    An op computes in the type that `wanted` says, else in the widest type of its operands,
+    which are cast to it. An op whose standard excludes that type keeps its own. Values that
+    follow only from constants and integers keep their type and are cast where they meet
+    others; with `promoting`, those that are not scalars count as operands do.
     """
 
     def __init__(self, module: ModuleOp, *, promoting: bool):
@@ -107,7 +109,7 @@ class Retyping:
         self.function.update_function_type()
 
     def cast(self, value: SSAValue, element: Float) -> SSAValue:
-        """The value in that type: cast once, where it is made."""
+        """Returns the value in that type; it is cast once, where it is made."""
         if float_of(value) in (None, element):
             return value
         key = value, element
@@ -116,7 +118,7 @@ class Retyping:
         return self._casts[key]
 
     def begin(self, argument: SSAValue, element: Float) -> None:
-        """All that uses an argument takes it in that type."""
+        """Makes all uses of an argument take it in that type."""
         cast = self.cast(argument, element)
         argument.replace_all_uses_with(cast)
         assert isinstance(cast.owner, Operation)
@@ -152,7 +154,10 @@ class Retyping:
         return build.onnx("Cast", source, to=onnx_element_type(element))
 
     def _behind(self, value: SSAValue) -> Callable[[Operation], None]:
-        """What adds ops behind that which makes a value; arguments are cast first of all."""
+        """
+        Returns a function that inserts ops after the op that makes a value; for arguments,
+        in front of all other ops.
+        """
         if isinstance(value, BlockArgument):
 
             def at_start(op: Operation) -> None:
@@ -172,7 +177,7 @@ class Retyping:
         return behind
 
     def _retype(self, op: OnnxOp, wanted: Float | None) -> None:
-        """Casts the operands of an op, those of one type variable alike."""
+        """Casts the operands of an op; those with one type variable get the same type."""
         groups: dict[str, list[int]] = {}
         for index, operand in enumerate(op.operands):
             variable = _variable(op, op.operand_position(index))
@@ -200,7 +205,7 @@ class Retyping:
                 self.retype(result, target)
 
     def _common(self, op: OnnxOp, members: Sequence[int]) -> Float | None:
-        """The type that operands have in common; None where constants alone meet."""
+        """Returns the common type of some operands; None where only constants meet."""
         values = [op.operands[index] for index in members]
         counted = [v for v in values if v in self._flowing]
         if counted and self._promoting:
@@ -209,13 +214,13 @@ class Retyping:
         return widest(types) if types else None
 
     def _as_before(self, op: Operation) -> None:
-        """Gives an op that no standard describes what it took before."""
+        """Casts the operands of an op without a standard back to the types that it had."""
         for index, operand in enumerate(op.operands):
             if operand in self._original:
                 op.operands[index] = self.cast(operand, self._original[operand])
 
     def _note_far(self, op: Operation) -> None:
-        """Notes how far from zero the constants are that a value follows from."""
+        """Records the largest magnitude of the constants that a value follows from."""
         found = [self._far[v] for v in op.operands if v in self._far]
         for result in op.results:
             array = direct_constant(result)
@@ -252,19 +257,25 @@ def _info(element: Float) -> Any:
 
 
 def _bounded(array: np.ndarray[Any, Any], largest: float) -> np.ndarray[Any, Any]:
-    """Finite values that a type does not have as the nearest that it has."""
+    """
+    Returns the array with finite values limited to the range of a type, whose largest value
+    is given.
+    """
     return np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
 
 
 def _variable(op: OnnxOp, position: int) -> str | None:
-    """The type variable of an input in an operator's schema; None if its type is given."""
+    """
+    Returns the type variable of an input in an operator's schema; None if its type is
+    fixed.
+    """
     formals = op.SCHEMA.inputs
     formal = formals[min(position, len(formals) - 1)]
     return None if "(" in formal.type_str else formal.type_str
 
 
 def _takes(op: OnnxOp, position: int, element: Float) -> bool:
-    """Whether an operator's standard lets an input have elements of a type."""
+    """Returns whether an operator's standard allows elements of a type for an input."""
     formals = op.SCHEMA.inputs
     name = {"f16": "float16", "bf16": "bfloat16", "f32": "float", "f64": "double"}
     wanted = f"tensor({name[str(element)]})"

@@ -219,6 +219,7 @@ class FunctionProjection:
             for v in end.operands
             if v in self.arriving
             and name != ENTRY
+            and list(end.operands).count(v) == 1  # who gets it waits for it, once
             and not isinstance(v.owner, dist.SendOp)
         }
         here = [v for v in end.operands if self._here(v)]

@@ -31,6 +31,7 @@ func.func @main(%x: tensor<8x16xf32> {dist.role = "input", dist.name = "x"}, %w1
 // CHECK:           def stage0_forward(self, x):
 // CHECK-NEXT:          # fc1
 // CHECK-NEXT:          h = x @ self.w1
+// CHECK-NEXT:          del x
 // CHECK-NEXT:          a = F.relu(h)
 // CHECK-NEXT:          del h
 // CHECK-NEXT:          return a

@@ -72,6 +72,7 @@ func.func @main(%x: tensor<4x8xf32, #dist.layout<@pair>> {dist.role = "input", d
 // CHECK:           def layer(self, x):
 // CHECK-NEXT:          # layer.fc
 // CHECK-NEXT:          h = x @ self.fc.weight
+// CHECK-NEXT:          del x
 // CHECK-NEXT:          # layer.scale
 // CHECK-NEXT:          m = h * 0.5
 // CHECK-NEXT:          del h

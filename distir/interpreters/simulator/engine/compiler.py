@@ -30,6 +30,7 @@ from distir.interpreters.simulator.engine.device_map import (
     Positions,
     UniformDeviceMap,
 )
+from distir.interpreters.simulator.engine.message_buffers import buffer_bytes
 from distir.interpreters.simulator.engine.pacing import pace
 from distir.interpreters.simulator.engine.transfers import Transfer, transfers_of
 from distir.program import describe, return_op, updated_arguments
@@ -262,12 +263,14 @@ class Compiler:
         transfers = self._transfers(op)
         if transfers is not None:
             is_collective = isinstance(op, collective.CollectiveOp)
+            size = buffer_bytes(op, self.device_map) if is_collective else 0
             return CompiledOp(
                 op,
                 operands,
-                NOWHERE,
+                results[0].positions if size else NOWHERE,
                 defined,
                 transfers=transfers,
+                workspace=size,
                 is_asynchronous=ASYNCHRONOUS in op.attributes,
                 is_collective=is_collective,
                 # An all-reduce works on a copy, its result.

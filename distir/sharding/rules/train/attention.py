@@ -25,9 +25,9 @@ from distir.sharding.rules.builder import Dims, RuleBuilder, shape, train_rule
 
 class _Factors:
     """
-    The factors of attention. Batch and heads are parallel, queries too unless a causal mask
-    counts their positions. Query heads are `[key heads, group]`. Of queries and keys that
-    see each other in blocks alone, the blocks are parallel.
+    The factors of attention. Batch and heads are parallel, and so are queries, unless a
+    causal mask counts their positions. Query heads are `[key heads, group]`. Where queries
+    and keys see each other only within blocks, the blocks are parallel.
     """
 
     def __init__(self, op: FusedAttentionOp):
@@ -39,7 +39,7 @@ class _Factors:
         self.head = self.key_head + self.group
         kind = "parallel" if op.is_causal is None else "replicate"
         self.rows_of_keys: Dim = ()
-        """The factors of queries along which the gradients of keys are sums."""
+        """The factors of queries over which the gradients of keys are sums."""
         if op.blocks is None:
             self.row = self.rows_of_keys = builder.factor(sizes.queries, kind)
             self.column = builder.factor(sizes.keys, "replicate")
@@ -61,7 +61,10 @@ class _Factors:
         self.mask = [] if op.mask is None else [builder.aligned(op.mask, scores)]
 
     def _in_blocks(self, op: FusedAttentionOp, block: Dim, length: int) -> Dim:
-        """A dimension that is cut into blocks, which alone can be dealt out."""
+        """
+        Returns a dimension that consists of blocks, of which only the number of blocks can
+        be split.
+        """
         run = op.run_length
         rounds = 1 if run is None else length // (op.block_count * run)
         inner = length // (op.block_count * rounds)
@@ -87,7 +90,10 @@ def attention(op: AttentionOp) -> Rule:
 
 @train_rule("placed_attention")
 def placed_attention(op: PlacedAttentionOp) -> Rule:
-    """The rule of attention; queries are parallel, as they bring their positions along."""
+    """
+    Returns the rule of attention with positions: queries are parallel, as their positions
+    are split with them.
+    """
     f = _Factors(op)
     return f.builder.rule(
         [(f.row,), (f.column,), f.q, f.k, f.v, *f.mask],
@@ -120,7 +126,7 @@ def attention_gradient(op: AttentionGradOp) -> Rule:
 
 @train_rule("placed_attention_grad")
 def placed_attention_gradient(op: PlacedAttentionGradOp) -> Rule:
-    """The rule of attention's gradients; queries bring their positions along."""
+    """Returns the rule of the gradient of attention with positions."""
     f = _Factors(op)
     return _gradient_rule(
         op,
@@ -143,7 +149,7 @@ def _gradient_rule(op: FusedAttentionOp, f: _Factors, operands: list[Dims]) -> R
 
 @train_rule("merge_attention")
 def merge_attention(op: MergeAttentionOp) -> Rule:
-    """Batch, heads and queries are parallel."""
+    """Returns the rule of merging: batch, heads and queries are parallel."""
     builder = RuleBuilder(op)
     batch, head, row = rows = builder.factors(shape(op.logsumexp))
     size = shape(op.y)[-1]
@@ -163,8 +169,8 @@ def merge_attention(op: MergeAttentionOp) -> Rule:
 )
 def attention_of_part(context: LocalContext) -> Sequence[Operation]:
     """
-    The local form of attention: on packed operands, the attributes that count heads count
-    local ones; and the local blocks.
+    Returns the local form of attention: attributes count the local heads (of packed
+    operands) and the local blocks.
     """
     op, local = context.op, context.same_op()
     assert isinstance(op, FusedAttentionOp) and isinstance(local, FusedAttentionOp)

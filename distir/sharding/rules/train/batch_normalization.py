@@ -66,9 +66,9 @@ def input_gradient(op: BatchNormInputGradOp) -> Rule:
 @train_rule("ghost_batch_norm", "ghost_batch_norm_grad")
 def of_parts(op: GhostBatchNormOp | GhostBatchNormGradOp) -> Rule:
     """
-    The rule of ghost batch normalisation and its gradient: samples are `[groups, samples of
-    a group]`; groups and channels are independent, gradients of scale and bias sums over
-    the groups.
+    Returns the rule of ghost batch normalisation or its gradient: samples are `[groups,
+    samples of a group]`. Groups and channels are independent; gradients of scale and bias
+    are sums over the groups.
     """
     builder = RuleBuilder(op)
     batch, channels, *space = shape(op.x)
@@ -90,7 +90,9 @@ def of_parts(op: GhostBatchNormOp | GhostBatchNormGradOp) -> Rule:
 
 @local_form("train.ghost_batch_norm", "train.ghost_batch_norm_grad")
 def local_parts(context: LocalContext) -> Sequence[Operation]:
-    """The local form of ghost batch normalisation: the number of groups is the local one."""
+    """
+    Returns the local form of ghost batch normalisation, with the local number of groups.
+    """
     op = context.op
     assert isinstance(op, GhostBatchNormOp | GhostBatchNormGradOp)
     local = context.same_op()

@@ -1,0 +1,153 @@
+"""
+Counts the memory of a package's ranks (`distir.lowering.memory`) without needing it: tensors
+have shapes and no values, and what processes send goes nowhere.
+
+A storage counts from the operator that makes it until nothing holds it, in the bytes that are
+asked for. What a kernel takes for itself while it runs is not seen. Arguments are held
+throughout, as those do who call a program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from distir.lowering.timing_rank import load_package
+
+
+class LiveStorages(TorchDispatchMode):
+    """
+    Counts the bytes of all storages that operators make inside a `with`: `live` now, `peak`
+    at most, and `at_peak` by the line of `file` that made them (0: what was there before).
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
+        self.live = self.peak = 0
+        self.at_peak: Counter[int] = Counter()
+        self._by_line: Counter[int] = Counter()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def note(self, value: object, line: int = 0) -> None:
+        """Counts the storages of all tensors in a value that are not known yet."""
+        for leaf in tree_leaves(value):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            storage = leaf.untyped_storage()
+            if storage not in self._known:
+                self._known.add(storage)
+                size = storage.nbytes()
+                self._change(line, size)
+                weakref.finalize(storage, self._change, line, -size)
+        if self.live > self.peak:
+            self.peak = self.live
+            self.at_peak = self._by_line.copy()
+
+    def _change(self, line: int, size: int) -> None:
+        self.live += size
+        self._by_line[line] += size
+
+    def _line(self) -> int:
+        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        while frame is not None and frame.f_code.co_filename != self.file:
+            frame = frame.f_back
+        return 0 if frame is None else frame.f_lineno
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.note(result, self._line())
+        return result
+
+
+def count(package: tuple[Any, Any, Any], rank: int, file: str) -> LiveStorages:
+    """One call of a rank's program, on tensors without values."""
+    program, runtime, collectives = package
+    collectives.start_send = _send
+    own = program.RANKS[rank].program
+    dist.init_process_group(
+        "fake", store=FakeStore(), rank=rank, world_size=len(program.RANKS)
+    )
+    try:
+        body = runtime.body_of(program, rank, torch.device("cpu"))
+        # Constants of a program have values: they are made before this.
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):
+            storages = LiveStorages(file)
+            storages.note(list(body.buffers()))
+            arguments = [_argument(program, runtime, i) for i in own.arguments]
+            storages.note(arguments)
+            with storages:
+                runtime.results_of(body, arguments)
+        return storages
+    finally:
+        dist.destroy_process_group()
+
+
+def _send(x: torch.Tensor, peer: int) -> None:
+    """
+    A send that is done at once. NCCL says when a tensor is with its receiver, so that it is
+    freed; gloo does not before the end of the step.
+    """
+
+
+def _argument(program: Any, runtime: Any, index: int) -> object:
+    """An argument of a program, of the shape of this process's part."""
+    spec = program.ARGUMENTS[index]
+    if spec.default is not None:
+        return spec.default
+    if spec.shape is None:
+        sys.exit(
+            f"error: the memory of {spec.name!r} cannot be counted, as its shape is not "
+            f"known; give the program fixed shapes"
+        )
+    shape = runtime.local_shape(spec, program.MESHES.get(spec.mesh))
+    return torch.empty(shape, dtype=spec.dtype)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--package", required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", required=True)
+    parser.add_argument("--output", required=True)
+    options, _ = parser.parse_known_args()
+    package = load_package(options.package, "counted")
+    file = str(Path(options.package) / "program.py")
+    found: list[dict[str, Any]] = []
+    for rank in options.ranks:
+        try:
+            storages = count(package, rank, file)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            sys.exit(
+                f"error: the memory of rank {rank} cannot be counted without values: "
+                f"shapes or steps of the program depend on what {error.func} computes"
+            )
+        held = {str(line): size for line, size in storages.at_peak.items() if size}
+        found.append({"peak": storages.peak, "held": held})
+    Path(options.output).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

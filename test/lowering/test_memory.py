@@ -1,0 +1,110 @@
+"""The simulator's peak memory is that of the generated package, for every way to distribute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import failure, succeed
+from support.memory_programs import FAMILIES, training_step
+from support.programs import parse
+from support.thoroughness import sampled
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.errors import DistIRError
+from distir.hardware import load_cluster
+from distir.interpreters.simulator import simulate
+from distir.lowering.launch import Spawner
+from distir.lowering.memory import CountedMemory, count_memory
+from distir.lowering.torch_package import write_package
+from distir.planning.distribution import DistributionOptions, distribute
+from distir.planning.programs import replace_cluster
+
+MOST = 0.05
+"""How far the simulated peak may be from the counted one, as a part of it."""
+
+PLANS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "d2": {"d": 2},
+    "t2": {"t": 2},
+    "zero1": {"d": 2, "zero": 1},
+    "zero3": {"d": 2, "zero": 3},
+    "zero3-overlap": {"d": 2, "zero": 3, "overlap": True},
+    "checkpoint": {"checkpoint": "full"},
+    "sequence": {"d": 2, "t": 2, "sequence_parallel": True, "checkpoint": "selective"},
+    "k4": {"k": 4},
+    "p2": {"p": 2, "k": 4},
+    "p2-d2-zero1": {"p": 2, "k": 4, "d": 2, "zero": 1},
+}
+EXCUSED = {("mlp", "sequence"), ("resnet", "sequence"), ("resnet", "t2")}
+"""No norm to split; nothing that is computed on channels alone."""
+
+CASES = [
+    (family, plan)
+    for plan in PLANS
+    for family in FAMILIES
+    if (family, plan) not in EXCUSED
+]
+
+
+def spread(module: ModuleOp, **options: Any) -> ModuleOp:
+    """The program over as many CPUs as the options need; the given one stays as it is."""
+    module, given = module.clone(), DistributionOptions(**options)
+    replace_cluster(module, load_cluster("cpu", given.d * given.t * given.p))
+    distribute(module, given)
+    return module
+
+
+def counted(module: ModuleOp, folder: Path, spawner: Spawner) -> list[CountedMemory]:
+    return count_memory(write_package(module, folder), spawner=spawner)
+
+
+@pytest.mark.parametrize(("family", "plan"), sampled(CASES, 8))
+def test_packages(family: str, plan: str, tmp_path: Path, spawner: Spawner) -> None:
+    module = spread(training_step(family), **PLANS[plan])
+    simulated = simulate(module).peak_memory_bytes
+    for memory in counted(module, tmp_path, spawner):
+        for rank in memory.ranks:
+            assert simulated[rank] == pytest.approx(memory.peak, rel=MOST)
+
+
+def test_what_is_held(tmp_path: Path, spawner: Spawner) -> None:
+    """Lines of `program.py` that hold memory at the peak; 0 stands for arguments."""
+    (memory,) = counted(spread(training_step("mlp")), tmp_path, spawner)
+    assert memory.ranks == (0,)
+    assert sum(memory.held.values()) == memory.peak
+    parameters = 6 * (128 * 128 + 128) * 4
+    assert memory.held[0] >= 3 * parameters
+    lines = (tmp_path / "program.py").read_text().splitlines()
+    assert any("F.linear" in lines[line - 1] for line in memory.held if line)
+
+
+def test_shapes_that_depend_on_values(tmp_path: Path, spawner: Spawner) -> None:
+    """Such a program is refused, in one paragraph."""
+    module = parse("""
+        func.func @main(%x: tensor<8xf32> {dist.role = "input", dist.name = "x"}) -> tensor<1x?xi64> {
+          %y = onnx.NonZero(%x) : (tensor<8xf32>) -> tensor<1x?xi64>
+          func.return %y : tensor<1x?xi64>
+        }""")
+    with pytest.raises(DistIRError, match="cannot be counted without values"):
+        counted(module, tmp_path, spawner)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    program = tmp_path / "program.mlir"
+    succeed("build", "mlp", "--layers", "2", "--d-model", "64", "--batch", "64",
+            "--training", "-o", program)  # fmt: skip
+    succeed("distribute", program, "--cluster", "cpu", "-d", "2", "-o", program)
+    shown = succeed("lower", program, "-o", tmp_path / "package", "--check-memory")
+    (row,) = [line for line in shown.output.splitlines() if "0, 1" in line]
+    assert float(row.split()[-1]) == pytest.approx(1, rel=MOST)
+
+
+def test_the_command_without_a_cluster(tmp_path: Path) -> None:
+    program = tmp_path / "program.mlir"
+    succeed(
+        "build", "mlp", "--layers", "2", "--d-model", "8", "--batch", "8", "-o", program
+    )
+    said = failure("lower", program, "-o", tmp_path / "package", "--check-memory")
+    assert "cluster" in said

@@ -1,0 +1,123 @@
+"""
+Training steps of each family of models, small, but large enough that tensors decide what is in
+memory: those that the simulator's memory is compared on with that of packages.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from distir.frontends.builders import build_gpt, build_mlp, build_moe
+from distir.frontends.torch_importer import import_torch
+from distir.passes.differentiate import DifferentiatePass
+from distir.passes.fold_shapes import FoldShapesPass
+from distir.passes.outline_repeats import OutlineRepeatsPass
+from distir.passes.raise_patterns import RaisePatternsPass
+
+
+def _imported(module: nn.Module, given: torch.Tensor, training: bool) -> ModuleOp:
+    program, context = (
+        import_torch(module, (given,), training=training).module,
+        Context(),
+    )
+    for each in (FoldShapesPass(), RaisePatternsPass(), OutlineRepeatsPass()):
+        each.apply(context, program)
+    return program
+
+
+def _llama() -> ModuleOp:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        hidden_size=128,
+        intermediate_size=344,
+        vocab_size=512,
+        use_cache=False,
+    )
+    model = LlamaForCausalLM(config).eval()
+    return _imported(model, torch.randint(0, 512, (8, 64)), False)
+
+
+def _bert() -> ModuleOp:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        hidden_size=128,
+        intermediate_size=512,
+        vocab_size=512,
+        max_position_embeddings=64,
+    )
+    model = BertForMaskedLM(config).eval()
+    return _imported(model, torch.randint(0, 512, (8, 64)), False)
+
+
+class _Block(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.bn1(self.conv1(image)))
+        return torch.relu(image + self.bn2(self.conv2(hidden)))
+
+
+class _Resnet(nn.Module):
+    """A stem, three residual blocks of 16 channels, 16 classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, stride=2, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(16)
+        self.pool = nn.MaxPool2d(3, stride=1, padding=1)
+        self.blocks = nn.Sequential(*(_Block(16) for _ in range(3)))
+        self.head = nn.Linear(16, 16)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        hidden = self.blocks(self.pool(torch.relu(self.bn(self.stem(image)))))
+        return self.head(hidden.mean((2, 3)))
+
+
+def _resnet() -> ModuleOp:
+    return _imported(_Resnet().train(), torch.randn(8, 3, 32, 32), True)
+
+
+_BUILDERS: dict[str, Callable[[], ModuleOp]] = {
+    "gpt": lambda: build_gpt(
+        layers=4, d_model=128, heads=8, vocab=512, batch=8, seq=64
+    ),
+    "gpt_parameters": lambda: build_gpt(
+        layers=4, d_model=256, heads=8, vocab=512, batch=8, seq=16
+    ),
+    "mlp": lambda: build_mlp(layers=6, d_model=128, batch=128),
+    "moe": lambda: build_moe(
+        layers=4, d_model=64, heads=4, experts=4, vocab=256, batch=8, seq=32
+    ),
+    "llama": _llama,
+    "bert": _bert,
+    "resnet": _resnet,
+}
+FAMILIES = tuple(_BUILDERS)
+
+
+@functools.cache
+def training_step(family: str) -> ModuleOp:
+    """A step of a model of that family with AdamW; it must stay as it is."""
+    torch.manual_seed(0)
+    module = _BUILDERS[family]()
+    loss = "mse" if family == "mlp" else "cross_entropy"
+    DifferentiatePass(loss=loss, optimizer="adamw").apply(Context(), module)
+    return module
