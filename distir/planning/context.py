@@ -69,11 +69,17 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
         )
     shard = Shard(axis, _run(length, mesh.size(axis), order))
     found, left = split_attention(module, mesh, length, shard)
+    notes = [
+        f"context-parallel: {what} is computed whole on every device of axis {axis!r}: "
+        f"it has a past, a window or another form that cannot be split"
+        for what in left
+    ]
     if not found:
-        raise DistIRError(
-            f"context-parallel: the program has no attention over a sequence of {length} "
-            f"(dimension 1 of input {names[first]!r}) to split over axis {axis!r}; attention "
-            f"that is written out in products and a softmax is recognised by raise-patterns"
+        notes.append(
+            f"context-parallel: the program has no attention op over a sequence of {length} "
+            f"(dimension 1 of input {names[first]!r}); what else mixes tokens is gathered over "
+            f"axis {axis!r}. raise-patterns makes an op of attention that is written out in "
+            f"products and a softmax"
         )
     for i, shape in held.items():
         if shape[1] != length:
@@ -88,14 +94,7 @@ def split_context(module: ModuleOp, axis: str, order: str = "contiguous") -> Non
             )
         attributes[i][LAYOUT] = LayoutAttr(split)
     set_argument_attributes(function, attributes)
-    add_notes(
-        module,
-        [
-            f"context-parallel: {what} is computed whole on every device of axis {axis!r}: "
-            f"it has a past, a window or another form that cannot be split"
-            for what in left
-        ],
-    )
+    add_notes(module, notes)
 
 
 def _run(length: int, parts: int, order: str) -> int | None:

@@ -115,7 +115,7 @@ class FoundPlan:
         """The number of devices that it uses, with one process on each."""
         plan = self.result.plan
         if isinstance(plan, GridPlan):
-            return plan.d * plan.t * plan.p
+            return plan.devices
         assert isinstance(plan, LayoutPlan)
         return plan.p * prod(size for _, size in plan.axes)
 

@@ -12,7 +12,7 @@ from distir.dialects.device import MOST_DEVICES
 from distir.errors import DistIRError, one_of
 from distir.pipelining import PipelineOptions
 from distir.pipelining.registry import SCHEDULES
-from distir.planning.distribution import DistributionOptions
+from distir.planning.distribution import CONTEXTS, DistributionOptions
 from distir.transforms.checkpointing import POLICIES
 
 MICRO_BATCHES = (2, 4, 8, 16, 32, 64, 128)
@@ -47,9 +47,11 @@ class SearchOptions:
     one is empty, the search has a default of its own.
 
     - `profile`: what devices reach in practice, as in `simulate`;
-    - `world_size`: devices to use, d x t x p; by default all of the cluster;
+    - `world_size`: devices to use, d x c x t x p; by default all of the cluster;
     - `micro_batches`: numbers of micro-batches; `schedules`: pipeline schedules;
     - `zero`, `checkpoint`: ZeRO stages and checkpoint policies of training steps;
+    - `c`: degrees of context parallelism, 1 by default; where it is larger, keys are gathered
+      and go around in a ring, and tokens are in cyclic order;
     - `overlap`: `off`, `on` or both: whether communication overlaps computation;
     - `buckets`: whether all plans send neighbouring tensors in one message;
     - `jobs`: number of processes; 0 for one per core.
@@ -61,6 +63,7 @@ class SearchOptions:
     zero: tuple[int, ...] = ()
     checkpoint: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
+    c: tuple[int, ...] = ()
     overlap: tuple[str, ...] = ()
     buckets: bool = True
     jobs: int = 0
@@ -71,6 +74,11 @@ class SearchOptions:
             one_of("pipeline schedule", name, SCHEDULES)
         for name in self.checkpoint:
             one_of("checkpoint policy", name, POLICIES)
+        for degree in self.c:
+            if degree < 1:
+                raise DistIRError(
+                    f"the degree of context parallelism c={degree} must be positive"
+                )
         for stage in self.zero:
             if stage not in (0, 1, 2, 3):
                 raise DistIRError(
@@ -164,17 +172,25 @@ class Plan(ABC):
 @dataclass(frozen=True, kw_only=True)
 class GridPlan(Plan):
     """
-    A point of DistIR's grid: options of `distribute`. `d` and `t` are the degrees of data
-    and tensor parallelism, `zero` is the ZeRO stage.
+    A point of DistIR's grid: options of `distribute`. `d`, `t` and `c` are the degrees of
+    data, tensor and context parallelism, `zero` is the ZeRO stage, `context` says how keys
+    and values come to the queries of other devices. Sequences in parts are in cyclic order.
     """
 
     d: int = 1
     t: int = 1
     zero: int = 0
+    c: int = 1
+    context: str = "gather"
+
+    @property
+    def devices(self) -> int:
+        """How many devices that needs."""
+        return self.d * self.c * self.t * self.p
 
     @property
     def division(self) -> tuple[object, ...]:
-        return self.d, self.t, self.p, self.zero
+        return self.d, self.t, self.p, self.zero, self.c
 
     @property
     def shared(self) -> tuple[object, ...]:
@@ -183,7 +199,8 @@ class GridPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        return self.batch, self.d, self.t, self.p, self.zero, *self._rest, ()
+        sizes = self.d, self.t, self.p, self.zero, self.c, self.context
+        return self.batch, *sizes, *self._rest, ()
 
     def options(
         self, shard: tuple[str, ...] = (), whole: tuple[str, ...] = ()
@@ -195,7 +212,10 @@ class GridPlan(Plan):
         return DistributionOptions(
             **vars(self.pipeline),
             d=self.d,
+            c=self.c,
             t=self.t,
+            context=self.context,
+            context_order="contiguous" if self.c == 1 else "cyclic",
             zero=self.zero,
             checkpoint=self.checkpoint,
             overlap=self.overlap,
@@ -208,11 +228,13 @@ class GridPlan(Plan):
         """
         Returns the same pipeline with layouts that are searched on a mesh of these axes.
         """
-        options = {k: v for k, v in vars(self).items() if k not in ("d", "t", "zero")}
+        own = ("d", "t", "zero", "c", "context")
+        options = {k: v for k, v in vars(self).items() if k not in own}
         return LayoutPlan(**options, axes=axes)
 
     def __str__(self) -> str:
         text = f"batch={self.batch} d={self.d} t={self.t} p={self.p} k={self.k}"
+        text += f" c={self.c} context={self.context}" if self.c > 1 else ""
         return text + (f" zero={self.zero}" if self.zero else "") + self._options()
 
 
@@ -231,7 +253,7 @@ class LayoutPlan(Plan):
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        return self.batch, 1, 1, self.p, 0, *self._rest, self.axes
+        return self.batch, 1, 1, self.p, 0, 1, "", *self._rest, self.axes
 
     def __str__(self) -> str:
         axes = ",".join(f"{name}={size}" for name, size in self.axes)
@@ -247,7 +269,8 @@ class Space:
     The grid of plans (DistIR section 5).
 
     - `batches`: sizes of the batch; `trains`: whether the program is a training step;
-    - `devices`: d x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
+    - `devices`: d x c x t x p is exactly that many, unless `degrees` lists triples (d, t, p);
+    - `c`: degrees of context parallelism;
     - `micro_batches`: numbers of micro-batches k. Without them, k is 1 for p = 1, and
       one of 2, 4, ... 128 for a pipeline. With them, pipelines take each of them, and a
       training step on one pipeline rank takes 1 and each of them (it accumulates
@@ -266,6 +289,7 @@ class Space:
     zero: Sequence[int] = (0,)
     checkpoint: Sequence[str] = ("none",)
     schedules: Sequence[str] = ()
+    c: Sequence[int] = (1,)
     overlap: Sequence[bool] = (False,)
     buckets: bool = True
 
@@ -291,6 +315,7 @@ class Space:
             options.zero or (0,),
             options.checkpoint or ("none",),
             options.schedules,
+            options.c or (1,),
             overlaps(options.overlap or ("off",)),
             options.buckets,
         )
@@ -325,20 +350,30 @@ class Space:
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[GridPlan]:
-        degrees = self.degrees or list(_factorisations(self.devices))
         for batch in self.batches:
-            for d, t, p in degrees:
+            for d, t, p, c, context in self._degrees():
                 for zero in self.zero if d > 1 else sorted({0} & set(self.zero)) or [0]:
                     for checkpoint in self.checkpoint:
                         for k, schedule in self._pipelines(p):
                             if batch // d // k == 0:
                                 continue
-                            for overlap in self.overlap if d * t * p > 1 else (False,):
+                            for overlap in (
+                                self.overlap if d * t * p * c > 1 else (False,)
+                            ):
                                 yield GridPlan(
                                     batch, d=d, t=t, p=p, k=k, zero=zero,
                                     checkpoint=checkpoint, schedule=schedule,
                                     overlap=overlap, buckets=self.buckets,
+                                    c=c, context=context,
                                 )  # fmt: skip
+
+    def _degrees(self) -> Iterator[tuple[int, int, int, int, str]]:
+        """All (d, t, p, c), with the ways in which keys come to queries."""
+        for c in self.c:
+            rest = self.devices // c if self.devices % c == 0 else 0
+            for degrees in self.degrees or _factorisations(rest):
+                for context in CONTEXTS if c > 1 else CONTEXTS[:1]:
+                    yield *degrees, c, context
 
     def _pipelines(self, p: int) -> Iterator[tuple[int, str]]:
         """Yields the numbers of micro-batches with schedules on p ranks."""

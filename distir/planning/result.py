@@ -98,6 +98,10 @@ _JSON: Mapping[str, str | int | float] = {
 """The keys of a result as JSON data, with the values that stand for missing ones."""
 
 
+_ADDED = ("c", "context")
+"""Keys that results which were written before there was context parallelism lack."""
+
+
 def from_json(data: Mapping[str, Any]) -> Result:
     """
     Restores the result from what `to_json` gave. Raises KeyError, ValueError or TypeError
@@ -105,7 +109,8 @@ def from_json(data: Mapping[str, Any]) -> Result:
     """
     found: dict[str, Any] = {}
     for name, default in _JSON.items():
-        value, kind = data[name], type(default)
+        value = data.get(name, default) if name in _ADDED else data[name]
+        kind = type(default)
         if type(value) is not kind and (kind, type(value)) != (float, int):
             raise TypeError(f"{name} is {value!r}")
         found[name] = kind(value)

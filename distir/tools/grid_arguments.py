@@ -28,7 +28,7 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         "--world-size",
         type=positive_integer,
         metavar="N",
-        help="devices that each configuration uses: all d x t x p = N (default: "
+        help="devices that each configuration uses: all d x c x t x p = N (default: "
         "those of --devices, or all of the cluster)",
     )
     grid.add_argument(
@@ -69,6 +69,14 @@ def add_grid_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="NAME,...",
         help="pipeline schedules (default: 1f1b, or forward for inference)",
+    )
+    grid.add_argument(
+        "-c",
+        type=positive_integers,
+        default=(),
+        metavar="C,...",
+        help="context-parallel degrees, for long sequences, with keys that are gathered or go "
+        "around (default 1)",
     )
     grid.add_argument(
         "--overlap",

@@ -6,20 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.llama_programs import llama_step
 from support.programs import parse
 from support.training_programs import distributed, training_gpt
+from transformers import LlamaConfig, LlamaForCausalLM
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
+import distir
 from distir.dialects.collective import AllGatherOp, PermuteOp, ReduceScatterOp
 from distir.dialects.train_ops.causal_attention import CausalAttentionOp
+from distir.errors import DistIRError
 from distir.frontends.builders import build_gpt
 from distir.interpreters.inputs import random_arguments
 from distir.interpreters.reference import run_program
 from distir.interpreters.simulator import Simulation, simulate
 from distir.passes.differentiate import DifferentiatePass
 from distir.planning.annotations import read_notes
+from distir.program import argument_names, argument_roles, entry_function
 
 
 def assert_same(module: ModuleOp, **options: Any) -> ModuleOp:
@@ -60,6 +65,11 @@ def attention_step(
 
 
 CAUSAL = "is_causal = 1 : i64,"
+
+
+def named_roles(module: ModuleOp) -> tuple[list[str], list[str]]:
+    entry = entry_function(module)
+    return argument_names(entry), argument_roles(entry)
 
 
 def permutes(module: ModuleOp) -> list[PermuteOp]:
@@ -114,6 +124,70 @@ def test_rotary_positions() -> None:
         other = assert_same(module, c=4, context_order=order)
         assert any(isinstance(op, CausalAttentionOp) for op in other.walk())
         assert not read_notes(other)
+
+
+def test_masks_are_gathered_for() -> None:
+    """A ring has no mask, so that attention with one stays as it is, and right."""
+    x, m = "tensor<2x8x4xf32>", "tensor<2x1x8x8xf32>"
+    heads = "q_num_heads = 2 : i64, kv_num_heads = 2 : i64, is_causal = 1 : i64"
+    module = parse(f"""
+      func.func @main(
+        %x: {x} {{dist.role = "input", dist.name = "x"}},
+        %m: {m} {{dist.role = "input", dist.name = "m"}}
+      ) -> {x} {{
+        %a = onnx.Attention(%x, %x, %x) {{{heads}}} : ({x}, {x}, {x}) -> {x}
+        %b = onnx.Attention(%a, %a, %a, %m) {{{heads}}} : ({x}, {x}, {x}, {m}) -> {x}
+        func.return %b : {x}
+      }}""")
+    for order in ("contiguous", "cyclic"):
+        other = assert_same(module, c=4, context="ring", context_order=order)
+        (note,) = read_notes(other)
+        assert note.startswith("distribute: keys are gathered for")
+        assert len(permutes(other)) == 3 * 2
+    masked = str(module).replace(
+        "%a = onnx.Attention(%x, %x, %x)", "%a = onnx.Attention(%x, %x, %x, %m)"
+    )
+    masked = masked.replace(f"({x}, {x}, {x}) ->", f"({x}, {x}, {x}, {m}) ->", 1)
+    with pytest.raises(DistIRError, match="no attention of the program can be a ring"):
+        distributed(parse(masked), c=4, context="ring")
+
+
+def test_an_imported_model() -> None:
+    """LLaMA of Hugging Face, with grouped queries, as PyTorch computes it."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        use_cache=False,
+    )
+    llama = LlamaForCausalLM(config).eval()
+    ids = torch.randint(0, 64, (2, 16))
+    program = distir.import_model(llama, (ids,))
+    (name,) = (
+        name
+        for name, role in zip(*named_roles(program.module), strict=True)
+        if role == "input"
+    )
+    for context, order in (("gather", "contiguous"), ("ring", "cyclic")):
+        module = distributed(program.module, c=4, context=context, context_order=order)
+        assert not read_notes(module)
+        values = {**program.weights, name: ids.numpy()}
+        arguments = random_arguments(module, 0, values)
+        (logits,) = run_program(module, arguments)
+        np.testing.assert_allclose(
+            logits, llama(ids).logits.detach().numpy(), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_written_out_attention_follows_from_the_rules() -> None:
+    module = build_gpt(1, 16, 2, 32, batch=2, seq=8, fused_attention=False)
+    other = assert_same(module, c=2)
+    (note,) = read_notes(other)
+    assert "the program has no attention op over a sequence of 8" in note
 
 
 def test_memory_and_work_fall() -> None:

@@ -104,6 +104,7 @@ def auto_search(
         zero=options.zero or (0, 1, 2, 3),
         checkpoint=options.checkpoint or POLICIES_BY_COST,
         schedules=options.schedules,
+        c=options.c or (1,),
         overlap=overlaps(options.overlap) or (False, True),
         buckets=options.buckets,
     )

@@ -53,6 +53,7 @@ class AutoSpace:
     - `asked_axes`: the axes that the user's requests name;
     - `micro_batches`, `zero`, `checkpoint`, `schedules`, `overlap`: the only values of
       these options; by default all;
+    - `c`: degrees of context parallelism, of plans of the grid;
     - `buckets`: whether all plans send neighbouring tensors in one message.
     """
 
@@ -66,6 +67,7 @@ class AutoSpace:
     zero: Sequence[int] = (0, 1, 2, 3)
     checkpoint: Sequence[str] = POLICIES_BY_COST
     schedules: Sequence[str] = ()
+    c: Sequence[int] = (1,)
     overlap: Sequence[bool] = (False, True)
     buckets: bool = True
 
@@ -99,6 +101,7 @@ class AutoSpace:
             zero=self.zero[:1] if self.trains else (0,),
             checkpoint=(checkpoint,),
             schedules=self.schedules[:1],
+            c=self.c,
             overlap=self.overlap[:1],
             buckets=self.buckets,
         )
@@ -175,10 +178,10 @@ class AutoSpace:
             for zero in self.zero:
                 yield replace(c, zero=zero)
         yield from self._pipelines(c, c.batch // c.d)
-        if c.d * c.t * c.p > 1:
+        if c.devices > 1:
             for overlap in self.overlap:
                 yield replace(c, overlap=overlap)
-        if c.p > 1 and c.d * c.t > 1:
+        if c.p > 1 and c.d * c.t > 1 and c.c == 1:
             # The same pipeline with searched layouts.
             yield c.searched(self._axes_of(c.d, c.t))
 

@@ -17,7 +17,11 @@ from distir.interpreters.simulator.costs.hardware import Hardware
 from distir.interpreters.simulator.engine.device_map import NotUniform
 from distir.pipelining import PipelineOptions, ScheduleOptions
 from distir.planning.buckets import bucket_collectives_of
-from distir.planning.distribution import DistributionOptions, distribute
+from distir.planning.distribution import (
+    DistributionOptions,
+    distribute,
+    pass_keys_on_as_asked,
+)
 from distir.planning.expectations import check_expectations
 from distir.planning.grid.choice import ChosenProgram, LayoutChooser
 from distir.planning.grid.compiled_body import SharedStages
@@ -62,7 +66,7 @@ def grid_options(plan: GridPlan, requests: Requests) -> DistributionOptions:
     Returns the options of `distribute` for a plan of the grid, within the user's requests.
     Raises DistIRError if the plan lacks an axis that a request splits an argument over.
     """
-    sizes = {"d": plan.d, "t": plan.t}
+    sizes = {"d": plan.d, "c": plan.c, "t": plan.t}
     for axis in sorted(requests.axes):
         if sizes.get(axis, 1) == 1:
             raise DistIRError(
@@ -139,7 +143,8 @@ class Evaluator:
         return plan.is_pipelined and self._needs_no_program(plan)
 
     def _needs_no_program(self, plan: Plan) -> bool:
-        others = plan.stages or plan.overlap or self._profiles
+        is_ring = isinstance(plan, GridPlan) and plan.context == "ring"
+        others = plan.stages or plan.overlap or is_ring or self._profiles
         return not others and not self._requests.whole
 
     def prepare(self, plans: Sequence[Plan]) -> None:
@@ -205,6 +210,7 @@ class Evaluator:
             ops = pipeline_ops(division, options)
             module = ModuleOp(ops, division.module.attributes)
         lower_reshards(module)
+        pass_keys_on_as_asked(module, plan.options())
         return module
 
     @property
