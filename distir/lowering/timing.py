@@ -63,9 +63,14 @@ Timing = list[list[float]]
 
 @dataclass(frozen=True)
 class Timings:
-    """Timings of packages, on a device of that name and memory in bytes."""
+    """
+    Timings of packages, on a device of that name and memory in bytes. `peaks` are the bytes
+    that each package is given at most, on the process with the most; 0 where none are counted,
+    on the CPU.
+    """
 
     times: list[Timing]
+    peaks: list[int]
     device: str
     memory: int
 
@@ -126,4 +131,4 @@ def time_packages(
         except (OSError, ValueError) as error:
             raise DistIRError(f"the timing left no result: {error}") from error
         device = found["device"]
-        return Timings(found["times"], device["name"], device["memory"])
+        return Timings(found["times"], found["peaks"], device["name"], device["memory"])

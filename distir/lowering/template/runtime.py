@@ -319,7 +319,10 @@ def check_compiler(backend):
     if backend == "nccl":
         from torch.utils._triton import has_triton
 
-        found, missing = has_triton(), "Triton (pip install triton) and a GPU that it knows"
+        found, missing = (
+            has_triton(),
+            "Triton (pip install triton) and a GPU that it knows",
+        )
     else:
         from torch._inductor import cpp_builder, exc
 
